@@ -39,7 +39,7 @@ from mzplan.operations.validation import (
 from mzplan.plan import apply_changes
 from mzplan.plan.canaries import with_canaries, without_passed
 from mzplan.plan.file import ensure_digest, ensure_environment
-from mzplan.plan.leads import losing
+from mzplan.plan.highlights import losses
 from mzplan.plan.staleness import ensure_same
 from mzplan.schema.description import as_description, describe, packages_of, references_of
 from mzplan.secrets.command_guards import AllowingGuard
@@ -165,8 +165,8 @@ def apply_saved(
         _settle(work)
         made = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
         ensure_same(plan, made, state)
-        known = {loss.address for loss in losing(made)}
-        seen = (loss for loss in losing(plan) if loss.address not in known)  # as found for the saved plan
+        known = {loss.address for loss in losses(made)}
+        seen = (loss for loss in losses(plan) if loss.address not in known)  # as found for the saved plan
         made = replace(made, diagnostics=(*made.diagnostics, *seen))
         return made if canary is not None else with_canaries(made, state, options.canary)
 
@@ -212,7 +212,7 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
-    refused = [] if allow_loss else [as_refusal(loss) for loss in losing(plan)]
+    refused = [] if allow_loss else [as_refusal(loss) for loss in losses(plan)]
     if not allow_replace:
         replaced = [change for change in plan.changes if change.action == "replace"]
         refused += [

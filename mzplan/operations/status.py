@@ -23,7 +23,7 @@ from mzplan.operations.project import Project
 from mzplan.operations.rotation import find_rotations
 from mzplan.operations.selection import ALL, Selection, choose
 from mzplan.plan.canaries import verdict_of
-from mzplan.plan.drift import LOST, drift_between, edits_by_hand
+from mzplan.plan.drift import DRIFT_BY_PROBLEM, drift_between, edits_by_hand
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.statement_options import StatementOptions
 from mzplan.warehouse.paths import absolute, local_path
@@ -252,6 +252,6 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
                 continue
             reads = {read: state.resources[read].place for read in record.reads.values()}
             for gone in missing_storage(warehouse, address, record.place, reads):
-                kind = LOST.get(gone.kind, "")
+                kind = DRIFT_BY_PROBLEM.get(gone.kind, "")
                 if kind == "checkpoint-missing" or (kind and address.writes_collection):
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -28,11 +28,11 @@ def choose_canaries(plan: Plan, state: State, wait: float) -> tuple[Canary, ...]
     other columns, the query restarts together with it. A query that is new, renamed or moved to another
     instance has no previous run to keep. So it starts at once, unless it reads a source that is held.
     """
-    chosen = _Choice()
+    choice = _Choice()
     # Queries that can be canaries come first; each part stays in dependency order.
-    for query in sorted(_impacted(plan, state), key=lambda query: query.start != "restart"):
-        chosen.add(query)
-    return chosen.canaries(wait)
+    for query in sorted(_waiting_queries(plan, state), key=lambda query: query.start != "restart"):
+        choice.add(query)
+    return choice.canaries(wait)
 
 
 def with_canaries(plan: Plan, state: State, wait: float | None) -> Plan:
@@ -56,31 +56,31 @@ class _Query:
 class _Choice:
     """The canaries chosen so far. Add queries in dependency order.
 
-    - `leads`: the canary of each group.
-    - `waits`: for each other query, the canaries that it waits for.
+    - `canary_by_group`: the canary of each group.
+    - `canaries_by_query`: for each other query, the canaries that it waits for.
     """
 
     def __init__(self) -> None:
-        self.leads: dict[Group, Address] = {}
-        self.first: list[Address] = []
-        self.waits: dict[Address, set[Address]] = {}
+        self.canary_by_group: dict[Group, Address] = {}
+        self.chosen: list[Address] = []
+        self.canaries_by_query: dict[Address, set[Address]] = {}
 
     def add(self, query: _Query) -> None:
         address = query.record.address
-        held = [source for source in query.follows if source in self.waits]
-        waits = {canary for source in held for canary in self.waits[source]}
+        held_sources = [source for source in query.follows if source in self.canaries_by_query]
+        awaited = {canary for source in held_sources for canary in self.canaries_by_query[source]}
         if query.start != "create":
             groups = list(_groups(query.record))
-            goes_along = bool(query.follows) and not held
-            leads = [group for group in groups if group not in self.leads]
-            if query.start == "restart" and not held and (leads or goes_along):
-                self.first.append(address)
-                self.leads |= dict.fromkeys(leads, address)
+            follows_source = bool(query.follows) and not held_sources
+            free_groups = [group for group in groups if group not in self.canary_by_group]
+            if query.start == "restart" and not held_sources and (free_groups or follows_source):
+                self.chosen.append(address)
+                self.canary_by_group |= dict.fromkeys(free_groups, address)
                 return
-            if not goes_along:
-                waits |= {self.leads[group] for group in groups if group in self.leads}
-        if waits:
-            self.waits[address] = waits
+            if not follows_source:
+                awaited |= {self.canary_by_group[group] for group in groups if group in self.canary_by_group}
+        if awaited:
+            self.canaries_by_query[address] = awaited
 
     def canaries(self, wait: float) -> tuple[Canary, ...]:
         return tuple(
@@ -88,30 +88,33 @@ class _Choice:
                 address=address,
                 wait=wait,
                 holds=tuple(
-                    sorted((held for held, waits in self.waits.items() if address in waits), key=natural)
+                    sorted(
+                        (held for held, awaited in self.canaries_by_query.items() if address in awaited),
+                        key=natural,
+                    )
                 ),
             )
-            for address in self.first
+            for address in self.chosen
         )
 
 
-def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
+def _waiting_queries(plan: Plan, state: State) -> Iterator[_Query]:
     """Yield each query that restarts and can wait, in dependency order."""
-    touched: set[Address] = set()
+    changed: set[Address] = set()
     for change in plan.changes:
         after = change.after
         if after is None or not after.digest or after.paused or not _can_wait(change):
             continue
-        touched.add(change.address)
+        changed.add(change.address)
         if change.before is None:
             yield _Query(after, tuple(after.references.values()), "create")
         else:
             follows = tuple(a for a in change.triggered_by if a.writes_collection)
             yield _Query(after, follows, "replace" if change.effect == "replace" else "restart")
-    left = {a for a in plan.resuming if a in state.resources and a not in touched}
-    for address in DependencyGraph.of(state.resources).order(left):
+    resuming = {a for a in plan.resuming if a in state.resources and a not in changed}
+    for address in DependencyGraph.of(state.resources).order(resuming):
         record = state.resources[address]
-        yield _Query(record, tuple(a for a in record.references.values() if a in left), "restart")
+        yield _Query(record, tuple(a for a in record.references.values() if a in resuming), "restart")
 
 
 def _can_wait(change: Change) -> bool:
@@ -129,7 +132,7 @@ def _groups(resource: ResourceState) -> Iterator[Group]:
         yield (resource.instance, connection)
 
 
-def held_back(
+def held_queries(
     state: State, statuses: Mapping[str, Status], targets: Collection[Address] = ()
 ) -> tuple[Address, ...]:
     """Return the failed canaries and the queries that they hold. The next apply releases them all.
@@ -145,7 +148,7 @@ def held_back(
     return tuple(sorted(held & set(targets) if targets else held, key=natural))
 
 
-def going_on(
+def resumed_queries(
     wanted: Mapping[Address, Resource],
     state: State,
     statuses: Mapping[str, Status],
@@ -158,7 +161,7 @@ def going_on(
     if not state.canaries:
         return ()
     selected = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
-    return tuple(address for address in held_back(state, statuses, selected) if address in wanted)
+    return tuple(address for address in held_queries(state, statuses, selected) if address in wanted)
 
 
 def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:
@@ -181,20 +184,20 @@ def canaries_after(
     names = {
         c.before.address: c.address for c in plan.changes if c.before is not None and c.after is not None
     }
-    free = {*plan.resuming, *(c.address for c in plan.changes if _starts_anew(c))}
-    kept = []
+    released = {*plan.resuming, *(c.address for c in plan.changes if _restarts(c))}
+    canaries = []
     for canary in state.canaries:
         address = names.get(canary.address, canary.address)
-        waiting = (names.get(held, held) for held in canary.holds)
-        holds = tuple(held for held in waiting if held in resources and held not in free)
-        if address not in resources or (address in free and not holds):
+        held_addresses = (names.get(held, held) for held in canary.holds)
+        holds = tuple(held for held in held_addresses if held in resources and held not in released)
+        if address not in resources or (address in released and not holds):
             continue
-        again = serial if address in free else canary.serial
-        kept.append(dataclasses.replace(canary, address=address, holds=holds, serial=again))
-    return tuple(_merged([*kept, *(dataclasses.replace(c, serial=serial) for c in plan.canaries)]))
+        new_serial = serial if address in released else canary.serial
+        canaries.append(dataclasses.replace(canary, address=address, holds=holds, serial=new_serial))
+    return tuple(_merged([*canaries, *(dataclasses.replace(c, serial=serial) for c in plan.canaries)]))
 
 
-def _starts_anew(change: Change) -> bool:
+def _restarts(change: Change) -> bool:
     before, after = change.before, change.after
     return before is None or after is None or before.digest != after.digest
 
@@ -212,5 +215,5 @@ def _merged(canaries: Iterable[Canary]) -> list[Canary]:
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:
     """Return the state without the canaries that have passed. No query waits for them any more."""
-    left = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
-    return state if len(left) == len(state.canaries) else dataclasses.replace(state, canaries=left)
+    remaining = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
+    return state if len(remaining) == len(state.canaries) else dataclasses.replace(state, canaries=remaining)

@@ -14,15 +14,15 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
-from mzplan.plan.row_migration import sinks_go_on
+from mzplan.plan.row_migration import sinks_continue
 from mzplan.schema.description import collection_columns
 
-World = Mapping[Address, ResourceState]
+Records = Mapping[Address, ResourceState]
 Causes = dict[Address, Effect]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class DependencyEffects:
     """The effects of a resource's dependencies on it.
 
     - `causes`: each changed dependency that has an effect, with the effect.
@@ -41,16 +41,16 @@ class Reached:
 class Dependencies:
     """Compares what resources depend on, before and after. Each pair of connections is compared once."""
 
-    def __init__(self, before: World, after: World, changes: Mapping[Address, Change]):
+    def __init__(self, before: Records, after: Records, changes: Mapping[Address, Change]):
         """`changes` holds the changes planned so far, in dependency order. The caller adds to the mapping."""
         self._before = before
         self._after = after
         self._changes = changes
         self._memo: dict[tuple[Address, Address], tuple[Effect, Causes]] = {}
 
-    def of(self, before: ResourceState, after: ResourceState) -> Reached:
+    def of(self, before: ResourceState, after: ResourceState) -> DependencyEffects:
         """Return the effects that reach a resource through its references."""
-        reached = Reached()
+        effects = DependencyEffects()
         for role, target in after.references.items():
             previous = before.references.get(role)
             if previous is None:
@@ -58,12 +58,12 @@ class Dependencies:
             if target.kind == "connection":
                 effect, causes = self._connections(previous, target)
                 if previous == target:
-                    _merge(reached.causes, causes)
+                    _merge(effects.causes, causes)
                 else:
-                    reached.repointed[role] = effect
+                    effects.repointed[role] = effect
             elif previous == target:
-                _merge(reached.causes, self._collection(target, role, after))
-        return reached
+                _merge(effects.causes, self._collection(target, role, after))
+        return effects
 
     def _collection(self, source: Address, role: str, reader: ResourceState) -> Causes:
         """Return the effect of a source's change on a query that reads its collection in this role.
@@ -75,7 +75,7 @@ class Dependencies:
         if change is None or change.before is None or change.after is None:
             return {}
         if change.action == "replace":
-            restarts = role in reader.snapshots or (role == "from" and sinks_go_on(change))
+            restarts = role in reader.snapshots or (role == "from" and sinks_continue(change))
             return {source: "restart" if restarts else "replace"}
         if collection_columns(change.before) != collection_columns(change.after):
             return {source: "restart"}
@@ -103,14 +103,14 @@ class Dependencies:
         return heaviest([own, nested.effect]), causes
 
 
-def ways_to(
-    resource: ResourceState, wanted: Callable[[Address], bool], world: World
+def paths_to(
+    resource: ResourceState, wanted: Callable[[Address], bool], records: Records
 ) -> dict[Address, tuple[Address, ...]]:
     """Return the path to each wanted connection that the resource uses only through other connections.
 
     It is a shortest path: the connections in between, the resource's own first.
     """
-    ways: dict[Address, tuple[Address, ...]] = {}
+    paths: dict[Address, tuple[Address, ...]] = {}
     seen: set[Address] = set()
     level: list[tuple[Address, tuple[Address, ...]]] = [
         (address, ())
@@ -118,17 +118,17 @@ def ways_to(
         if address.kind == "connection"
     ]
     while level:
-        below = []
-        for address, way in level:
+        nested_level = []
+        for address, path in level:
             if address in seen:
                 continue
             seen.add(address)
-            if way and wanted(address):
-                ways[address] = way
-            nested = sorted(set(world[address].references.values()), key=natural)
-            below += [(target, (*way, address)) for target in nested]
-        level = below
-    return ways
+            if path and wanted(address):
+                paths[address] = path
+            nested = sorted(set(records[address].references.values()), key=natural)
+            nested_level += [(target, (*path, address)) for target in nested]
+        level = nested_level
+    return paths
 
 
 def weigh_references(
@@ -184,7 +184,7 @@ def reason_for(
     """
     parts = ["asked for with --replace"] if forced else []
     if fields:
-        parts.append(f"{_listed(_names(fields))} changed")
+        parts.append(f"{_join_names(_names(fields))} changed")
     # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.
     replaced = [
         str(a) for a in sorted(causes, key=natural) if a.kind != "connection" and causes[a] == "replace"
@@ -195,24 +195,24 @@ def reason_for(
         if str(cause) in changed:
             by_way.setdefault(ways.get(cause, ()), []).append(str(cause))
     parts += [
-        f"{_listed(by_way[way])} changed{_through(way)}"
+        f"{_join_names(by_way[way])} changed{_through(way)}"
         for way in sorted(by_way, key=lambda way: [*map(natural, way)])
     ]
     if replaced:
-        parts.append(f"{_listed(replaced)} replaced")
+        parts.append(f"{_join_names(replaced)} replaced")
     if rotated:
         where = ", ".join(
             f"{holder}{_through(way)}" for holder, way in sorted(holders.items(), key=natural_item)
         )
         parts.append(
-            f"the value of {_listed(sorted(rotated, key=natural))} changed"
+            f"the value of {_join_names(sorted(rotated, key=natural))} changed"
             + (f", in {where}" if where else "")
         )
     return "; ".join(parts) or "its description changed"
 
 
 def _through(way: tuple[Address, ...]) -> str:
-    return f", through {_listed([str(address) for address in way])}" if way else ""
+    return f", through {_join_names([str(address) for address in way])}" if way else ""
 
 
 def _names(fields: tuple[FieldChange, ...]) -> list[str]:
@@ -220,7 +220,7 @@ def _names(fields: tuple[FieldChange, ...]) -> list[str]:
     return list(dict.fromkeys(_INDEXES.sub("", change.path) for change in fields))
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     if len(names) == 1:
         return names[0]
     if len(names) <= MAX_NAMED:

@@ -12,7 +12,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Resource
 from mzplan.model.state import Forgotten, ResourceState, State, needed_by
 from mzplan.plan.canaries import canaries_after
-from mzplan.plan.starts import causes_of
+from mzplan.plan.commit_causes import causes_of
 
 
 def new_id() -> str:
@@ -78,8 +78,8 @@ def apply_changes(
 def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -> Mapping[str, Forgotten]:
     if not state.forgotten:
         return state.forgotten
-    taken = {resource.id for resource in resources.values()}
-    return {id_: place for id_, place in state.forgotten.items() if id_ not in taken}
+    used_ids = {resource.id for resource in resources.values()}
+    return {id_: place for id_, place in state.forgotten.items() if id_ not in used_ids}
 
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:

@@ -177,7 +177,7 @@ def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Itera
         changed = True
         name = (right or left).name  # type: ignore[union-attr]  # at least one exists
         edit: EditKind = "added" if left is None else "removed" if right is None else "changed"
-        yield _leaf((*path, name), _shown(left), _shown(right), False, kind.effect(path, edit))
+        yield _leaf((*path, name), _column_text(left), _column_text(right), False, kind.effect(path, edit))
     if not changed:
         # Only the order or the case of names differs. No column changes, but the running query's description
         # does. So the effect is a restart.
@@ -192,7 +192,7 @@ def _type_of(column: Column) -> tuple[str, bool]:
     return column.type, column.nullable
 
 
-def _shown(column: Column | None) -> Any:
+def _column_text(column: Column | None) -> Any:
     if column is None:
         return ABSENT
     return column.type if column.nullable else f"{column.type} NOT NULL"

@@ -72,14 +72,14 @@ def select(
     targets = set(targets)
     selected = targets | DependencyGraph.of_both(wanted, committed).reach(targets)
     reached = DependencyGraph.of(committed).reach
-    needed = DependencyGraph.of(wanted).requirements(targets) | _referred(selected & changed, wanted)
+    needed = DependencyGraph.of(wanted).requirements(targets) | _referenced(selected & changed, wanted)
     while added := (needed & changed) - selected:
         selected |= added | reached(added)
-        needed = _referred(selected & changed, wanted)
+        needed = _referenced(selected & changed, wanted)
     return difference.only(selected)
 
 
-def _referred(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
+def _referenced(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
     return {target for address in addresses for target in resources[address].references.values()}
 
 
@@ -94,19 +94,21 @@ def check_known(addresses: Iterable[Address], known: Iterable[Address], option: 
         )
 
 
-def settled(resource: Resource, before: ResourceState | None) -> Resource:
+def without_new_defaults(resource: Resource, before: ResourceState | None) -> Resource:
     """Return the resource without the assumed values that its committed record doesn't have."""
-    without = _gone_without(resource, before)
-    if not without:
+    missing = _missing_defaults(resource, before)
+    if not missing:
         return resource
-    body = edited(resource.body, [PropertyEdit(path=path, remove=True) for path in without])
+    body = edited(resource.body, [PropertyEdit(path=path, remove=True) for path in missing])
     return replace(resource, body=body)
 
 
-def all_settled(wanted: Wanted, committed: Committed) -> Wanted:
-    """Return all resources of a configuration, each settled with its committed record."""
-    newly_settled = {a: settled(r, _before(r, committed)) for a, r in wanted.items() if r.assumed}
-    return {**wanted, **newly_settled} if newly_settled else wanted
+def all_without_new_defaults(wanted: Wanted, committed: Committed) -> Wanted:
+    """Return all resources of a configuration, each `without_new_defaults`."""
+    changed = {
+        a: without_new_defaults(r, _committed_record(r, committed)) for a, r in wanted.items() if r.assumed
+    }
+    return {**wanted, **changed} if changed else wanted
 
 
 def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
@@ -114,43 +116,44 @@ def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
     for address, resource in wanted.items():
         if not resource.assumed:
             continue
-        without = _gone_without(resource, _before(resource, committed))
-        if not without:
+        missing = _missing_defaults(resource, _committed_record(resource, committed))
+        if not missing:
             continue
         kind = resource_kind(address.kind, resource.type)
-        schemas = {path: kind.property_schema(path) for path in without}
-        today = {path: schema["x-assumed"]["value"] for path, schema in schemas.items()}
+        schemas = {path: kind.property_schema(path) for path in missing}
+        new_defaults = {path: schema["x-assumed"]["value"] for path, schema in schemas.items()}
+        old_defaults = {path: schema["default"] for path, schema in schemas.items()}
         yield Diagnostic(
             severity="warning",
             code="MZ116",
             summary=f"{address} keeps defaults of an earlier mzplan",
-            detail=" ".join(_gives_up(path, schema) for path, schema in schemas.items())
+            detail=" ".join(_default_difference(path, schema) for path, schema in schemas.items())
             + " Nothing changes until its file says which.",
-            hint=f"write {_written(today)}, and what uses it restarts from its checkpoint; or, to go on so, "
-            f"{_written({path: schema['default'] for path, schema in schemas.items()})}.",
+            hint=f"write {_as_yaml(new_defaults)}, and what uses it restarts from its checkpoint; or, to go "
+            f"on so, {_as_yaml(old_defaults)}.",
             address=address,
         )
 
 
-def _gives_up(path: Path, schema: Mapping[str, Any]) -> str:
+def _default_difference(path: Path, schema: Mapping[str, Any]) -> str:
     rule = schema["x-assumed"]
     return f"{'.'.join(path)} is {schema['default']}: {rule['gives-up']}; a new one gets {rule['value']}."
 
 
-def _gone_without(resource: Resource, before: ResourceState | None) -> list[Path]:
+def _missing_defaults(resource: Resource, before: ResourceState | None) -> list[Path]:
     if not resource.assumed or before is None or before.type != resource.type:
         return []
-    lacking = resource_kind(resource.address.kind, before.type).assumed(before.body)
-    return [path for path in resource.assumed if path in lacking]
+    missing = resource_kind(resource.address.kind, before.type).assumed(before.body)
+    return [path for path in resource.assumed if path in missing]
 
 
-def _before(resource: Resource, committed: Committed) -> ResourceState | None:
+def _committed_record(resource: Resource, committed: Committed) -> ResourceState | None:
     earlier = earlier_address(resource)
     record = committed.get(resource.address)
     return record if record is not None or earlier is None else committed.get(earlier)
 
 
-def _written(values: Mapping[Path, Any]) -> str:
+def _as_yaml(values: Mapping[Path, Any]) -> str:
     """Format values as YAML: `tls: {mode: prefer}, cleartext_login: allow`."""
     words = []
     for path, value in values.items():

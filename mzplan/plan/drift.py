@@ -20,7 +20,7 @@ _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
 # The kind of drift, by the kind of the query's problem.
-LOST: Mapping[ProblemKind, str] = {
+DRIFT_BY_PROBLEM: Mapping[ProblemKind, str] = {
     "another-upstream": "upstream-changed",
     "target-behind": "target-behind",
     "offsets-gone": "upstream-changed",
@@ -54,7 +54,7 @@ def drift_between(
         runs = alive.get(resource.instance, False) or (instance is not None and instance.type == "dry")
         status = statuses.get(resource.instance)
         seen = status.observations.get(resource.address) if status else None
-        kind, detail = _departure(resource, seen) if runs else _without_runner(resource, status)
+        kind, detail = _query_drift(resource, seen) if runs else _without_runner(resource, status)
         if runs and not kind:
             kind, detail = _stalled(resource, seen, now)
         if runs and not kind and resource.address not in rotated:  # an old secret explains a refusal
@@ -129,7 +129,7 @@ def _without_runner(resource: ResourceState, status: Status | None) -> tuple[str
     return "missing-query", f"no runner of instance {resource.instance} is alive{why}"
 
 
-def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
+def _query_drift(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
     """Return the kind and detail of one query's drift; two empty strings for none."""
     if resource.paused:
         running = seen is not None and seen.condition in ("running", "starting")
@@ -137,8 +137,8 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen is None:
         return "missing-query", "its runner does not report it"
     why = ": ".join(filter(None, (seen.error_code, seen.error)))
-    if seen.error_kind in LOST:
-        return LOST[seen.error_kind], why
+    if seen.error_kind in DRIFT_BY_PROBLEM:
+        return DRIFT_BY_PROBLEM[seen.error_kind], why
     if seen.condition == "failed" or (seen.condition == "starting" and seen.error):
         return "failed-query", why or "it ended with an error"
     if seen.held:

@@ -29,11 +29,11 @@ Fields = Mapping[str, Any]
 
 # Fields that are only shown. They may differ when the same changes are planned again: on a later serial, on
 # another machine, while queries start and stop.
-_SHOWN = frozenset(
+_DISPLAY_FIELDS = frozenset(
     {"lineage", "serial", "variables", "targets", "replacing", "downstream", "feeds", "unaffected"}
     | {"pending", "drift", "diagnostics", "started"}
 )
-_EXPLAINED = ("reason", "through")  # explanations of a change, which depend on the secrets readable here
+_EXPLANATIONS = ("reason", "through")  # explanations of a change, which depend on the secrets readable here
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -110,12 +110,12 @@ def digest_of_plan(plan: Plan) -> str:
     """
     content = _plan_to_json(plan)
     for change in content["changes"]:
-        for name in _EXPLAINED:
+        for name in _EXPLANATIONS:
             change.pop(name, None)
     if not plan.instances_changed:
         used = {change.after.instance for change in plan.changes if change.after is not None}
         content["instances"] = {n: type_ for n, type_ in content["instances"].items() if n in used}
-    return _checksum(_canonical({name: content[name] for name in content.keys() - _SHOWN}))
+    return _checksum(_canonical({name: content[name] for name in content.keys() - _DISPLAY_FIELDS}))
 
 
 def ensure_digest(plan: Plan, digest: str | None) -> None:

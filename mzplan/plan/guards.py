@@ -19,7 +19,7 @@ from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.kinds import resource_kind
 
-_SEEN_LAST = "So its runner saw it last: plan --live says what each source has lost by now."
+_LAST_OBSERVED = "So its runner saw it last: plan --live says what each source has lost by now."
 
 EXACTLY_ONCE = "exactly-once"
 _MAX_NAMED = 5  # queries in one notice
@@ -106,16 +106,16 @@ def check_changes(
     """
     for change in changes:
         if change.action in ("delete", "replace"):
-            yield from _prevented(change)
+            yield from _check_prevent_destroy(change)
         if change.action == "replace":
-            yield from _doubling(change, renames)
+            yield from _check_repeated_rows(change, renames)
         if change.action != "create":
-            yield from _forbidden(change)
+            yield from _check_forbidden(change)
         if change.action in ("create", "replace") or change.effect == "restart":
-            yield from _announced(change)
+            yield from _announcements(change)
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
-            yield from _other_upstream(change)
+            yield from _upstream_notices(change)
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
@@ -132,10 +132,10 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
         seen = status.observations.get(change.before.address) if status is not None else None
         if seen is not None and seen.loss is not None and seen.generation == change.before.generation:
             warning = as_warning(change.address, seen.loss)
-            yield replace(warning, detail=f"{warning.detail} {_SEEN_LAST}")
+            yield replace(warning, detail=f"{warning.detail} {_LAST_OBSERVED}")
 
 
-def _prevented(change: Change) -> Iterator[Diagnostic]:
+def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
     # A delete has only the committed record. For a replace, the configuration's value counts.
     resource = change.after or change.before
     if resource is not None and prevents_destroy(resource):
@@ -151,7 +151,7 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
         )
 
 
-def _doubling(change: Change, renames: Mapping[Address, Address]) -> Iterator[Diagnostic]:
+def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> Iterator[Diagnostic]:
     """Yield MZ047 if a new generation would write rows of the old one to its target again.
 
     A new generation reads its collection from the start. The schema can declare that safe (`x-replace`), or
@@ -190,7 +190,7 @@ def prevents_destroy(resource: ResourceState) -> bool:
     return bool(resource.body.get("lifecycle", {}).get("prevent_destroy"))
 
 
-def _forbidden(change: Change) -> Iterator[Diagnostic]:
+def _check_forbidden(change: Change) -> Iterator[Diagnostic]:
     for leaf in change.fields:
         if leaf.effect == "forbidden":
             yield Diagnostic(
@@ -222,7 +222,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             )
 
 
-def _announced(change: Change) -> Iterator[Diagnostic]:
+def _announcements(change: Change) -> Iterator[Diagnostic]:
     """Yield what a query will also do when it starts (`x-announces`).
 
     A restart announces it only if the query itself or its source changed. A changed connection announces
@@ -248,11 +248,11 @@ def _announced(change: Change) -> Iterator[Diagnostic]:
             )
 
 
-def _other_upstream(change: Change) -> Iterator[Diagnostic]:
+def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
     """Yield the source's reaction to another upstream (`x-upstream`), if its connection may lead to one."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
-    reached = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
-    if change.after is None or change.effect != "restart" or not reached:
+    may_move = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
+    if change.after is None or change.effect != "restart" or not may_move:
         return
     kind = resource_kind(change.address.kind, change.after.type)
     role = "target" if change.address.writes_target else "upstream"
@@ -272,21 +272,21 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
 
 def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
     """Yield MZ045, a notice, for the queries paused by hand, and for the queries resumed by hand."""
-    held = [resource for resource in resources if resource.override is not None]
+    overridden = [resource for resource in resources if resource.override is not None]
     for override, undo in (("paused", "resume"), ("resumed", "pause")):
-        named = sorted((str(r.address) for r in held if r.override == override), key=natural)
-        if not named:
+        names = sorted((str(r.address) for r in overridden if r.override == override), key=natural)
+        if not names:
             continue
-        shown, more = named[:_MAX_NAMED], f" and {len(named) - _MAX_NAMED} more" * (len(named) > _MAX_NAMED)
-        subject = f"{named[0]} was" if len(named) == 1 else f"{len(named)} queries were"
+        shown, more = names[:_MAX_NAMED], f" and {len(names) - _MAX_NAMED} more" * (len(names) > _MAX_NAMED)
+        subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
         yield Diagnostic(
             severity="notice",
             code="MZ045",
-            summary=f"{subject} {override} by hand, and {'stays' if len(named) == 1 else 'stay'} so",
-            detail=(f"{', '.join(shown)}{more}. " if len(named) > 1 else "")
+            summary=f"{subject} {override} by hand, and {'stays' if len(names) == 1 else 'stay'} so",
+            detail=(f"{', '.join(shown)}{more}. " if len(names) > 1 else "")
             + "That holds until it is undone by hand, whatever the configuration says.",
             hint=f"mzplan {undo} {' '.join(shown)}",
-            address=Address.parse(named[0]) if len(named) == 1 else None,
+            address=Address.parse(names[0]) if len(names) == 1 else None,
         )
 
 

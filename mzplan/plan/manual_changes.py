@@ -80,10 +80,10 @@ def plan_destroy(
 ) -> Plan:
     """Plan to delete everything, or the targets and their dependents; dependents first."""
     for address in targets:
-        committed(state, address)
+        committed_record(state, address)
     graph = DependencyGraph.of(state.resources)
-    doomed = {*targets, *graph.reach(targets)} if targets else set(state.resources)
-    named = set(targets) or doomed
+    deleted = {*targets, *graph.reach(targets)} if targets else set(state.resources)
+    named = set(targets) or deleted
     changes = [
         Change(
             address=address,
@@ -92,7 +92,7 @@ def plan_destroy(
             reason="destroyed by hand" if address in named else "depends on what is destroyed",
             before=state.resources[address],
         )
-        for address in reversed(graph.order(doomed))
+        for address in reversed(graph.order(deleted))
     ]
     return plan_of(state, changes, statuses)
 
@@ -156,7 +156,7 @@ def _queries(state: State, addresses: Iterable[Address]) -> list[ResourceState]:
 
 
 def _query(state: State, address: Address) -> ResourceState:
-    resource = committed(state, address)
+    resource = committed_record(state, address)
     if resource.digest:
         return resource
     users = DependencyGraph.of(state.resources).dependents(address)
@@ -168,7 +168,7 @@ def _query(state: State, address: Address) -> ResourceState:
     )
 
 
-def committed(state: State, address: Address) -> ResourceState:
+def committed_record(state: State, address: Address) -> ResourceState:
     """Return the record of an address. Raises MzplanError MZ070 if there is none."""
     record = state.resources.get(address)
     if record is None:
@@ -212,23 +212,23 @@ def plan_between(before: State, after: State) -> Plan:
     plan = build_plan(configuration, before, moves=moves)
     # Changes that no difference between the bodies explains were made by hand.
     pairs = list(_pairs(before, after, moves))
-    shown = {change.address: change for change in plan.changes}
-    anew = {new.address for old, new in pairs if _begins_anew(old, new)}
-    unexplained = {a for a in anew if a not in shown or shown[a].action != "replace"}
+    planned = {change.address: change for change in plan.changes}
+    new_checkpoints = {new.address for old, new in pairs if _has_new_checkpoint(old, new)}
+    unexplained = {a for a in new_checkpoints if a not in planned or planned[a].action != "replace"}
     replaced = {a for a in unexplained if unexplained.isdisjoint(after.resources[a].dependencies)}
     restarted = {
         old.address
         for old, new in pairs
-        if (old.restart_token, old.tasks) != (new.restart_token, new.tasks) and new.address not in shown
+        if (old.restart_token, old.tasks) != (new.restart_token, new.tasks) and new.address not in planned
     }
     if replaced or restarted:
         plan = build_plan(
             configuration, before, moves=moves, replace=replaced, rotated=dict.fromkeys(restarted, ())
         )
-    committed = {new.address: (old, new) for old, new in pairs}
+    records = {new.address: (old, new) for old, new in pairs}
     changes = {
-        change.address: _unexplained(change, *committed[change.address], after.serial)
-        if change.address in committed
+        change.address: _with_manual_reason(change, *records[change.address], after.serial)
+        if change.address in records
         else change
         for change in plan.changes
     }
@@ -255,12 +255,12 @@ def _pairs(
             yield record, new
 
 
-def _begins_anew(before: ResourceState, after: ResourceState) -> bool:
+def _has_new_checkpoint(before: ResourceState, after: ResourceState) -> bool:
     """Whether the query has another checkpoint, because it was replaced, or deleted and created again."""
     return after.address.kind != "connection" and before.place != after.place
 
 
-def _unexplained(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:
+def _with_manual_reason(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:
     """Return a change with its real reason, if no difference of the bodies explains it.
 
     A new secret value (as the record says) or a manual command caused it.

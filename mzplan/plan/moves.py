@@ -17,7 +17,7 @@ from mzplan.model.state import ResourceState, needed_by
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import referring_to
 
-_UNSEEN = ("lifecycle", "description", "labels", "paused")
+_IRRELEVANT = ("lifecycle", "description", "labels", "paused")
 Records = Mapping[Address, ResourceState]
 
 
@@ -36,7 +36,7 @@ def find_moves(
         if old is None or old not in committed or old in wanted:
             continue
         if old in moves:
-            problems.append(_twice(old, moves[old], address))
+            problems.append(_ambiguous(old, moves[old], address))
         else:
             moves[old] = address
     return moves, tuple(problems)
@@ -70,7 +70,7 @@ def _by_looks(
     addresses: dict[str, list[Address]] = {}
     for resource in resources:
         if resource.address.kind == kind:
-            body = {key: value for key, value in resource.body.items() if key not in _UNSEEN}
+            body = {key: value for key, value in resource.body.items() if key not in _IRRELEVANT}
             kind_ = resource_kind(resource.address.kind, resource.type)
             names = {role: renamed.get(name, name) for role, _, name in kind_.named(body)}
             body = {**body, **referring_to(kind_, body, names)} if names else body
@@ -99,19 +99,21 @@ def earlier_address(resource: Resource) -> Address | None:
     return Address(resource.address.kind, str(name)) if name is not None else None
 
 
-def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Address, ResourceState], Records]:
+def rename_records(
+    records: Records, moves: Mapping[Address, Address]
+) -> tuple[dict[Address, ResourceState], Records]:
     """Return all records under their new names, and the originals of changed records.
 
     The originals are by new address: of records that were moved or refer to a moved one.
     """
-    now: dict[Address, ResourceState] = {}
+    new_records: dict[Address, ResourceState] = {}
     originals: dict[Address, ResourceState] = {}
     for record in records.values():
         renamed = _renamed(record, moves)
-        now[renamed.address] = renamed
+        new_records[renamed.address] = renamed
         if renamed is not record:
             originals[renamed.address] = record
-    return now, originals
+    return new_records, originals
 
 
 def moved_references(before: ResourceState, after: ResourceState) -> Iterator[FieldChange]:
@@ -124,7 +126,7 @@ def moved_references(before: ResourceState, after: ResourceState) -> Iterator[Fi
             )
 
 
-def as_moved(change: Change, original: ResourceState) -> Change:
+def as_move(change: Change, original: ResourceState) -> Change:
     """Return the change of a record that is renamed, or refers to a renamed one."""
     if original.address == change.address:
         return dataclasses.replace(change, before=original)
@@ -156,7 +158,7 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
     )
 
 
-def _twice(old: Address, one: Address, other: Address) -> Diagnostic:
+def _ambiguous(old: Address, one: Address, other: Address) -> Diagnostic:
     return Diagnostic(
         code="MZ003",
         summary=f"{one} and {other} both say that they were {old.name}",

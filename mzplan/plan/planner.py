@@ -19,13 +19,13 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
-from mzplan.plan.canaries import going_on
-from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
+from mzplan.plan.canaries import resumed_queries
+from mzplan.plan.causes import Causes, Dependencies, DependencyEffects, paths_to, reason_for, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
 from mzplan.plan.difference import (
     Difference,
-    all_settled,
+    all_without_new_defaults,
     check_assumed,
     check_known,
     find_difference,
@@ -43,11 +43,11 @@ from mzplan.plan.guards import (
     same_place,
 )
 from mzplan.plan.moves import (
-    as_moved,
+    as_move,
     check_undeclared,
     find_moves,
-    moved,
     moved_references,
+    rename_records,
     undeclared_moves,
 )
 from mzplan.plan.row_migration import check_migrations, predecessor_of
@@ -81,7 +81,7 @@ def build_plan(
       These queries restart.
     - `moves`: renames that no `moved_from` declares: old address → new address.
     """
-    wanted, committed = all_settled(configuration.resources, state.resources), state.resources
+    wanted, committed = all_without_new_defaults(configuration.resources, state.resources), state.resources
     if targets:
         check_known(
             targets,
@@ -97,7 +97,7 @@ def build_plan(
     if difference.created and difference.deleted:
         declared, problems = find_moves(wanted, committed, difference.created)
         if moves := {**declared, **moves}:
-            committed, originals = moved(committed, moves)
+            committed, originals = rename_records(committed, moves)
             difference = find_difference(wanted, committed)
             renamed = originals.keys() & wanted.keys()
             difference = dataclasses.replace(difference, updated=difference.updated | renamed)
@@ -116,8 +116,8 @@ def build_plan(
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
-    as_committed = bool(targets) or configuration.settings == state.settings
-    settings = None if as_committed else configuration.settings
+    keeps_settings = bool(targets) or configuration.settings == state.settings
+    settings = None if keeps_settings else configuration.settings
     changed = {change.address for change in changes}
     losses = tuple(known_losses(changes, statuses))
     return Plan(
@@ -135,7 +135,7 @@ def build_plan(
         feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
-        resuming=going_on(wanted, state, statuses, targets),
+        resuming=resumed_queries(wanted, state, statuses, targets),
         targets=tuple(sorted(targets, key=natural)),
         replacing=tuple(sorted(replace, key=natural)),
         losing=tuple(loss.address for loss in losses if loss.address is not None),
@@ -182,7 +182,7 @@ class _Planner:
         self.instances = instances
         self.after: dict[Address, ResourceState] = {}
         self.planned: dict[Address, Change] = {}
-        self.reached: Causes = {}
+        self.effects: Causes = {}
         self.memo: dict[Address, Any] = {}
         if not difference.all and not forced and not rotated:
             self.graph = DependencyGraph({})
@@ -197,12 +197,12 @@ class _Planner:
 
     def changes(self) -> tuple[Change, ...]:
         """Return every change, dependencies first; then the deletes, dependents first."""
-        touched = self.difference.created | self.difference.updated | self.forced | self.rotated.keys()
-        if touched:
-            for address in self.graph.order(touched | self.graph.reach(touched)):
+        changed = self.difference.created | self.difference.updated | self.forced | self.rotated.keys()
+        if changed:
+            for address in self.graph.order(changed | self.graph.reach(changed)):
                 self._plan(address)
-        kept = [self._with_reach(change) for change in self.planned.values()]
-        return (*kept, *self._deletes())
+        changes = [self._with_effect(change) for change in self.planned.values()]
+        return (*changes, *self._deletes())
 
     def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
         """Return the queries downstream of queries that stop and start. They keep running."""
@@ -232,32 +232,38 @@ class _Planner:
             created = dataclasses.replace(after, digest=self._digest(after))
             self._record(Change(address=address, action="create", effect="none", reason=NEW, after=created))
             return
-        reached = self.dependencies.of(before, after)
+        effects = self.dependencies.of(before, after)
         fields: tuple[FieldChange, ...] = ()
         if before is not after:
-            fields = weigh_references(compare_resources(before, after), reached.repointed)
+            fields = weigh_references(compare_resources(before, after), effects.repointed)
         original = self.originals.get(address)
         if original is not None:
             fields = tuple(
                 sorted((*fields, *moved_references(original, before)), key=lambda f: natural(f.path))
             )
-        change = self._change(before, after, fields, reached)
+        change = self._change(before, after, fields, effects)
         if change is not None:
-            self._record(change if original is None else as_moved(change, original))
+            self._record(change if original is None else as_move(change, original))
 
     def _change(
-        self, before: ResourceState, after: ResourceState, fields: tuple[FieldChange, ...], reached: Reached
+        self,
+        before: ResourceState,
+        after: ResourceState,
+        fields: tuple[FieldChange, ...],
+        effects: DependencyEffects,
     ) -> Change | None:
         forced = after.address in self.forced
         own = heaviest([change.effect for change in fields])
         # Whether the upstream stays the same: another connection may lead to another upstream.
-        leads_on = all(field.effect != "replace" for field in fields if field.path in after.references)
-        goes_on = not forced and leads_on and reached.effect != "replace"
+        keeps_upstream = all(field.effect != "replace" for field in fields if field.path in after.references)
+        may_migrate = not forced and keeps_upstream and effects.effect != "replace"
         effect: Effect
-        by: CauseKind | None = None
-        if _runs(before) and (forced or "replace" in (own, reached.effect)):
+        cause_kind: CauseKind | None = None
+        if _runs(before) and (forced or "replace" in (own, effects.effect)):
             effect = "replace"
-            predecessor = predecessor_of(before, after, self.statuses, self.instances) if goes_on else None
+            predecessor = None
+            if may_migrate:
+                predecessor = predecessor_of(before, after, self.statuses, self.instances)
             after = dataclasses.replace(after, generation=before.generation + 1, predecessor=predecessor)
             after = dataclasses.replace(after, digest=self._digest(after))
         else:
@@ -267,7 +273,7 @@ class _Planner:
             after = dataclasses.replace(after, digest=before.digest if same else digest)
             if same and after.address in self.rotated:
                 # Like a manual restart: the description is unchanged, and the query restarts.
-                effect, by = "restart", "secret"
+                effect, cause_kind = "restart", "secret"
                 after = dataclasses.replace(after, restart_token=before.restart_token + 1)
                 after = dataclasses.replace(after, digest=self._digest(after))
         original = self.originals.get(after.address)
@@ -275,25 +281,27 @@ class _Planner:
         if effect == "in-place" and not fields and not renamed:
             return None
         # Digests decide: a change that doesn't change the description causes nothing.
-        causes = {} if effect == "in-place" else reached.causes
+        causes = {} if effect == "in-place" else effects.causes
         for cause, weight in causes.items():
-            self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
-        ways = ways_to(after, causes.__contains__, self.after) if causes else {}
+            self.effects[cause] = heaviest([self.effects.get(cause, "none"), weight])
+        paths = paths_to(after, causes.__contains__, self.after) if causes else {}
         rotated = self.rotated.get(after.address, ())
         holders = (
-            ways_to(after, lambda connection: self._holds(connection, rotated), self.after) if rotated else {}
+            paths_to(after, lambda connection: self._holds(connection, rotated), self.after)
+            if rotated
+            else {}
         )
         return Change(
             address=after.address,
             action="replace" if effect == "replace" else "update" if fields else "restart",
             effect="forbidden" if own == "forbidden" else effect,
             fields=fields,
-            reason=reason_for(fields, causes, ways, forced, rotated, holders),
+            reason=reason_for(fields, causes, paths, forced, rotated, holders),
             triggered_by=tuple(sorted(causes, key=natural)),
-            ways=ways,
+            ways=paths,
             before=before,
             after=after,
-            cause=by,
+            cause=cause_kind,
         )
 
     def _holds(self, address: Address, references: Collection[str]) -> bool:
@@ -313,12 +321,12 @@ class _Planner:
         self.planned[change.address] = change
         self.after[change.address] = change.after
 
-    def _with_reach(self, change: Change) -> Change:
+    def _with_effect(self, change: Change) -> Change:
         """Return the change of a connection with the heaviest effect that it has on any query."""
-        felt = self.reached.get(change.address)
-        if felt is None:
+        effect = self.effects.get(change.address)
+        if effect is None:
             return change
-        return dataclasses.replace(change, effect=heaviest([change.effect, felt]))
+        return dataclasses.replace(change, effect=heaviest([change.effect, effect]))
 
     def _deletes(self) -> list[Change]:
         if not self.difference.deleted:
@@ -341,9 +349,9 @@ def _runs(resource: ResourceState | None) -> bool:
     return resource is not None and resource.digest != ""
 
 
-def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:
+def _instances(configuration: Configuration, state: State, has_targets: bool) -> Mapping[str, Instance]:
     """Return the instances after the plan. With targets, it keeps them all: other resources may need them."""
-    if partly:
+    if has_targets:
         return {**state.instances, **configuration.instances}
     return configuration.instances
 

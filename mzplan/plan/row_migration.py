@@ -30,10 +30,11 @@ def predecessor_of(
     before: ResourceState, after: ResourceState, statuses: Statuses, instances: Instances
 ) -> Predecessor | None:
     """Return the generation whose rows a replaced source begins with; None if it reads its upstream again."""
-    if not _is_wanted(after):
+    if not _asks_for_migration(after):
         return None
-    earlier = None if has_begun(before, statuses, instances) else _begun(before.predecessor, before, statuses)
-    if _obstacle(before, after) is not None and not _is_put_back(before, after, earlier):
+    begun = has_begun(before, statuses, instances)
+    earlier = None if begun else _begun_predecessors(before.predecessor, before, statuses)
+    if _obstacle(before, after) is not None and not _is_reverted(before, after, earlier):
         return None
     return Predecessor(generation=before.generation, body=before.body, predecessor=earlier)
 
@@ -43,11 +44,11 @@ def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -
     instance = instances.get(record.instance)
     if record.predecessor is None or (instance is not None and instance.type == "dry"):
         return True
-    seen = _seen(record, statuses)
+    seen = _observation_of(record, statuses)
     return seen is not None and seen.generation == record.generation and (bool(seen.digest) or seen.step >= 0)
 
 
-def sinks_go_on(change: Change) -> bool:
+def sinks_continue(change: Change) -> bool:
     """Whether the sinks of a replaced source continue after the rows that its new generation begins with.
 
     The sinks have written those rows. With another key, though, other rows are the latest of their key.
@@ -68,13 +69,13 @@ def check_migrations(
     migrating = {}
     for change in changes:
         if change.action == "replace":
-            yield from _given_up(change, statuses)
-            yield from _replaced(change, statuses, instances)
+            yield from _check_open_tasks(change, statuses)
+            yield from _check_replace(change, statuses, instances)
         if change.migrates_rows:
             migrating[change.address] = change
         reads = change.after.reads if change.after is not None else {}
         for source in [reads["from"]] if "from" in reads and change.action in ("update", "restart") else ():
-            if source not in migrating or not sinks_go_on(migrating[source]):
+            if source not in migrating or not sinks_continue(migrating[source]):
                 continue
             yield notice(
                 f"{change.address}: continues after the rows that {source} begins with",
@@ -84,15 +85,15 @@ def check_migrations(
             )
 
 
-def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Iterator[Diagnostic]:
+def _check_replace(change: Change, statuses: Statuses, instances: Instances) -> Iterator[Diagnostic]:
     """Yield what a person should know about how a source is replaced."""
     before, after = change.before, change.after
     if before is None or after is None:
         return
     if not has_begun(before, statuses, instances):
         assert before.predecessor is not None
-        earlier = _begun(before.predecessor, before, statuses)
-        if not (after.predecessor is not None and _is_put_back(before, after, earlier)):
+        earlier = _begun_predecessors(before.predecessor, before, statuses)
+        if not (after.predecessor is not None and _is_reverted(before, after, earlier)):
             yield _second_migration(change, before, earlier or before.predecessor)
             return
     if change.migrates_rows:
@@ -100,20 +101,20 @@ def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Itera
         return
     own = [field for field in change.fields if field.effect == "replace"]
     obstacle = _obstacle(before, after)
-    if _is_wanted(after) and own and obstacle is not None:
+    if _asks_for_migration(after) and own and obstacle is not None:
         yield _impossible(change, obstacle)
-    leads_on = not any(field.path in after.references for field in own)
-    says = "replace" in after.body.get("lifecycle", {})
-    if own and leads_on and not says and obstacle is None:
+    keeps_references = not any(field.path in after.references for field in own)
+    is_chosen = "replace" in after.body.get("lifecycle", {})
+    if own and keeps_references and not is_chosen and obstacle is None:
         yield _proposal(change)
 
 
-def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
+def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
     """Yield MZ045 for each unfinished task of a replaced query. The task ends with the generation."""
     before = change.before
     if before is None:
         return
-    seen = _seen(before, statuses)
+    seen = _observation_of(before, statuses)
     for task in before.own_tasks:
         if before.has_done(task, seen) is not True:
             yield notice(
@@ -127,7 +128,7 @@ def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
 def _migration(change: Change, after: ResourceState) -> Diagnostic:
     assert change.before is not None and after.predecessor is not None
     former = _oldest(after.predecessor).generation
-    others = "" if sinks_go_on(change) else " Its key is another one, so its sinks read all of these rows."
+    others = "" if sinks_continue(change) else " Its key is another one, so its sinks read all of these rows."
     return notice(
         f"{change.address}: its new generation begins with the rows of generation {former}, as one step",
         "It then continues at the same place of its upstream, and reads no record twice. If a row has no "
@@ -176,7 +177,7 @@ def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
     kind = resource_kind(after.address.kind, after.type)
     if before.type != after.type:
         return "its type changes"
-    if not _is_offered(kind):
+    if not _supports_migration(kind):
         return f"a source of type {after.type} offers no migration"
     if bool(_keys(before)) != bool(_keys(after)):
         return "a key comes or goes, and such a source reads its upstream in another way"
@@ -184,14 +185,14 @@ def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
         return "it moves to another instance, and the former one gives up what it holds on the upstream"
     body: Body = copy.deepcopy(dict(before.body))
     for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
-        body = _with(body, path, _at(after.body, path))
+        body = _with_value(body, path, _value_at(after.body, path))
     for field in compare_bodies(kind, body, after.body):
         if field.effect not in ("in-place", "restart"):
             return f"{field.path} changes which records it reads, or how"
     return migration_problem(after.type, before.body, after.body)
 
 
-def _is_put_back(before: ResourceState, after: ResourceState, earlier: Predecessor | None) -> bool:
+def _is_reverted(before: ResourceState, after: ResourceState, earlier: Predecessor | None) -> bool:
     """Whether a source gets back the columns and the key of the generation whose rows it still has."""
     if earlier is None:
         return False
@@ -200,14 +201,18 @@ def _is_put_back(before: ResourceState, after: ResourceState, earlier: Predecess
     return _obstacle(base, after) is None and same and _keys(base) == _keys(after)
 
 
-def _begun(predecessor: Predecessor | None, record: ResourceState, statuses: Statuses) -> Predecessor | None:
+def _begun_predecessors(
+    predecessor: Predecessor | None, record: ResourceState, statuses: Statuses
+) -> Predecessor | None:
     """Return the predecessors up to the newest one that has run, according to the statuses."""
-    seen = _seen(record, statuses)
+    seen = _observation_of(record, statuses)
     if predecessor is None or predecessor.predecessor is None:
         return predecessor
     if seen is not None and seen.generation == predecessor.generation and seen.digest:
         return dataclasses.replace(predecessor, predecessor=None)
-    return dataclasses.replace(predecessor, predecessor=_begun(predecessor.predecessor, record, statuses))
+    return dataclasses.replace(
+        predecessor, predecessor=_begun_predecessors(predecessor.predecessor, record, statuses)
+    )
 
 
 def _oldest(predecessor: Predecessor) -> Predecessor:
@@ -216,16 +221,16 @@ def _oldest(predecessor: Predecessor) -> Predecessor:
     return predecessor
 
 
-def _seen(record: ResourceState, statuses: Statuses) -> Observation | None:
+def _observation_of(record: ResourceState, statuses: Statuses) -> Observation | None:
     status = statuses.get(record.instance)
     return status.observations.get(record.address) if status is not None else None
 
 
-def _is_wanted(resource: ResourceState) -> bool:
+def _asks_for_migration(resource: ResourceState) -> bool:
     return bool(resource.body.get("lifecycle", {}).get("replace") == FROM_COLLECTION)
 
 
-def _is_offered(kind: ResourceKind) -> bool:
+def _supports_migration(kind: ResourceKind) -> bool:
     lifecycle = kind.schema["properties"]["lifecycle"].get("properties", {})
     return FROM_COLLECTION in lifecycle.get("replace", {}).get("enum", ())
 
@@ -234,18 +239,18 @@ def _keys(resource: ResourceState) -> set[str]:
     return {key.lower() for key in keys_of(resource.type, resource.body)}
 
 
-def _at(body: Body, path: tuple[str, ...]) -> Any:
+def _value_at(body: Body, path: tuple[str, ...]) -> Any:
     value: Any = body
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
-def _with(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def _with_value(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """Return the body with another value at a path. None removes the value, and then empty mappings."""
     name, *rest = path
     below = body.get(name)  # may be anything, if somebody edited the state by hand
-    inner = _with(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value
+    inner = _with_value(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value
     return {key: inner_value for key, inner_value in body.items() if key != name} | (
         {name: inner} if inner else {}
     )

@@ -29,7 +29,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryChange:
+class QuerySwitch:
     """The change of one query: the run that stops, the run that starts, and notes for people."""
 
     address: Address
@@ -52,7 +52,7 @@ class Stage:
     summary: str
     on_failure: str
     instances: tuple[tuple[str, tuple[Address, ...]], ...] = ()
-    queries: tuple[QueryChange, ...] = ()
+    queries: tuple[QuerySwitch, ...] = ()
 
 
 def is_validated(change: Change) -> bool:
@@ -117,7 +117,7 @@ def _commit(plan: Plan) -> Stage:
 
 def _switch(plan: Plan) -> Stage | None:
     queries = tuple(
-        _query_change(plan, change) for change in plan.changes if change.address.kind != "connection"
+        _query_switch(plan, change) for change in plan.changes if change.address.kind != "connection"
     )
     if not queries:
         return None
@@ -141,13 +141,13 @@ def _follow(plan: Plan) -> Stage | None:
     )
 
 
-def _query_change(plan: Plan, change: Change) -> QueryChange:
+def _query_switch(plan: Plan, change: Change) -> QuerySwitch:
     before, after = change.before, change.after
     touched = change.action in ("create", "replace", "delete") or change.effect not in ("none", "in-place")
     was, will_be = _runs(before), _runs(after)
     stops = before if was and (touched or not will_be) else None
     starts = after if will_be and (touched or not was) else None
-    return QueryChange(
+    return QuerySwitch(
         address=change.address,
         action=change.action,
         stops=_run(stops) if stops else None,

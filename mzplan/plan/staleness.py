@@ -16,17 +16,17 @@ MAX_SHOWN = 8  # differences in the error
 MAX_FIELDS = 3
 
 
-def ensure_same(saved: Plan, made: Plan, state: State) -> None:
+def ensure_same(saved: Plan, current: Plan, state: State) -> None:
     """Raise MZ036 (exit code 5), with the differences, unless both plans commit the same.
 
-    `made` is the plan made again on `state`.
+    `current` is the plan made again on `state`.
     """
-    if saved.lineage and saved.lineage != made.lineage:
+    if saved.lineage and saved.lineage != current.lineage:
         differences = ["it was made for another state"]
-    elif digest_of_plan(saved) == digest_of_plan(made):
+    elif digest_of_plan(saved) == digest_of_plan(current):
         return
     else:
-        differences = [*_changes(saved, made, state), *_settings(saved, made)] or ["it was edited"]
+        differences = [*_changes(saved, current, state), *_settings(saved, current)] or ["it was edited"]
     more = f"; and {len(differences) - MAX_SHOWN} more" if len(differences) > MAX_SHOWN else ""
     raise error(
         "MZ036",
@@ -37,11 +37,11 @@ def ensure_same(saved: Plan, made: Plan, state: State) -> None:
     )
 
 
-def _changes(saved: Plan, made: Plan, state: State) -> Iterator[str]:
+def _changes(saved: Plan, current: Plan, state: State) -> Iterator[str]:
     if saved.changes and all(_is_done(change, state) for change in saved.changes):
         yield "all its changes are done already"
         return
-    old, new = ({change.address: change for change in plan.changes} for plan in (saved, made))
+    old, new = ({change.address: change for change in plan.changes} for plan in (saved, current))
     for address in sorted(old.keys() | new.keys(), key=natural):
         committed = state.resources.get(address)
         if (difference := _difference(address, old.get(address), new.get(address), committed)) is not None:
@@ -56,19 +56,19 @@ def _is_done(change: Change, state: State) -> bool:
 
 
 def _difference(
-    address: Address, saved: Change | None, made: Change | None, committed: ResourceState | None
+    address: Address, saved: Change | None, current: Change | None, committed: ResourceState | None
 ) -> str | None:
-    if saved is None or made is None:
+    if saved is None or current is None:
         if saved is not None and (fields := _fields(saved.before, committed)):
             return f"{address} was changed since ({fields})"
-        present, what = (made, "would also") if made is not None else (saved, "would no longer")
-        return f"{address} {what} {present.action}" if present is not None else None
-    if fields := _fields(saved.before, made.before):
+        planned, verb = (current, "would also") if current is not None else (saved, "would no longer")
+        return f"{address} {verb} {planned.action}" if planned is not None else None
+    if fields := _fields(saved.before, current.before):
         return f"{address} was changed since ({fields})"
-    if fields := _fields(saved.after, made.after):
+    if fields := _fields(saved.after, current.after):
         return f"{address} would become something else ({fields})"
-    if (saved.action, saved.effect, saved.fields) != (made.action, made.effect, made.fields):
-        return f"{address} would {made.action}, with effect {made.effect}"
+    if (saved.action, saved.effect, saved.fields) != (current.action, current.effect, current.fields):
+        return f"{address} would {current.action}, with effect {current.effect}"
     return None
 
 
@@ -88,20 +88,20 @@ def _fields(one: ResourceState | None, other: ResourceState | None) -> str:
     return ", ".join(paths[:MAX_FIELDS]) + more
 
 
-def _settings(saved: Plan, made: Plan) -> Iterator[str]:
-    if saved.project != made.project:
-        yield f"the project is {made.project!r}, not {saved.project!r}"
-    if saved.warehouse != made.warehouse:
-        yield f"the warehouse is {made.warehouse!r}, not {saved.warehouse!r}"
-    if dict(saved.instances) != dict(made.instances):
-        names = saved.instances.keys() | made.instances.keys()
-        changed = [n for n in sorted(names) if saved.instances.get(n) != made.instances.get(n)]
+def _settings(saved: Plan, current: Plan) -> Iterator[str]:
+    if saved.project != current.project:
+        yield f"the project is {current.project!r}, not {saved.project!r}"
+    if saved.warehouse != current.warehouse:
+        yield f"the warehouse is {current.warehouse!r}, not {saved.warehouse!r}"
+    if dict(saved.instances) != dict(current.instances):
+        names = saved.instances.keys() | current.instances.keys()
+        changed = [n for n in sorted(names) if saved.instances.get(n) != current.instances.get(n)]
         yield f"the instances differ ({', '.join(changed)})"
-    if (saved.settings, saved.settings_changes) != (made.settings, made.settings_changes):
+    if (saved.settings, saved.settings_changes) != (current.settings, current.settings_changes):
         yield "the settings of runners differ"
-    if saved.canaries != made.canaries:
+    if saved.canaries != current.canaries:
         yield "other queries would go first"
-    if saved.resuming != made.resuming:
+    if saved.resuming != current.resuming:
         yield "other held queries would be released"
-    for address in sorted({*saved.losing} ^ {*made.losing}, key=natural):
-        yield f"{address} {'would lose rows' if address in made.losing else 'would no longer lose rows'}"
+    for address in sorted({*saved.losing} ^ {*current.losing}, key=natural):
+        yield f"{address} {'would lose rows' if address in current.losing else 'would no longer lose rows'}"

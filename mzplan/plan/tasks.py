@@ -17,13 +17,13 @@ from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.model.tasks import Task
 from mzplan.plan.causes import task_reason
-from mzplan.plan.manual_changes import committed, plan_of
+from mzplan.plan.manual_changes import committed_record, plan_of
 from mzplan.schema.description import digest_of
 
 _NO_STATUS: Mapping[str, Status] = {}
 
 
-def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:
+def unfinished_tasks(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:
     """Return the tasks of a query that aren't known to be done."""
     status = statuses.get(record.instance)
     seen = status.observations.get(record.address) if status is not None else None
@@ -40,7 +40,7 @@ def plan_task(
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
     """Plan another task of a query (see Task). Raises MzplanError MZ275 if an equal one is open."""
-    address, left = before.address, left_of(before, statuses)
+    address, unfinished = before.address, unfinished_tasks(before, statuses)
     new = Task(
         kind=kind,
         arguments=arguments,
@@ -48,7 +48,7 @@ def plan_task(
         generation=before.generation,
         title=title,
     )
-    if same := next((task for task in left if (task.kind, task.arguments) == (kind, arguments)), None):
+    if same := next((task for task in unfinished if (task.kind, task.arguments) == (kind, arguments)), None):
         cancel = f"mzplan {new.command} {address} --cancel"
         raise refusal(
             "MZ275",
@@ -57,17 +57,17 @@ def plan_task(
             f"wait for it (mzplan status), then ask again; {cancel} gives it up.",
             address=address,
         )
-    return _plan_tasks(state, before, (*left, new), statuses, notices)
+    return _plan_tasks(state, before, (*unfinished, new), statuses, notices)
 
 
 def plan_without_tasks(
     state: State, address: Address, command: str, statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
     """Plan to give up the open tasks that a command requested. Raises MzplanError MZ275 if there are none."""
-    before = committed(state, address)
-    left = left_of(before, statuses)
-    others = [task for task in left if task.command != command]
-    if len(others) == len(left):
+    before = committed_record(state, address)
+    unfinished = unfinished_tasks(before, statuses)
+    others = [task for task in unfinished if task.command != command]
+    if len(others) == len(unfinished):
         raise refusal(
             "MZ275",
             f"{address} has no {command} that could be given up",

@@ -9,7 +9,7 @@ from typing import Any
 from mzplan.model.codec import encode
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
-from mzplan.plan.stages import QueryChange, Run, Stage, stages_of
+from mzplan.plan.stages import QuerySwitch, Run, Stage, stages_of
 from mzplan.render.plan_text import MAX_LISTED, SIGNS
 from mzplan.render.text import Paint, safe
 
@@ -51,7 +51,7 @@ def _content(plan: Plan, stage: Stage) -> Iterator[str]:
         yield f"{_INDENT}  Not touched: {', '.join(parts)}"
 
 
-def _transition(change: QueryChange) -> str:
+def _transition(change: QuerySwitch) -> str:
     """Format a query's change: `stops on local; starts from checkpoints/3f…/g1 on local`."""
     stops, starts = change.stops, change.starts
     parts = []

@@ -14,7 +14,7 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.leads import changed_settings, restarting_elsewhere
+from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.impact import impact_graph
@@ -129,7 +129,7 @@ def _verdict(plan: Plan) -> str:
     elif plan.is_empty:
         return f"**No changes.** {many(kept, 'resource')} as committed with serial {plan.serial}."
     else:
-        away = len(restarting_elsewhere(plan))
+        away = len(restarts_elsewhere(plan))
         shown = [
             f"{number:,} to {fate}" + (f" ({away:,} elsewhere)" if fate == "restart" and away else "")
             for fate, number in plan.fates().items()

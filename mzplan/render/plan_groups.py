@@ -8,7 +8,7 @@ from mzplan.model.address import KINDS, Address
 from mzplan.model.plan import Change, FieldChange
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
-from mzplan.plan.leads import deciding_properties
+from mzplan.plan.highlights import deciding_properties
 from mzplan.render.text import value
 from mzplan.render.text import whole as full_length
 

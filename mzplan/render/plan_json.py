@@ -9,7 +9,7 @@ from mzplan.model.codec import encode
 from mzplan.model.plan import Change, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.leads import restarting_elsewhere
+from mzplan.plan.highlights import restarts_elsewhere
 from mzplan.plan.query_change import query_change
 from mzplan.render.cause_text import cause_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -45,7 +45,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _elsewhere(plan: Plan) -> dict[str, int]:
-    away = len(restarting_elsewhere(plan))
+    away = len(restarts_elsewhere(plan))
     return {"elsewhere": away} if away else {}
 
 

@@ -9,7 +9,7 @@ from mzplan.model.plan import FATES, Action, Change, Fate, FieldChange, Plan
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.leads import changed_settings, restarting_elsewhere
+from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.plan.query_change import query_change
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.drift_text import drift_lines
@@ -60,7 +60,7 @@ def verdict(plan: Plan) -> str:
     """Return `Plan: 1 to create, 0 to update, …`, or that there is nothing to do."""
     if plan.is_empty:
         return f"No changes. {count(plan.unaffected + len(plan.downstream), 'resource')} as committed."
-    counts, away = plan.fates(), len(restarting_elsewhere(plan))
+    counts, away = plan.fates(), len(restarts_elsewhere(plan))
     shown = [f"{counts[fate]} to {fate}" for fate in FATES if counts[fate] or fate in ALWAYS]
     if away:
         shown[shown.index(f"{counts['restart']} to restart")] += f" ({away} elsewhere)"

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.plan.leads import (
+from mzplan.plan.highlights import (
     changed_settings,
-    leading_elsewhere,
-    losing,
-    restarting_elsewhere,
-    writing_otherwise,
+    losses,
+    restarts_elsewhere,
+    row_changes,
+    server_changes,
 )
 from mzplan.render.markup import many
 from mzplan.render.text import LED, cut, edit_of, safe
@@ -41,7 +41,7 @@ class Warned:
 
 def warnings_of(plan: Plan) -> Iterator[Warned]:
     """Yield the warnings of a plan, the most important first."""
-    for loss in losing(plan):
+    for loss in losses(plan):
         yield Warned(
             what=loss.summary,
             more=" (apply needs `--allow-loss`)",
@@ -72,12 +72,12 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
         )
     if listed := _with(queries, "pause"):
         yield Warned(what=many(len(listed), "query pauses", "queries pause"), of=listed)
-    elsewhere = leading_elsewhere(plan)
+    elsewhere = server_changes(plan)
     connections = [pair for pair in elsewhere if pair[0].address.kind == "connection"]
     yield from _leading(connections, "connection leads elsewhere", "connections lead elsewhere")
     rest = [pair for pair in elsewhere if pair[0].address.kind != "connection"]
     yield from _leading(rest, "query goes elsewhere", "queries go elsewhere")
-    otherwise = writing_otherwise(plan)
+    otherwise = row_changes(plan)
     if listed := _edits(otherwise):
         writes = many(len(listed), "sink writes", "sinks write")
         if any(change.address.writes_collection for change, _ in otherwise):
@@ -91,7 +91,7 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
     if listed := tuple(map(_edit, others)):
         yield Warned(what=f"{many(len(listed), 'setting')} of runners and instances", of=listed)
     if listed := _with(queries, "restart"):
-        away = len(restarting_elsewhere(plan))
+        away = len(restarts_elsewhere(plan))
         yield Warned(
             what=many(len(listed), "query restarts", "queries restart"),
             more=f" from {'its checkpoint' if len(listed) == 1 else 'their checkpoints'}"

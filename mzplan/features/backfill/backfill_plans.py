@@ -13,7 +13,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
-from mzplan.plan.manual_changes import committed
+from mzplan.plan.manual_changes import committed_record
 from mzplan.plan.tasks import plan_task
 from mzplan.schema.source_columns import keys_of
 
@@ -34,7 +34,7 @@ def plan_backfill(
     `start`, `end` (excluded) and `now` are in milliseconds since the epoch. The query restarts for it.
     Raises MzplanError if that is impossible or would do damage: MZ273, MZ277, MZ275.
     """
-    before = committed(state, address)
+    before = committed_record(state, address)
     _ensure_able(before)
     _ensure_range(address, start, end, now)
     arguments = {"from": instant_text(start), "to": instant_text(end)}

@@ -18,7 +18,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
-from mzplan.plan.manual_changes import committed
+from mzplan.plan.manual_changes import committed_record
 from mzplan.plan.tasks import plan_task
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.expressions import parse_where
@@ -42,7 +42,7 @@ def plan_replay(
     With `missing`, only write rows that are missing in the target. The query restarts for it.
     Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
     """
-    before = committed(state, address)
+    before = committed_record(state, address)
     _ensure_able(before, missing=missing)
     first, last = steps or (0, None)
     wanted = ReplayedSteps(first=first, last=last, missing=missing)
@@ -57,7 +57,7 @@ def plan_letters(
     They are read under the source's current description. The query restarts for it. Raises MzplanError if
     that is impossible or would do damage: MZ273, MZ275.
     """
-    before = committed(state, address)
+    before = committed_record(state, address)
     if not address.reads_upstream:
         hint = f"name its source: {next(iter(before.reads.values()))}"
         raise letters_refused(address, "Only a source keeps some.", hint)

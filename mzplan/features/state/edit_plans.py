@@ -14,8 +14,8 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import Forgotten, ResourceState, State
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources
-from mzplan.plan.manual_changes import committed, plan_between, plan_of
-from mzplan.plan.moves import moved, moved_references
+from mzplan.plan.manual_changes import committed_record, plan_between, plan_of
+from mzplan.plan.moves import moved_references, rename_records
 from mzplan.schema.description import digest_of
 
 
@@ -23,12 +23,12 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
     """Plan to rename a resource. References to it follow. Raises MzplanError (usage).
 
     It keeps its id, and so its checkpoint and collection. A query stops and resumes under the new name."""
-    committed(state, old)
+    committed_record(state, old)
     if old.kind != new.kind:
         raise _usage(f"{old} can't become {new}", "A resource keeps its kind.")
     if new in state.resources:
         raise _usage(f"There is a {new} already", "Nothing was changed.")
-    now, originals = moved(state.resources, {old: new})
+    now, originals = rename_records(state.resources, {old: new})
     changes = []
     for address in DependencyGraph.of(now).order(originals):
         before, after = originals[address], now[address]
@@ -55,7 +55,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
 
     Their queries stop; their storage stays and can be adopted again."""
     for address in addresses:
-        committed(state, address)
+        committed_record(state, address)
     doomed = set(addresses)
     graph = DependencyGraph.of(state.resources)
     for address in addresses:

@@ -8,10 +8,10 @@ from mzplan.model.cause import Cause
 from mzplan.model.observed import Observation, Status
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
+from mzplan.plan.commit_causes import MAX_DETAIL
 from mzplan.plan.drift import started_because
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart, plan_resume
-from mzplan.plan.starts import MAX_DETAIL
 from mzplan.render.plan_json import plan_to_json
 from mzplan.store.formats import decode_state, encode_state
 from tests.unit.small_projects import at, commit, kafka, postgres, project, sink, source

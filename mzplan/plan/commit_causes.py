@@ -24,11 +24,11 @@ def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
     return {
         change.address: _cause(change, serial, changes, edits)
         for change in plan.changes
-        if change.after is not None and _acts(change.before, change.after)
+        if change.after is not None and _affects_runner(change.before, change.after)
     }
 
 
-def _acts(before: ResourceState | None, after: ResourceState) -> bool:
+def _affects_runner(before: ResourceState | None, after: ResourceState) -> bool:
     """Whether a runner has to act on the change."""
     if after.address.kind == "connection":
         return False
@@ -81,6 +81,6 @@ def _edit(field: FieldChange) -> str:
     return f"{field.path} {_value(field.before)} → {_value(field.after)}"
 
 
-def _value(given: Any) -> str:
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return one_line(text, _MAX_VALUE)

@@ -13,7 +13,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import leads
 
-_ENDS = {None, "127.0.0.1"}  # addresses at which only its own machine reaches a runner
+_LOCAL_HOSTS = {None, "127.0.0.1"}  # addresses at which only its own machine reaches a runner
 
 
 def changed_settings(plan: Plan) -> tuple[tuple[FieldChange, ...], tuple[FieldChange, ...]]:
@@ -22,37 +22,37 @@ def changed_settings(plan: Plan) -> tuple[tuple[FieldChange, ...], tuple[FieldCh
     The first part lists servers before the ports of instances. The schema of mzplan.yaml decides.
     """
     schema = load_schema("project")
-    ahead = [field for field in plan.settings_changes if _is_led(schema, field)]
+    ahead = [field for field in plan.settings_changes if _names_server(schema, field)]
     ahead.sort(key=lambda field: field.path.startswith("instances."))
     return tuple(ahead), tuple(field for field in plan.settings_changes if field not in ahead)
 
 
-def _is_led(schema: Json, field: FieldChange) -> bool:
-    ends_here = not field.sensitive and {field.before, field.after} <= _ENDS
-    return leads(schema, tuple(field.path.split("."))) and not ends_here
+def _names_server(schema: Json, field: FieldChange) -> bool:
+    is_local = not field.sensitive and {field.before, field.after} <= _LOCAL_HOSTS
+    return leads(schema, tuple(field.path.split("."))) and not is_local
 
 
-def losing(plan: Plan) -> tuple[Diagnostic, ...]:
+def losses(plan: Plan) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of replaced sources with records that can't be read again, as far as known."""
     return tuple(diagnostic for diagnostic in plan.diagnostics if diagnostic.kind == "data-loss")
 
 
-def leading_elsewhere(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
+def server_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
     """Return the changes that connect or run resources elsewhere, each with the fields that do so.
 
     They are connections whose servers change (`x-server`), and resources that use another connection or
     instance.
     """
-    leading = []
+    changes = []
     for change in plan.changes:
-        if fields := tuple(_elsewhere(change)):
-            leading.append((change, fields))
-    return leading
+        if fields := tuple(_server_fields(change)):
+            changes.append((change, fields))
+    return changes
 
 
-def restarting_elsewhere(plan: Plan) -> frozenset[Address]:
+def restarts_elsewhere(plan: Plan) -> frozenset[Address]:
     """Return the queries that restart and then run elsewhere, or are connected elsewhere."""
-    moved = {change.address for change, _ in leading_elsewhere(plan)}
+    moved = {change.address for change, _ in server_changes(plan)}
     return frozenset(
         change.address
         for change in plan.changes
@@ -60,13 +60,13 @@ def restarting_elsewhere(plan: Plan) -> frozenset[Address]:
     )
 
 
-def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
+def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
     """Return the changes of sinks that will write other rows, each with the deciding fields (`x-rows`)."""
-    writing = []
+    changes = []
     for change in plan.changes:
-        if fields := tuple(field for field in change.fields if _has(change, field, "x-rows")):
-            writing.append((change, fields))
-    return writing
+        if fields := tuple(field for field in change.fields if _has_keyword(change, field, "x-rows")):
+            changes.append((change, fields))
+    return changes
 
 
 def deciding_properties(record: ResourceState) -> frozenset[str]:
@@ -77,22 +77,22 @@ def deciding_properties(record: ResourceState) -> frozenset[str]:
     )
 
 
-def _elsewhere(change: Change) -> Iterator[FieldChange]:
+def _server_fields(change: Change) -> Iterator[FieldChange]:
     if change.before is None or change.after is None:
         return
     for field in change.fields:
-        leads = field.path in change.after.references and field.path in change.before.references
-        repointed = leads and field.effect != "in-place"
-        runs = field.path == "instance" and change.address.kind != "connection"
+        is_reference = field.path in change.after.references and field.path in change.before.references
+        repointed = is_reference and field.effect != "in-place"
+        is_instance = field.path == "instance" and change.address.kind != "connection"
         repointed = repointed and change.after.references[field.path].kind == "connection"
-        if repointed or runs or _has(change, field, "x-server"):
+        if repointed or is_instance or _has_keyword(change, field, "x-server"):
             yield field
 
 
-def _has(change: Change, field: FieldChange, word: str) -> bool:
+def _has_keyword(change: Change, field: FieldChange, keyword: str) -> bool:
     """Whether the schema has this keyword at the field's property."""
     record = change.after or change.before
     if record is None:
         return False
     properties = resource_kind(change.address.kind, record.type).schema["properties"]
-    return bool(properties.get(field.property_name, {}).get(word))
+    return bool(properties.get(field.property_name, {}).get(keyword))
