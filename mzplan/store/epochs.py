@@ -49,7 +49,8 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
     while True:
         blob = backend.read(EPOCH_KEY)
         chosen = choose(_newest(backend, blob))
-        if chosen > MAX_NUMBER:  # no reader would accept it, and no target accepts a sequence that starts again
+        # No reader would accept a greater number, and no target accepts a sequence that starts again.
+        if chosen > MAX_NUMBER:
             raise error(
                 "MZ030",
                 f"{EPOCH_KEY} has no epoch left",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 NAME = f"mzplan_clock_{secrets.token_hex(8)}"
-"""The name of Spark's `reflect` in this process, which nobody else can guess: see mzplan.spark.unsafe_functions."""
+"""The name of Spark's `reflect` in this process, which nobody can guess (see spark.unsafe_functions)."""
 
 
 def row_clock() -> Expression:

@@ -126,7 +126,9 @@ def _clear(context: TaskContext, record: TaskRecord) -> None:
     positions = _collected_positions(context, letters)
     deletable = letters.join(positions, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").drop(POSITION)
     if not deletable.isEmpty():
-        remove_letters(deletable.distinct(), ensure_table(context.spark, absolute(context.query.directory, path)))
+        remove_letters(
+            deletable.distinct(), ensure_table(context.spark, absolute(context.query.directory, path))
+        )
     failpoint(Failpoint.DEAD_LETTERS_CLEARED)
 
 
