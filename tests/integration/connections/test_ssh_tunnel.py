@@ -158,7 +158,7 @@ def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: For
         assert "hunter2" not in repr(found.value) + repr(way) and PRIVATE not in repr(way)
         shown = {"not trusted": way[-1].port}.get(text)
         server = door if shown == door.port else other
-        assert found.value.shown == (server.host_key if shown else "")
+        assert found.value.shown_key == (server.host_key if shown else "")
 
 
 def test_what_nobody_uses_is_closed(

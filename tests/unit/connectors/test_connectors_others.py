@@ -173,7 +173,7 @@ def test_a_folder_that_was_made_anew_is_another_upstream(tmp_path: Path) -> None
 
     def found() -> str | None:
         diagnostic = FilesSource().check_position(query, '{"logOffset": 0}')
-        return diagnostic and f"{diagnostic.kind}: {diagnostic.detail}"
+        return f"{diagnostic.kind}: {diagnostic.detail}" if diagnostic else None
 
     assert found() is None
     later = time.time() + 60
