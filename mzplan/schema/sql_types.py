@@ -408,7 +408,8 @@ def field_type(type_: str | None, name: str) -> str | None:
         return f"ARRAY<{field}>" if field else None
     if pair := pair_of(type_):
         return pair[1] if pair[0] == "STRING" else None
-    fields = parse_columns(inside(type_, "STRUCT") or "")
+    struct = inside(type_, "STRUCT")
+    fields = parse_columns(struct) if struct else ()
     return next((field.type for field in fields if field.name.lower() == name.lower()), None)
 
 

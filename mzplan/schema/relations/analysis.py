@@ -356,6 +356,8 @@ class _Select:
         is_filtered = isinstance(tree, exp.Filter | exp.WithinGroup) and is_aggregate(tree.this)
         if self._key(tree) in keys or is_aggregate(tree) or is_filtered:
             return
+        if isinstance(tree, exp.Column) and self._key(tree).startswith(tuple(f"{key}." for key in keys)):
+            return  # a field of a column that is grouped by
         if isinstance(tree, exp.Column):
             is_alone = len(tree.parts) == 1
             if is_alone and tree.name.lower() in self._scope.aliases and not self._scope.has(tree.name):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mzplan.schema.columns import Column, parse_columns
+from mzplan.schema.relations.parse import QueryError, start_of
 from mzplan.schema.relations.scopes import Scope
 from mzplan.schema.sql_text import Bare
 from mzplan.schema.sql_types import (
@@ -56,12 +57,21 @@ class QueryTypes(Typed):
         of = self.of(arguments[0])
         element, pair = inside(of, "ARRAY"), pair_of(of) if of else None
         if name == "Inline":
-            fields = parse_columns(inside(element, "STRUCT") or "")
-            return [(field.name, field.type) for field in fields]
+            return [(field.name, field.type) for field in self._fields(element, arguments[0])]
         columns: list[tuple[str, str | None]] = [("col", element)]
         if pair is not None:
             columns = [("key", pair[0]), ("value", pair[1])]
         return [("pos", "INT"), *columns] if name.startswith("Posexplode") else columns
+
+    def _fields(self, element: str | None, node: Any) -> tuple[Column, ...]:
+        struct = inside(element, "STRUCT")
+        if struct is None:
+            raise QueryError(
+                "inline(…) takes an ARRAY<STRUCT<…>>, and this is none, or only Spark knows its type",
+                start_of(node),
+                "write CAST(… AS ARRAY<STRUCT<…>>).",
+            )
+        return parse_columns(struct)
 
     def _stacked(self, arguments: Sequence[Any]) -> list[tuple[str, str | None]]:
         rows = int(arguments[0].name) if arguments[0].name.isdecimal() else 1

@@ -70,6 +70,12 @@ def view_of(folder: Path, query: str, **more: Any) -> Resource:
             ["orders", "payments"],
             "id BIGINT, tag STRING",
         ),
+        (
+            "SELECT w.end AS e, count(*) AS n FROM (SELECT window(ts, '1 hour') AS w FROM orders) GROUP BY w",
+            {"watermarks": ORDERS_MARK},
+            ["orders"],
+            "e TIMESTAMP, n BIGINT",
+        ),
         ("SELECT id, inline(lines) FROM orders", {}, ["orders"], "id BIGINT, sku STRING, n INT"),
         (
             "SELECT id, posexplode(tags) AS (p, t) FROM orders",
@@ -236,6 +242,8 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
             {},
             ["window can't stand in the condition of a JOIN", "select it in a subquery"],
         ),
+        ("SELECT id, (amount).x AS a, explode(tags) AS t FROM orders", {}, ["MZ301", '"a" is known only']),
+        ("SELECT id, inline(tags) FROM orders", {}, ["inline(…) takes an ARRAY<STRUCT<…>>"]),
         ("SELECT FROM orders GROUP BY customer", {"output": "update"}, ["it selects no column"]),
         ("SELECT id FROM orders UNION ALL BY NAME SELECT id FROM payments", {}, ["BY NAME isn't allowed"]),
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
