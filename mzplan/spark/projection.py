@@ -135,6 +135,22 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
         )
 
 
+def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """Return the rows of an earlier query of a view with all columns that its collection has by now: columns
+    that this query doesn't give are NULL."""
+    own = rows.columns.index(POSITION)
+    given = {name.lower() for name in rows.columns[:own]}
+    if not given < {column.name.lower() for column in query.columns}:
+        return rows
+    columns = (
+        quoted(c.name)
+        if c.name.lower() in given
+        else f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}"
+        for c in query.columns
+    )
+    return rows.selectExpr(*columns, *map(quoted, rows.columns[own:]))
+
+
 def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
     """Return the columns of a projected stream without mzplan's own columns, which come last."""
     names = rows.columns

@@ -18,7 +18,7 @@ from mzplan.model.address import Place
 from mzplan.model.diagnostics import error
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
-from mzplan.spark.projection import ensure_columns, outputs_of
+from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query_trees import nodes_of
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.view_sql import analysed, computed_by_sql
@@ -41,6 +41,8 @@ class RelationalRun:
     `paths`: the path or URI of each collection that the view reads, by name.
     `fail`: takes the error of a micro-batch.
     `rewriting`: the lock on rewriting the files of the view's collection.
+    - `finishing`: it finishes a step, perhaps by an earlier query, which gives fewer columns than the
+      collection has.
     """
 
     query: ResolvedQuery
@@ -51,6 +53,7 @@ class RelationalRun:
     paths: Mapping[str, str]
     fail: Callable[[BaseException], None]
     rewriting: AbstractContextManager[Any]
+    finishing: bool
 
     def writer(self, session: SparkSession, streams: Mapping[str, DataFrame]) -> DataStreamWriter:
         """Return the writer of the view's rows.
@@ -59,7 +62,7 @@ class RelationalRun:
         can't run, or has other columns than the view.
         """
         tables = {name: _table(session, self.paths[name]) for name in self.query.description.snapshots}
-        rows = computed_by_sql(session, streams, tables, self.query, self.position)
+        rows = self._computed(session, streams, tables)
         require_stream(rows, self.query)
         ensure_columns(outputs_of(rows), self.query)
         if tables:
@@ -112,8 +115,13 @@ class RelationalRun:
             for name, read in description.snapshots.items()
         }
         (stream,) = description.reads
-        rows = computed_by_sql(session, {stream: batch}, tables, self.query, self.position)
-        append(rows, step, self.collection)
+        append(self._computed(session, {stream: batch}, tables), step, self.collection)
+
+    def _computed(
+        self, session: SparkSession, streams: Mapping[str, DataFrame], tables: Mapping[str, DataFrame]
+    ) -> DataFrame:
+        rows = computed_by_sql(session, streams, tables, self.query, self.position)
+        return with_all_columns(rows, self.query) if self.finishing else rows
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.projection import ensure_columns, outputs_of, read_by
+from mzplan.spark.projection import ensure_columns, outputs_of, read_by, with_all_columns
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.relational_streams import RelationalRun
 from mzplan.spark.relational_views import QuerySessions, is_relational_view
@@ -191,7 +191,7 @@ class QueryStart:
         query, name = self._query, str(self._running.name)
         if query.address.writes_collection:
             self._remember_upstream()
-            writer = self._source_writer()
+            writer = self._source_writer(finishing=once)
         else:
             record_release(self._context.connectors, self._checkpoint, query.description)
             writer = self._sink_writer()
@@ -207,16 +207,18 @@ class QueryStart:
         """Run this thread's jobs, and the jobs of a query that it starts, in the query's scheduler pool."""
         self._spark.sparkContext.setLocalProperty(PROPERTY, self._running.pool)
 
-    def _source_writer(self) -> DataStreamWriter:
+    def _source_writer(self, *, finishing: bool) -> DataStreamWriter:
+        """`finishing`: it may be an earlier query, which gives fewer columns than the collection has."""
         query = self._query
         connector = self._context.connectors.source(query.description.type)
         if is_relational_view(query):
-            return self._relational_writer()
+            return self._relational_writer(finishing=finishing)
         if not query.description.reads:
             rows = connector.stream(self._spark, query)
         else:
             compute = function_of(self._context.connectors, query)
             rows = self._rows_read() if compute is None else self._rows_computed(compute)
+            rows = with_all_columns(rows, query) if finishing else rows
             ensure_columns(outputs_of(rows), query)
         self._own_collection()
         return source_writer(
@@ -230,7 +232,7 @@ class QueryStart:
             guard=connector.guard(query),
         )
 
-    def _relational_writer(self) -> DataStreamWriter:
+    def _relational_writer(self, *, finishing: bool) -> DataStreamWriter:
         query, context = self._query, self._context
         session, begins = context.sessions.of(self._spark, query), not self._checkpoint.log.has_begun()
         run = RelationalRun(
@@ -242,6 +244,7 @@ class QueryStart:
             paths={name: self._readable(read) for name, read in query.description.inputs.items()},
             fail=self._running.fail,
             rewriting=context.collections.rewriting(self._collection),
+            finishing=finishing,
         )
         streams = {
             name: collection_stream(session, query, run.paths[name], begins=begins)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from mzplan.model.address import Address
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
+from tests.integration.spark.test_spark_keyed import send as send_changes
 from tests.integration.spark_lab import TRIGGER, Lab, until
 
 ORDERS = "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP"
@@ -290,3 +292,83 @@ def test_a_snapshot_whose_files_are_gone_is_read_as_it_is(lab: Lab, shop: Shop) 
     shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
     shop.start(view)
     shop.has(view, (1, "Bern"), (2, None))
+
+
+def plan_step(lab: Lab, view: Description, source: Description) -> None:
+    """Plan a step that reads all that the source has written, as a runner does that is then killed."""
+    log, table = Checkpoint(str(lab.checkpoint(view))).log, DeltaTable(str(lab._collection(source)))
+    assert log.unfinished() is None
+    offset = json.loads(log.entry(log.committed()) or "")
+    log.plan(json.dumps({**offset, "reservoirVersion": table.version() + 1, "index": -1}))
+
+
+@pytest.mark.parametrize(
+    ("tail", "body"),
+    [
+        ("", {"from": "orders"}),
+        (" LATERAL VIEW explode(array(1)) t AS one", {"reads": ["orders"]}),
+        (" LEFT JOIN customers c USING (customer)", {"reads": ["orders"], "snapshots": ["customers"]}),
+    ],
+    ids=["a row view", "a relational view", "a view with snapshots"],
+)
+def test_a_step_is_finished_by_the_query_that_began_it(
+    lab: Lab, shop: Shop, tail: str, body: dict[str, Any]
+) -> None:
+    """Also if the new query has a column more."""
+    shop.source("customers", CUSTOMERS)
+    view = shop.view("", "id BIGINT", "orders", "customers" if "snapshots" in body else "")
+    del view.body["reads"]  # type: ignore[attr-defined]
+    first = f"SELECT id FROM orders{tail} WHERE amount > 0"
+    view = replace(view, body={**view.body, **body, "query": first})
+    shop.add("orders", order(1, "a", 5, 0))
+    shop.start(view)
+    shop.has(view, (1,))
+    lab.finish(view)
+    shop.running.remove(view)
+    orders = shop.sources["orders"]
+    shop.add("orders", order(2, "b", 7, 0))
+    until("the order is there", lambda: lab.count(orders) == 2)
+    plan_step(lab, view, orders)
+    second = f"SELECT id, amount FROM orders{tail} WHERE amount > 100"
+    schema = {"schema": "id BIGINT, amount BIGINT"}
+    view = replace(view, body={**view.body, **schema, "query": second}, digest="1:b")
+    shop.add("orders", order(3, "c", 9, 0), order(4, "c", 900, 0))
+    shop.start(view)
+    shop.has(view, (1, None), (2, None), (4, 900))
+    assert lab.report(view).warning is None
+
+
+def test_a_step_of_a_keyed_view_is_finished_by_the_query_that_began_it(
+    lab: Lab, shop: Shop, topic: Callable[..., str]
+) -> None:
+    name = topic(partitions=1)
+    orders = lab.kafka_source(name, envelope={"type": "upsert", "key": ["id"]})
+    shop.sources["orders"] = orders
+    view = shop.view("", "id BIGINT", "orders")
+    del view.body["reads"]  # type: ignore[attr-defined]
+    first = "SELECT id FROM orders WHERE amount > 0"
+    view = replace(view, body={**view.body, "from": "orders", "query": first})
+
+    def send(id_: int, amount: int) -> None:
+        send_changes(lab, name, (str(id_), {"id": id_, "customer": "a", "amount": amount}))
+        until("the order is there", lambda: id_ in {row["id"] for row in lab.read(orders)})
+
+    shop.start(orders)
+    send(1, 5)
+    shop.start(view)
+    shop.has(view, (1,))
+    lab.finish(view)
+    shop.running.remove(view)
+    send(2, 7)
+    plan_step(lab, view, orders)
+    second = "SELECT id, customer FROM orders WHERE amount > 100"
+    view = replace(
+        view,
+        body={**view.body, "schema": "id BIGINT, customer STRING", "query": second},
+        digest="1:b",
+    )
+    send(3, 9)
+    send(4, 900)
+    shop.start(view)
+    shop.has(view, (1, None), (2, None), (4, "a"))
+    assert lab.report(view).warning is None
