@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mzplan.config.checks.expanded_queries import ExpandedQuery
+from mzplan.config.checks.expanded_queries import ExpandedQuery, expanded, inlined_query
 from mzplan.config.checks.expressions import columns_read, keys_read
 from mzplan.config.checks.inlined_views import is_inlined
 from mzplan.config.checks.resource_references import FROM
@@ -111,7 +111,9 @@ class RelationalView:
             *((("watermarks", name), name, streams) for name in self._watermarks),
         ]
         for path, name, known in places:
-            if name not in known:
+            if path[0] == "snapshots" and name in self._expanded.through:
+                self._refuse_inlined(path, name)
+            elif name not in known:
                 self._findings.add(
                     "MZ019",
                     f"The query reads no {'stream' if known is streams else 'collection'} {shown(name)}",
@@ -119,6 +121,17 @@ class RelationalView:
                     self._findings.did_you_mean(name, known) or f"remove it from `{path[0]}`.",
                     location=self._resource.location(path, at_key=known is streams),
                 )
+
+    def _refuse_inlined(self, path: Path, name: str) -> None:
+        text = inlined_query(self._declared.get(FROM.address(name, self._declared))) or ""
+        reads = listed(list(expanded(text, self._declared, frozenset({name})).query.places))
+        self._findings.add(
+            "MZ019",
+            f"{name} has no rows that could be read as a table",
+            f"It says materialize: false: its SQL is read in its place, over {reads}.",
+            f"write `snapshots: [{reads}]`; the query can stay as it is.",
+            location=self._resource.location(path),
+        )
 
     def _is_declared(self, name: Any) -> bool:
         """Whether a name stands for a collection: one that doesn't is reported elsewhere."""

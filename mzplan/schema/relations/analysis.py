@@ -31,12 +31,14 @@ class Input:
 class Operator:
     """Something in a query that keeps state. `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
 
-    `timed`: by a column with a watermark, so that its rows are complete at some time.
+    - `timed`: by a column with a watermark, so that its rows are complete at some time.
+    - `by_edge`: only by the start or the end of a window of such a column, for which Spark has no watermark.
     """
 
     kind: str
     offset: int
     timed: bool
+    by_edge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,9 @@ class _Select:
         grouped = len(self._groups()) if aggregates else None
         return Result([item for item, _ in items], self._scope.stream, grouped)
 
-    def _keeps(self, kind: str, offset: int, timed: bool) -> None:
+    def _keeps(self, kind: str, offset: int, timed: bool, *, by_edge: bool = False) -> None:
         if self._scope.stream:
-            self._analysis.operators.append(Operator(kind, offset, timed))
+            self._analysis.operators.append(Operator(kind, offset, timed, by_edge))
 
     # ── FROM
 
@@ -288,6 +290,16 @@ class _Select:
         is_window = isinstance(tree, exp.Anonymous) and str(tree.name).lower() in _KEEPS_TIME
         return is_window and bool(tree.expressions) and self._keeps_time(tree.expressions[0])
 
+    def _is_edge(self, tree: Any) -> bool:
+        """Whether the expression is a field of a window of a column with a watermark."""
+        from sqlglot import exp
+
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column):
+            found, rest = self._scope.find(tree)
+            return found.event_time and bool(rest)
+        return isinstance(tree, exp.Dot) and self._keeps_time(tree.this)
+
     # ── GROUP BY
 
     def _groups(self) -> list[Any]:
@@ -324,7 +336,8 @@ class _Select:
             for item in self._node.expressions:
                 _refuse_distinct(item)
         timed = any(self._keeps_time(group) for group in groups)
-        self._keeps("aggregation", start_of(self._node.args.get("group") or self._node), timed)
+        offset = start_of(self._node.args.get("group") or self._node)
+        self._keeps("aggregation", offset, timed, by_edge=any(map(self._is_edge, groups)))
         grouped = []
         for item, tree in items:
             self._check_grouped(tree, keys)

@@ -58,7 +58,16 @@ def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
 
 def _appends(operators: list[Operator]) -> Iterator[QueryError]:
     for operator in operators:
-        if operator.kind in ("aggregation", "DISTINCT") and not operator.timed:
+        if operator.timed or operator.kind not in ("aggregation", "DISTINCT"):
+            continue
+        if operator.by_edge:
+            yield QueryError(
+                "GROUP BY has only the start or the end of a window, and the watermark is of the window",
+                operator.offset,
+                "group by the window, and select its start or end: SELECT window(…).start AS minute, … "
+                "GROUP BY window(…).",
+            )
+        else:
             by = "select that column" if operator.kind == "DISTINCT" else "group by a window of that column"
             yield QueryError(
                 f"{_a(operator.kind)} in append mode needs a watermark: rows are added once and never "

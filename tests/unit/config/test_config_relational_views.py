@@ -244,6 +244,19 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         ),
         ("SELECT id, (amount).x AS a, explode(tags) AS t FROM orders", {}, ["MZ301", '"a" is known only']),
         ("SELECT id, inline(tags) FROM orders", {}, ["inline(…) takes an ARRAY<STRUCT<…>>"]),
+        *(
+            (
+                f"SELECT {edge} AS at, count(*) AS n FROM (SELECT *, window(ts, '1 hour') AS w FROM orders) "
+                f"GROUP BY {by}",
+                {"watermarks": ORDERS_MARK},
+                ["only the start or the end of a window", "group by the window"],
+            )
+            for edge, by in (
+                ("window(ts, '1 hour').end", "window(ts, '1 hour').end"),
+                ("window(ts, '1 hour').start", "at"),
+                ("w.start", "w.start"),
+            )
+        ),
         ("SELECT FROM orders GROUP BY customer", {"output": "update"}, ["it selects no column"]),
         ("SELECT id FROM orders UNION ALL BY NAME SELECT id FROM payments", {}, ["BY NAME isn't allowed"]),
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
@@ -295,6 +308,19 @@ views:
     sink = f"{views}sinks:\n  out: {{type: console, from: tagged}}\n"
     found = errors(tmp_path, {"a.yaml": SOURCES + sink})
     assert [d.code for d in found] == ["MZ304"] and "only a view can read it" in all_text(found)
+
+
+def test_an_inlined_view_is_no_snapshot(tmp_path: Path) -> None:
+    """Its SQL is, over the snapshots that it reads."""
+    query = "SELECT o.id, k.city FROM orders o LEFT JOIN known k USING (customer)"
+    known = {"materialize": False, "query": "SELECT customer, upper(city) AS city FROM customers"}
+    views: dict[str, Any] = {"known": known, "v": {"query": query, "snapshots": ["known"]}}
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    assert "known has no rows" in all_text(found) and "write `snapshots: [customers]`" in all_text(found)
+    views["v"]["snapshots"] = ["customers"]
+    files = write(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    view = load_configuration(files).resources[Address("view", "v")]
+    assert view.body["snapshots"] == ["customers"] and view.body["schema"] == "id BIGINT, city STRING"
 
 
 def test_another_query_replaces_what_keeps_state_and_restarts_the_rest(tmp_path: Path) -> None:
