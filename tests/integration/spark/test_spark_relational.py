@@ -344,7 +344,7 @@ def test_a_step_of_a_keyed_view_is_finished_by_the_query_that_began_it(
     name = topic(partitions=1)
     orders = lab.kafka_source(name, envelope={"type": "upsert", "key": ["id"]})
     shop.sources["orders"] = orders
-    view = shop.view("", "id BIGINT", "orders")
+    view = shop.view("", "id BIGINT", "orders", key=["id"])
     del view.body["reads"]  # type: ignore[attr-defined]
     first = "SELECT id FROM orders WHERE amount > 0"
     view = replace(view, body={**view.body, "from": "orders", "query": first})
