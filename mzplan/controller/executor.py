@@ -99,12 +99,14 @@ class CheckResult:
 class Measured:
     """What was found out about a query aside from its run, which may have ended: `backlog`, what waits for it
     (see Observation), None where nobody says; `recent`, its last steps that were recorded, the newest first.
+    `since`: the oldest step of its collection that was not expired, and when it was written.
     `loss`: what its source could not read again, if it began anew now. `at` is when, in seconds since the
     epoch."""
 
     backlog: Mapping[str, int] | None = None
     loss: Loss | None = None
     recent: tuple[StepRecord, ...] = ()
+    since: tuple[int, float | None] | None = None
     at: float = 0.0
 
 

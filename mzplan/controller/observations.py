@@ -162,6 +162,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         last_rows=last.rows if last else None,
         last_batch_at=last.time if last else None,
         last_steps=tuple(map(_past_step, recent)),
+        since=measured.since if measured else None,
         retry_at=query.retry_at,
         at_fault=fault.connection if fault else None,
         fault=_in_words(fault.problem) if fault else None,

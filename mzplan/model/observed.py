@@ -178,6 +178,8 @@ class Observation(RunFacts):
     - `total_rows`: of all steps: rows written to the collection (source) or the target (sink).
     - `last_rows`, `last_batch_at` (seconds since the epoch): of the last recorded step.
     - `last_steps`: the last step and a few before it, newest first.
+    - `since`: the oldest step of its collection that has not expired, and when it was written (seconds since
+      the epoch).
     - `warning`: why a running query needs attention.
     - `error`, `error_code`, `error_kind`: why the last attempt failed or was rejected.
     - `failures`: how many attempts in a row have failed. `retry_at` (seconds since the epoch): when the next
@@ -216,6 +218,7 @@ class Observation(RunFacts):
     last_rows: int | None = None
     last_batch_at: float | None = None
     last_steps: tuple[PastStep, ...] = field(default=(), metadata=SPARSE)
+    since: tuple[int, float | None] | None = field(default=None, metadata=SPARSE)
     retry_at: float | None = None
     at_fault: Address | None = None
     fault: str | None = None

@@ -52,6 +52,26 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputExtent:
+    """A collection that a new generation reads from its first row, as its runner last saw it.
+
+    - `rows`: how many rows all steps up to `last_step` have written; None if unknown.
+    - `is_keyed`: these are changes, of which the collection keeps the latest row of each key.
+    - `is_table`: the reader takes it as a table, at each micro-batch (`snapshots`).
+    - `since`, `since_time` (seconds since the epoch): the oldest step that has not expired, and when it was
+      written. The rows of expired steps stay in the collection.
+    """
+
+    address: Address
+    last_step: int
+    rows: int | None = None
+    is_keyed: bool = False
+    is_table: bool = False
+    since: int | None = None
+    since_time: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One planned change of a resource.
 
@@ -60,6 +80,7 @@ class Change:
     - `ways`: for each cause that the resource doesn't refer to itself, the connections that lead to it, its
       own first.
     - `cause`: why the query is started or stopped, if not because of a configuration change.
+    - `inputs`: the collections that a new generation is computed from.
     """
 
     address: Address
@@ -74,6 +95,7 @@ class Change:
     before: ResourceState | None = None
     after: ResourceState | None = None
     cause: CauseKind | None = field(default=None, metadata=SPARSE)
+    inputs: tuple[InputExtent, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def fate(self) -> Fate:

@@ -33,7 +33,8 @@ _DISPLAY_FIELDS = frozenset(
     {"lineage", "serial", "variables", "targets", "replacing", "downstream", "feeds", "unaffected"}
     | {"pending", "drift", "diagnostics", "started"}
 )
-_EXPLANATIONS = ("reason", "through")  # explanations of a change, which depend on the secrets readable here
+# Parts of a change that explain it. They depend on readable secrets, and on the rows that collections have now.
+_EXPLANATIONS = ("reason", "through", "inputs")
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:

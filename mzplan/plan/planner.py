@@ -42,6 +42,7 @@ from mzplan.plan.guards import (
     known_losses,
     same_place,
 )
+from mzplan.plan.inputs import with_inputs
 from mzplan.plan.moves import (
     as_move,
     check_undeclared,
@@ -202,7 +203,7 @@ class _Planner:
             for address in self.graph.order(changed | self.graph.reach(changed)):
                 self._plan(address)
         changes = [self._with_effect(change) for change in self.planned.values()]
-        return (*changes, *self._deletes())
+        return (*with_inputs(changes, self.before, self.statuses), *self._deletes())
 
     def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
         """Return the queries downstream of queries that stop and start. They keep running."""

@@ -18,6 +18,7 @@ from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.impact import impact_graph
+from mzplan.render.input_text import input_lines
 from mzplan.render.markup import (
     LIMIT,
     alert,
@@ -237,7 +238,7 @@ def _said(change: Change, alike: Mapping[Address, Hashable]) -> Hashable:
     """Return everything that is shown for a change, except its name."""
     if change.action == "create":
         return change.action, alike.get(change.address)
-    return change.action, change.effect, change.fate, change.reason, tuple(_details(change))
+    return change.action, change.effect, change.fate, change.reason, tuple(_fields(change))
 
 
 def _common(group: list[Change]) -> Iterator[str]:
@@ -296,6 +297,11 @@ def _after_move(change: Change) -> str:
 
 def _details(change: Change, most: int = 0) -> Iterator[str]:
     """Yield the lines of a change's fields. For `most`, see `_field`."""
+    yield from _fields(change, most)
+    yield from (f"      {line}" for line in input_lines(change))
+
+
+def _fields(change: Change, most: int = 0) -> Iterator[str]:
     if change.action == "create" and change.after is not None:
         for field in all_fields(change.after):
             yield from _added(field, most)

@@ -82,6 +82,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
         **_query(change),
+        **({"inputs": [encode(extent) for extent in change.inputs]} if change.inputs else {}),
         **_for_policies(change),
         **_through(change),
         **_moved_from(change),

@@ -13,6 +13,7 @@ from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.plan.query_change import query_change
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.drift_text import drift_lines
+from mzplan.render.input_text import input_lines
 from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
 from mzplan.render.text import Paint, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
 from mzplan.render.warnings import LISTED, warnings_of
@@ -203,7 +204,7 @@ class _Renderer:
             fields = all_fields(change.after)
         for field in fields:
             yield f"    {self._field(field, change.action)}"
-        yield from (f"    {line}" for line in self._because(change))
+        yield from (f"    {line}" for line in (*self._because(change), *input_lines(change)))
 
     def _said(self, change: Change) -> tuple[str, ...]:
         """Return everything that is shown for a change except its name. Equal changes are grouped."""
@@ -226,7 +227,8 @@ class _Renderer:
         yield from (f"    {self._field(field, first.action)}" for field in first.fields)
         if first.action == "create":
             yield from (f"    {safe(f.path)}: {_each(v, self.whole)}" for f, v in common_fields(group))
-        yield from (f"    {line}" for line in because)
+        same = [line for line in input_lines(first) if all(line in input_lines(one) for one in group)]
+        yield from (f"    {line}" for line in (*because, *same))
         yield from names(group, whole=self.whole)
 
     def _turn(self, address: Address) -> str:

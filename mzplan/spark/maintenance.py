@@ -84,9 +84,10 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
                 if connector.has_cheap_loss and query.checkpoint is not None:
                     loss = connector.loss(query, query.checkpoint)
         recent = history.index.recent()
+        since = history.index.oldest() if description.address.writes_collection else None
     except (OSError, ValueError, MzplanError):
         return Measured(backlog=backlog, at=at)
-    return Measured(backlog=backlog, loss=loss, recent=recent, at=at)
+    return Measured(backlog=backlog, loss=loss, recent=recent, since=since, at=at)
 
 
 def _unread(warehouse: str, description: Description) -> Mapping[str, int]:

@@ -45,6 +45,14 @@ class StepIndex:
         """Return the newest steps, the newest first, for a Status."""
         return tuple(itertools.islice(self.backwards(), RECENT_STEPS))
 
+    def oldest(self) -> tuple[int, float | None]:
+        """Return the oldest step that was not expired, and when the first step from it on was written."""
+        names = self._folder.names()
+        since = _since(names)
+        young = (first for first in _segments(names) if first + SEGMENT > since)
+        records = (record for first in young for record in self._read(first) if record.step >= since)
+        return since, next((record.time for record in records), None)
+
     def last(self) -> StepRecord | None:
         """Return the newest step; None if there is none."""
         return next(self.backwards(), None)

@@ -81,6 +81,7 @@ def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
     world.executor.measured = lambda d: Measured(
         backlog={"records": 7},
         recent=(StepRecord(step=3, rows=4, total=40, time=5.5), StepRecord(step=2)),
+        since=(1, 2.5),
         at=time.time(),
     )
     world.commit(make_state(1, paused=True))
@@ -88,6 +89,7 @@ def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
     assert (seen.condition, seen.lag, seen.lag_unit) == ("paused", 7, "records")
     assert (seen.total_rows, seen.last_rows, seen.last_batch_at) == (40, 4, 5.5)
     assert seen.last_steps == ((3, 5, 4), (2, None, None))
+    assert seen.since == (1, 2.5)
 
 
 def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,11 +86,14 @@ def test_the_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_expired_is_gone_and_whole_segments_are_removed(tmp_path: Path) -> None:
     index = index_at(tmp_path)
-    index.append(records(0, 2 * SEGMENT))
+    assert index.oldest() == (0, None)
+    timed = replace(records(SEGMENT + 4, SEGMENT + 5)[0], time=5.0)  # the step before wrote nothing
+    index.append([*records(0, SEGMENT + 3), timed, *records(SEGMENT + 5, 2 * SEGMENT)])
     index.expire(SEGMENT + 3)
     index.expire(2)
+    assert index.oldest() == (SEGMENT + 3, 5.0)
     assert index.since() == SEGMENT + 3
-    assert [r.step for r in index.backwards()][-1] == SEGMENT + 3
+    assert [r.step for r in index.backwards()][-1] == SEGMENT + 4
     assert len(list((tmp_path / "index").glob("*.jsonl"))) == 1
 
 

@@ -1,0 +1,116 @@
+"""Of what a query that begins is computed, as the runners' statuses say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mzplan.model.plan import InputExtent, Plan
+from mzplan.plan import build_plan
+from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
+from mzplan.render.plan_page import render_plan_page
+from mzplan.render.plan_text import render_plan
+from tests.unit.small_projects import at, change_of, commit, console, observe, project, resource, source
+
+ORDERS = source()
+PEOPLE = resource("source.people", "local", type="local", schema="id BIGINT, name STRING", key=["id"])
+SEEN = {"total_rows": 1200, "last_steps": ((12, 1795183200, 7),), "since": (0, 1794578400)}
+
+
+def view(sql: str = "SELECT id FROM orders WHERE amount > 0", columns: str = "id BIGINT", **body: Any) -> Any:
+    return resource("view.v", "sql", type="sql", query=sql, schema=columns, **body)
+
+
+def kafka() -> Any:
+    return resource("connection.k", "kafka", type="kafka", brokers=["a:9092"])
+
+
+BEFORE = project(kafka(), ORDERS, PEOPLE, view(**{"from": "orders"}))
+STATE = commit(BEFORE)
+
+
+def planned(wanted: Any = BEFORE, replace: tuple[str, ...] = ("view.v",), **seen: Any) -> Plan:
+    return build_plan(wanted, STATE, observe(STATE, **seen), replace=[at(one) for one in replace])
+
+
+def told(plan: Plan) -> list[str]:
+    return [line.strip() for line in render_plan(plan).splitlines() if line.strip().startswith("reads ")]
+
+
+def test_a_replaced_view_reads_all_that_its_input_holds() -> None:
+    plan = planned(orders=SEEN)
+    assert change_of(plan, "view.v").inputs == (
+        InputExtent(address=at("source.orders"), last_step=12, rows=1200, since=0, since_time=1794578400),
+    )
+    line = "reads all of source.orders: 1,200 rows in steps 0 to 12, since 2026-11-13T14:00:00Z"
+    assert told(plan) == [line] and line in render_plan_page(plan)
+    assert decode_plan(encode_plan(plan)) == plan
+    # It is shown, and no part of what is committed: the source runs on.
+    assert digest_of_plan(plan) == digest_of_plan(planned(orders={**SEEN, "total_rows": 1300}))
+
+
+def test_the_rows_of_expired_steps_are_read_too() -> None:
+    seen = {**SEEN, "since": (4, 1794578400)}
+    assert told(planned(orders=seen)) == [
+        "reads all of source.orders: 1,200 rows in steps 0 to 12; steps before 4 (2026-11-13T14:00:00Z) have "
+        "expired, but their rows are still there"
+    ]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [{}, {**SEEN, "generation": 2}, {"last_steps": (), "total_rows": 3}],
+    ids=["nothing", "another generation", "no step"],
+)
+def test_what_no_runner_has_seen_is_not_counted(seen: dict[str, Any]) -> None:
+    assert told(planned(orders=seen)) == []
+
+
+def test_what_is_known_only_in_part() -> None:
+    seen = {"last_steps": ((0, None, 7),), "total_rows": None}
+    assert told(planned(orders=seen)) == ["reads all of source.orders: step 0"]
+
+
+def test_an_input_that_begins_with_it_holds_nothing_yet() -> None:
+    plan = planned(replace=("source.orders",), orders=SEEN)
+    assert change_of(plan, "view.v").action == "replace" and told(plan) == []
+
+
+def test_a_new_sink_reads_all_and_a_new_input_is_left_out() -> None:
+    wanted = project(kafka(), ORDERS, PEOPLE, *BEFORE.resources.values(), console("new", "orders"))
+    plan = planned(wanted, replace=(), orders=SEEN)
+    assert [one.address for one in change_of(plan, "sink.new").inputs] == [at("source.orders")]
+    other = source("others")
+    wanted = project(*BEFORE.resources.values(), other, console("new", "others"))
+    assert change_of(planned(wanted, replace=()), "sink.new").inputs == ()
+
+
+def test_a_restart_reads_nothing_again() -> None:
+    changed = view("SELECT id FROM orders WHERE amount > 9", **{"from": "orders"})
+    plan = planned(project(kafka(), ORDERS, PEOPLE, changed), replace=(), orders=SEEN)
+    assert change_of(plan, "view.v").effect == "restart" and told(plan) == []
+
+
+def test_a_renamed_input_is_found_under_its_old_name() -> None:
+    renamed = source("bought", topic="orders", lifecycle={"moved_from": "orders"})
+    wanted = project(
+        kafka(), renamed, PEOPLE, view("SELECT id FROM bought WHERE amount > 0", **{"from": "bought"})
+    )
+    assert told(planned(wanted, orders=SEEN)) == [
+        "reads all of source.bought: 1,200 rows in steps 0 to 12, since 2026-11-13T14:00:00Z"
+    ]
+
+
+def test_queries_that_are_shown_together_say_what_all_of_them_read() -> None:
+    sinks = [console(f"s{i}", "orders") for i in range(5)]
+    state = commit(project(*BEFORE.resources.values(), *sinks))
+    names = [f"sink.s{i}" for i in range(5)]
+    plan = build_plan(
+        project(*BEFORE.resources.values(), *sinks),
+        state,
+        observe(state, orders=SEEN),
+        replace=[at(name) for name in names],
+    )
+    text = render_plan(plan)
+    assert "5 queries begin again" in text and told(plan) == told(planned(orders=SEEN))
