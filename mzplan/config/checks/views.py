@@ -19,6 +19,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
+_DERIVED = frozenset(["from", "reads", "state"])  # what files never say of a view by SQL
 _RELATIONAL = ("watermarks", "snapshots", "output", "partitions")  # what only a relational view has
 
 
@@ -51,12 +52,12 @@ class Views:
         property_ = resource_kind(address.kind, resource.type).query_property
         if property_ is None:
             self._check_inputs(resource)
-            return
-        text = resource.body.get(property_)
-        if not isinstance(text, str):
-            return
-        derived = {"from", "reads", "state"}
-        resource.body = {name: value for name, value in resource.body.items() if name not in derived}
+        elif isinstance(text := resource.body.get(property_), str):
+            resource.body = {name: value for name, value in resource.body.items() if name not in _DERIVED}
+            self._derive_query(resource, property_, text)
+
+    def _derive_query(self, resource: Declared, property_: str, text: str) -> None:
+        """Fill in what follows from the SQL of a view."""
         if is_inlined(resource):
             InlinedViews(self.declared, self.findings).check(resource)
         relational = any(name in resource.body for name in _RELATIONAL)
