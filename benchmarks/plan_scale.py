@@ -2,6 +2,9 @@
 
 The shape: 1 % connections, 40 % sources, 59 % sinks, spread over ten files. For each size: the plan that
 creates everything, the plan that changes nothing, and the plan in which one connection reaches 100 sources.
+
+Then a project in which 30 % are views by SQL: the plan that changes nothing, with the analyses that the state
+has recorded and without them, so that all SQL is parsed.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.figures import Table, say
 from benchmarks.stage import BenchmarkError, Stage
+from mzplan.store.formats import decode_state, encode_state
 
 SIZES = (100, 1_000, 10_000, 100_000)
+WITH_VIEWS = 10_000
 REACHED = 100
 
 
@@ -35,6 +40,7 @@ def measure(stage: Stage) -> Table:
     rows = _ten(folder / "10")
     for size in SIZES[:1] if stage.small else SIZES:
         rows += _all(folder / str(size), size)
+    rows += _views(folder / "views", SIZES[0] if stage.small else WITH_VIEWS)
     return Table(("resources", "plan", "CPU s", "MiB", "JSON KB"), rows)
 
 
@@ -60,6 +66,26 @@ def _all(folder: Path, size: int) -> list[tuple[str, ...]]:
     assert (summary["update"], summary["restart"]) == (1, expected), summary
     shutil.rmtree(folder)
     return [*rows, _row(size, f"one connection, {expected} sources restart", changed)]
+
+
+def _views(folder: Path, size: int) -> list[tuple[str, ...]]:
+    views = size * 30 // 100
+    write_project(folder, size - views)
+    write_views(folder, views, (size - views) * 40 // 100)
+    run(folder, "apply", "--auto-approve", "--json")
+    state = folder / "state" / "mzplan.state.json"
+    recorded = state.read_bytes()
+    rows = [_row(size, f"no change, {views:,} are views", run(folder, "plan", "--json"))]
+    state.write_bytes(_without_analyses(recorded))
+    rows.append(_row(size, f"no change, {views:,} views are parsed", run(folder, "plan", "--json")))
+    shutil.rmtree(folder)
+    return rows
+
+
+def _without_analyses(state: bytes) -> bytes:
+    committed = decode_state(state, "the state")
+    resources = {address: replace(record, analysis="") for address, record in committed.resources.items()}
+    return encode_state(replace(committed, resources=resources))
 
 
 def _row(size: int, what: str, measured: Measured) -> tuple[str, ...]:
@@ -124,6 +150,28 @@ def write_project(folder: Path, size: int) -> None:
                 f"    description: sink {i}",
             ]
         (folder / f"part{part}.yaml").write_text("\n".join(lines) + "\n")
+
+
+def write_views(folder: Path, views: int, sources: int) -> None:
+    """Add views to a project with so many sources: of single rows, with an aggregation, with a join."""
+    mark = "{column: ts, delay: 10 minutes}"
+    lines = ["views:"]
+    for i in range(views):
+        one, other = f"s{i % sources}", f"s{(i + 1) % sources}"
+        rows = f"SELECT id, upper(name) AS name, amount * {i} AS more FROM {one} WHERE amount > 1"
+        sums = (
+            f"SELECT name, window(ts, '1 hour').start AS hour, sum(amount) AS total FROM {one} "
+            "GROUP BY name, window(ts, '1 hour')"
+        )
+        join = f"SELECT o.id, o.name, p.amount FROM {one} o JOIN {other} p ON o.id = p.id AND o.ts = p.ts"
+        queries = (
+            (rows, ""),
+            (sums, f"{one}: {mark}"),
+            (join, f"{one}: {mark}, {other}: {mark}"),
+        )
+        query, marks = queries[i % len(queries)]
+        lines += [f"  v{i}:", f'    query: "{query}"', *([f"    watermarks: {{{marks}}}"] if marks else [])]
+    (folder / "views.yaml").write_text("\n".join(lines) + "\n")
 
 
 def move_connection(folder: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
 from mzplan.config.checks.query_files import QueryFiles
+from mzplan.config.checks.recorded_analyses import Records
 from mzplan.config.declarations import check_top_level, collect, is_of_variables
 from mzplan.config.declared import Declared, Document
 from mzplan.config.defaults import Defaults
@@ -120,16 +122,33 @@ def read_files(
     remembered: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
     environment: str = "",
+    records: Records = MappingProxyType({}),
 ) -> FilesRead:
     """Read, check and decode a project's files, as far as they can be, for one of its environments.
 
     `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
     of an earlier plan, which hold. `edited` are contents, by real path, that stand for what is
-    on the disk. Raises MzplanError MZ036 (exit 5) where what is given differs from what is remembered.
+    on the disk. `records` of the state spare parsing the SQL that they have the analysis of. Raises
+    MzplanError MZ036 (exit 5) where what is given differs from what is remembered.
     """
+    paths = tuple(variable_files)
+    files = _read_files(directory, variables, paths, remembered, edited, environment, records)
+    if records and files.configuration is None:  # only SQL that is parsed says where a mistake is
+        files = _read_files(directory, variables, paths, remembered, edited, environment, {})
+    return files
+
+
+def _read_files(
+    directory: AnyPath,
+    variables: Mapping[str, str] | None,
+    variable_files: Sequence[AnyPath],
+    remembered: Mapping[str, Any] | None,
+    edited: Mapping[str, bytes],
+    environment: str,
+    records: Records,
+) -> FilesRead:
     folder = os.fspath(directory)
     findings = Findings(stops=True)
-    variable_files = tuple(variable_files)
     declared: dict[Address, Declared] = {}
     resources: dict[Address, Resource] | None = None
     with _no_collection(), suppress(EnoughError):
@@ -152,7 +171,8 @@ def read_files(
             defaults = Defaults(project, findings)
             declared = collect([project, *others], findings, Templates(findings), defaults)
             queries = QueryFiles(folder, values, findings)
-            resources = Checker(declared, settings.instances, findings, defaults, queries).resources()
+            checker = Checker(declared, settings.instances, findings, defaults, queries, records)
+            resources = checker.resources()
     if findings or resources is None:
         return _as_far_as_read(declared, resources, findings)
     refuse_others(values)
@@ -186,7 +206,7 @@ def check_bodies(
         single.found.append(replace(finding, location=None, related=None))
         path = finding.location.path[2:] if finding.location is not None else ()
         mistakes += [(diagnostic, path) for diagnostic in diagnose(single)]
-    return {a: replace(r, path=None) for a, r in resources.items()}, mistakes
+    return {a: replace(r, path=None, analysis="") for a, r in resources.items()}, mistakes
 
 
 def _as_far_as_read(

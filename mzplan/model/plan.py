@@ -154,6 +154,7 @@ class Plan:
     - `started`: why the queries that the plan stops were started, if a runner reported it.
     - `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
     - `losing`: queries whose replace can't read all their rows again, according to the runners' statuses.
+    `analyses`: those of the declared views, for the commit (see ResourceState); no plan file has them.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -180,6 +181,9 @@ class Plan:
     targets: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     replacing: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     losing: tuple[Address, ...] = field(default=(), metadata=SPARSE)
+    analyses: Mapping[Address, str] = field(
+        default_factory=dict, compare=False, metadata=stored(derived=lambda _: {})
+    )
 
     @property
     def is_empty(self) -> bool:

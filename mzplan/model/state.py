@@ -111,6 +111,8 @@ class ResourceState:
       that the previous one read (`apply --allow-loss`); 0: none.
     - `predecessor`: the generation whose rows this one begins with; None if it reads its upstream from the
       start.
+    `analysis`: the digest of what the analysis of a view's SQL read and gave, "" for none (see
+    mzplan.config.checks.recorded_analyses); no part of what is wanted.
     """
 
     address: Address = field(metadata=KEY)
@@ -129,6 +131,7 @@ class ResourceState:
     because: Annotated[Cause | None, _read_cause] = field(default=None, compare=False, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
+    analysis: str = field(default="", compare=False, metadata=SPARSE)
 
     @property
     def own_tasks(self) -> tuple[Task, ...]:

@@ -116,7 +116,7 @@ def plan_configuration(
     `with_drift`: also find drift. `canary`: see make_plan. `rotated`: the queries that restart because a
     secret's value changed; None to find them here.
     """
-    configuration = configuration or validate(work.project, work.reporter)
+    configuration = configuration or validate(work.project, work.reporter, state.resources)
     statuses = work.store.read_statuses()
     with work.reporter.working("planning"):
         rotations = find_rotations(work.directory, state, statuses)

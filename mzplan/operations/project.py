@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mzplan.config import load_configuration, load_project, read_files
@@ -146,18 +147,27 @@ class Project:
     def store(self) -> Store:
         return open_store(self.settings)
 
-    def configuration(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> Configuration:
+    def configuration(
+        self,
+        edited: Mapping[str, bytes] = _AS_WRITTEN,
+        records: Mapping[Address, ResourceState] = MappingProxyType({}),
+    ) -> Configuration:
         """Return the configuration of the files. Raises MzplanError with every mistake.
 
-        `edited`: contents that replace files on the disk, by real path.
+        - `edited`: contents that replace files on the disk, by real path.
+        - `records`: see `read_files`.
         """
-        files = self.files(edited)
+        files = self.files(edited, records)
         if files.configuration is None:
             raise MzplanError(files.mistakes)
         return files.configuration
 
-    def files(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> FilesRead:
-        """Return the content of the files as far as they can be read; `edited` as for `configuration`."""
+    def files(
+        self,
+        edited: Mapping[str, bytes] = _AS_WRITTEN,
+        records: Mapping[Address, ResourceState] = MappingProxyType({}),
+    ) -> FilesRead:
+        """Return the content of the files as far as they can be read; arguments as for `configuration`."""
         directory = self.settings.directory
         if not edited and os.path.lexists(journal_path(directory)):
             from mzplan.operations.alter_journal import waiting_edit
@@ -170,6 +180,7 @@ class Project:
             remembered=self.remembered,
             edited=edited,
             environment=self.settings.environment,
+            records=records,
         )
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Configuration
+from mzplan.model.state import ResourceState
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter
 
 
-def validate(project: Project, reporter: Reporter) -> Configuration:
-    """Run only the static checks. Raises MzplanError with every problem."""
+def validate(
+    project: Project, reporter: Reporter, records: Mapping[Address, ResourceState] = MappingProxyType({})
+) -> Configuration:
+    """Run only the static checks. Raises MzplanError with every problem. `records`: see `read_files`."""
     with reporter.working("reading the files"):
-        configuration = project.configuration()
+        configuration = project.configuration(records=records)
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
     return configuration
 

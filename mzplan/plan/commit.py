@@ -38,8 +38,8 @@ def apply_changes(
 ) -> State:
     """Return the state after the plan: one serial later, with ids for created resources.
 
-    Records that the plan doesn't change stay as they are. The caller checks the plan's diagnostics, which say
-    whether it may be applied.
+    Records that the plan doesn't change stay as they are, except their analyses. The caller checks the plan's
+    diagnostics, which say whether it may be applied.
 
     - `record`: who commits it.
     - `allow_loss`: sources that the plan replaces may begin without the records that can't be read again.
@@ -59,6 +59,9 @@ def apply_changes(
             because = causes.get(change.address) or (former.because if former is not None else None)
             after = dataclasses.replace(after, because=because)
             resources[change.address] = after if after.id else dataclasses.replace(after, id=make_id())
+    for address, analysis in plan.analyses.items():
+        if address in resources and resources[address].analysis != analysis:
+            resources[address] = dataclasses.replace(resources[address], analysis=analysis)
     return State(
         format_version=state.format_version,
         project=plan.project,

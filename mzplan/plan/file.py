@@ -33,7 +33,8 @@ _DISPLAY_FIELDS = frozenset(
     {"lineage", "serial", "variables", "targets", "replacing", "downstream", "feeds", "unaffected"}
     | {"pending", "drift", "diagnostics", "started"}
 )
-# Parts of a change that explain it. They depend on readable secrets, and on the rows that collections have now.
+_OF_THE_COMMIT = ("because", "analysis")  # parts of a record that the commit writes again, or keeps
+# Parts of a change that explain it. They depend on readable secrets, and on the rows that collections have.
 _EXPLANATIONS = ("reason", "through", "inputs")
 
 
@@ -171,7 +172,8 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     for change, fields in zip(plan.changes, content["changes"], strict=True):
         records = {name: fields.pop(name) for name in ("before", "after")}
         for record in filter(None, records.values()):
-            record.pop("because", None)  # the commit writes it again, or keeps the committed one
+            for name in _OF_THE_COMMIT:
+                record.pop(name, None)
         former = None if change.before is None else str(change.before.address)
         fields.update(former=former, **records)
     return content

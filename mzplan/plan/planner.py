@@ -140,6 +140,7 @@ def build_plan(
         targets=tuple(sorted(targets, key=natural)),
         replacing=tuple(sorted(replace, key=natural)),
         losing=tuple(loss.address for loss in losses if loss.address is not None),
+        analyses={address: resource.analysis for address, resource in wanted.items() if resource.analysis},
         diagnostics=(
             *check_project(configuration, state),
             *check_assumed(configuration.resources, state.resources),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from mzplan.config.checks.declared_columns import check_columns
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
 from mzplan.config.checks.query_files import QueryFiles
+from mzplan.config.checks.recorded_analyses import RecordedAnalyses, Records
 from mzplan.config.checks.resource_references import (
     References,
     check_exclusive,
@@ -45,10 +47,13 @@ class Checker:
         findings: Findings,
         defaults: Defaults | None = None,
         query_files: QueryFiles | None = None,
+        records: Records = MappingProxyType({}),
     ):
+        """`records`: those of the state; see RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
         self.defaults, self.query_files = defaults, query_files
         self.references = References(declared, findings)
+        self.analyses = RecordedAnalyses(declared, records)
         # Where a query runs that names no instance. Written into it, so that what is committed says so.
         self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
         self.placed = sorted(instances)
@@ -64,7 +69,7 @@ class Checker:
             self.defaults.fill_in(self.declared.values())
         if self.query_files:
             self.query_files.fill_in(self.declared.values())
-        views = Views(self.declared, self.findings)
+        views = Views(self.declared, self.findings, self.analyses)
         views.derive()
         right: list[Address] = []
         for address in sorted(self.declared, key=natural):
@@ -226,6 +231,7 @@ class Checker:
             },
             path=resource.file.path,
             template=resource.template_name,
+            analysis=self.analyses.digests.get(resource.address, ""),
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from mzplan.config.checks.expanded_queries import ExpandedQuery, expanded, is_row_view
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
+from mzplan.config.checks.recorded_analyses import RecordedAnalyses
 from mzplan.config.checks.relational_views import RelationalView, refuse
 from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.declared import Declared
@@ -26,11 +27,12 @@ _RELATIONAL = ("watermarks", "snapshots", "output", "partitions")  # what only a
 class Views:
     """Fills in `from`, `schema` and `key` of each view, of what others read first.
 
-    `through`: the inlined views whose SQL is in a relational view, by its address.
+    - `through`: the inlined views whose SQL is in a relational view, by its address.
+    - `analyses`: those that the state has recorded; they spare parsing.
     """
 
-    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
-        self.declared, self.findings = declared, findings
+    def __init__(self, declared: Mapping[Address, Declared], findings: Findings, analyses: RecordedAnalyses):
+        self.declared, self.findings, self.analyses = declared, findings, analyses
         self.through: dict[Address, tuple[str, ...]] = {}
         self._done: set[Address] = set()
 
@@ -53,8 +55,12 @@ class Views:
         if property_ is None:
             self._check_inputs(resource)
         elif isinstance(text := resource.body.get(property_), str):
-            resource.body = {name: value for name, value in resource.body.items() if name not in _DERIVED}
-            self._derive_query(resource, property_, text)
+            written = {name: value for name, value in resource.body.items() if name not in _DERIVED}
+            resource.body, before = written, self.findings.met
+            if not self.analyses.reuse(resource, property_, self._derive):
+                self._derive_query(resource, property_, text)
+                if self.findings.met == before:
+                    self.analyses.record(resource, written)
 
     def _derive_query(self, resource: Declared, property_: str, text: str) -> None:
         """Fill in what follows from the SQL of a view."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mzplan.config.edits import Edits, places_of
@@ -107,9 +108,9 @@ class _Reading:
         self.wanted: list[Requested] = []
         self.notices: list[Diagnostic] = []
 
-    def _files(self, contents: Mapping[str, bytes] | None = None) -> FilesRead:
+    def _files(self, contents: Mapping[str, bytes] = MappingProxyType({})) -> FilesRead:
         """Read the files. Mistakes in them don't stop an edit of a committed resource."""
-        files = self.project.files(**({"edited": contents} if contents else {}))
+        files = self.project.files(contents)
         if files.mistakes and (not self.state.resources or any(d.range is None for d in files.mistakes)):
             raise MzplanError(files.mistakes)
         return files

@@ -1,0 +1,243 @@
+"""SQL that hasn't changed since the last commit isn't parsed, and the plan is the same as if it were."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mzplan.config import read_files
+from mzplan.config.checks import recorded_analyses
+from mzplan.config.checks.views import Views
+from mzplan.model.address import Address
+from mzplan.model.resources import Configuration
+from mzplan.model.state import State
+from mzplan.plan import build_plan
+from mzplan.plan.file import encode_plan
+from mzplan.render.plan_json import plan_to_json
+from mzplan.store.formats import decode_state, encode_state
+from tests.unit.config_files import write
+from tests.unit.small_projects import at, commit, commit_plan
+
+SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+MARKS = {"orders": {"column": "ts", "delay": "10 minutes"}}
+ORDERS = (
+    "id BIGINT, customer STRING, amount INT, ts TIMESTAMP",
+    "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP, note STRING",
+    "id BIGINT, customer STRING, ts TIMESTAMP",
+)
+CUSTOMERS = (
+    {"schema": "customer STRING, city STRING"},
+    {"schema": "customer STRING, city STRING", "key": ["customer"]},
+    {"schema": "customer STRING, city INT", "key": ["city"]},
+)
+PAID = (
+    {"query": "SELECT id, customer, amount FROM orders WHERE amount > 0"},
+    {"query": "SELECT id, customer, amount FROM orders WHERE amount > 0", "materialize": False},
+    {"query": "SELECT id, upper(customer) AS customer, amount FROM orders"},
+    {"query": "SELECT * FROM customers"},
+)
+JOINED = "SELECT o.id, o.customer, c.city FROM {from_} o LEFT JOIN customers c USING (customer)"
+SUMS = "SELECT customer, sum(amount) AS amount FROM orders GROUP BY customer"
+WINDOWS = (
+    "SELECT customer, window(ts, '1 hour').start AS hour, count(*) AS n FROM orders "
+    "GROUP BY customer, window(ts, '1 hour')"
+)
+VIEWS: tuple[Mapping[str, Any], ...] = (
+    {"query": "SELECT * FROM paid"},
+    {"query": "SELECT id, amount + 1 AS more FROM paid"},
+    {"query": "SELECT id, amount + 1 AS more FROM paid", "schema": "id BIGINT, more INT"},
+    {"query": JOINED.format(from_="paid"), "snapshots": ["customers"]},
+    {"query": JOINED.format(from_="orders"), "snapshots": ["customers"]},
+    {"query": JOINED.format(from_="orders")},
+    {"query": SUMS, "output": "update", "key": ["customer"]},
+    {"query": SUMS, "output": "update", "key": ["amount"]},
+    {"query": WINDOWS, "watermarks": MARKS},
+    {"query": WINDOWS, "watermarks": {"orders": {"column": "amount", "delay": "1 hour"}}},
+    {"query": WINDOWS},
+)
+DEFAULTS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"trigger": {"interval": "5s"}},
+    {"snapshots": ["customers"]},
+    {"watermarks": MARKS},
+    {"materialize": False},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """What a project's files say, as numbers of the choices above."""
+
+    orders: int = 0
+    customers: int = 0
+    paid: int = 0
+    view: int = 0
+    defaults: int = 0
+
+    def write(self, folder: Path) -> Path:
+        body = {
+            "sources": {
+                "orders": {"type": "local", "schema": ORDERS[self.orders]},
+                "customers": {"type": "local", **CUSTOMERS[self.customers]},
+            },
+            "views": {"paid": PAID[self.paid], "v": VIEWS[self.view]},
+            "sinks": {"out": {"type": "console", "from": "v"}},
+        }
+        main = f"{SETTINGS}defaults: {json.dumps({'views': DEFAULTS[self.defaults]})}\n"
+        return write(folder, {"mzplan.yaml": main, "a.yaml": json.dumps(body)})
+
+
+projects = st.builds(
+    Project,
+    orders=st.sampled_from(range(len(ORDERS))),
+    customers=st.sampled_from(range(len(CUSTOMERS))),
+    paid=st.sampled_from(range(len(PAID))),
+    view=st.sampled_from(range(len(VIEWS))),
+    defaults=st.sampled_from((0, 0, 0, *range(len(DEFAULTS)))),
+)
+edits = st.tuples(
+    st.sampled_from([field.name for field in dataclasses.fields(Project)]), st.integers(0, 10), st.booleans()
+)
+
+
+def read(folder: Path, state: State) -> Configuration:
+    configuration = read_files(folder, records=state.resources).configuration
+    assert configuration is not None
+    return configuration
+
+
+@settings(max_examples=40)
+@given(first=projects, later=st.lists(edits, max_size=6), targets=st.sampled_from(["", "source.orders"]))
+def test_a_plan_is_the_same_with_and_without_recorded_analyses(
+    first: Project, later: list[tuple[str, int, bool]], targets: str
+) -> None:
+    """Also if a commit takes in only some of the files, so that the state is of no one version of them."""
+    state, project = State(project="shop"), first
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for property_, number, commits in [("orders", first.orders, True), *later]:
+            choices = {"orders": ORDERS, "customers": CUSTOMERS, "paid": PAID, "view": VIEWS}
+            most = len(choices.get(property_, DEFAULTS))
+            project = dataclasses.replace(project, **{property_: number % most})
+            project.write(folder)
+            parsed, reused = read_files(folder), read_files(folder, records=state.resources)
+            assert reused == parsed
+            if parsed.configuration is None or reused.configuration is None:
+                continue
+            only = (at(targets),) if targets and state.resources and number % 2 else ()
+            plans = [build_plan(c, state, targets=only) for c in (parsed.configuration, reused.configuration)]
+            assert encode_plan(plans[0]) == encode_plan(plans[1])
+            assert plan_to_json(plans[0]) == plan_to_json(plans[1])
+            committed = [commit_plan(plan, state) for plan in plans]
+            assert encode_state(committed[0]) == encode_state(committed[1])
+            if commits and not any(d.severity == "error" for d in plans[1].diagnostics):
+                state = committed[1]
+
+
+class Analysed:
+    """Counts the views whose query was analysed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch):
+        self.names: list[str] = []
+        analyse = Views._derive_query
+
+        def counted(views: Views, resource: Any, *rest: Any) -> None:
+            self.names.append(resource.address.name)
+            analyse(views, resource, *rest)
+
+        patch.setattr(Views, "_derive_query", counted)
+
+    def of(self, folder: Path, state: State) -> list[str]:
+        self.names.clear()
+        read(folder, state)
+        return sorted(self.names)
+
+
+@pytest.fixture
+def analysed(monkeypatch: pytest.MonkeyPatch) -> Analysed:
+    return Analysed(monkeypatch)
+
+
+def test_only_views_whose_analysis_may_differ_are_analysed_again(tmp_path: Path, analysed: Analysed) -> None:
+    project = Project(view=4)
+    state = commit(read(project.write(tmp_path), State(project="shop")))
+    state = decode_state(encode_state(state), "the state")
+    assert analysed.of(tmp_path, state) == []
+    assert analysed.of(Project(view=4, orders=1).write(tmp_path), state) == ["paid", "v"]
+    assert analysed.of(Project(view=4, customers=1).write(tmp_path), state) == ["v"]
+    assert analysed.of(Project(view=4, paid=2).write(tmp_path), state) == ["paid"]
+    assert analysed.of(Project(view=4, defaults=1).write(tmp_path), state) == ["paid", "v"]
+
+
+def test_a_commit_records_the_analyses_of_views_that_it_leaves_as_they_are(
+    tmp_path: Path, analysed: Analysed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = commit(read(Project().write(tmp_path), State(project="shop")))
+    monkeypatch.setattr(recorded_analyses, "_rules", lambda: "another version")
+    assert analysed.of(tmp_path, state) == ["paid", "v"]
+    (tmp_path / "b.yaml").write_text("sinks: {more: {type: console, from: orders}}\n")
+    later = commit(read(tmp_path, state), state)
+    view = at("view.v")
+    assert later.resources[view] == state.resources[view]
+    assert later.resources[view].analysis != state.resources[view].analysis
+    assert analysed.of(tmp_path, later) == []
+
+
+def test_views_that_read_an_inlined_view_are_analysed_each_time(tmp_path: Path, analysed: Analysed) -> None:
+    for view in (1, 3):
+        state = commit(read(Project(paid=1, view=view).write(tmp_path), State(project="shop")))
+        assert state.resources[at("view.v")].analysis == ""
+        assert analysed.of(tmp_path, state) == ["paid", "v"]
+        materialized = commit(read(Project(view=view).write(tmp_path), State(project="shop")))
+        assert analysed.of(Project(paid=1, view=view).write(tmp_path), materialized) == ["paid", "v"]
+
+
+@pytest.mark.parametrize(
+    ("property_", "value"),
+    [("schema", "id BIGINT, more STRING"), ("from", "orders"), ("query", "SELECT id FROM paid")],
+)
+def test_a_record_that_no_analysis_gave_is_not_reused(
+    tmp_path: Path, analysed: Analysed, property_: str, value: str
+) -> None:
+    """As after `state rollback` or an edit by `alter`: the digest is that of another record."""
+    state = commit(read(Project(view=1).write(tmp_path), State(project="shop")))
+    record = state.resources[at("view.v")]
+    other = dataclasses.replace(record, body={**record.body, property_: value})
+    edited = dataclasses.replace(state, resources={**state.resources, Address("view", "v"): other})
+    expected = read(tmp_path, State(project="shop")).resources
+    assert read(tmp_path, edited).resources == expected
+    assert analysed.of(tmp_path, edited) == ([] if property_ == "query" else ["v"])
+
+
+def test_a_mistake_is_located_as_if_everything_were_parsed(tmp_path: Path) -> None:
+    state = commit(read(Project().write(tmp_path), State(project="shop")))
+    (tmp_path / "b.yaml").write_text("views: {w: {query: SELECT nothing FROM paid}}\n")
+    reused = read_files(tmp_path, records=state.resources)
+    assert [d.code for d in reused.mistakes] == ["MZ019"]
+    assert reused == read_files(tmp_path)
+
+
+def test_a_plan_without_changed_sql_does_not_import_the_parser(tmp_path: Path) -> None:
+    state = commit(read(Project(view=4, paid=2).write(tmp_path), State(project="shop")))
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "mzplan.state.json").write_bytes(encode_state(state))
+    script = (
+        "import sys; from mzplan.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert 'sqlglot' not in sys.modules"
+    )
+    command = [sys.executable, "-c", script, "-C", str(tmp_path), "plan", "--no-live"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No changes" in done.stdout
