@@ -50,7 +50,7 @@ MAX_LENGTH = 100_000  # characters of one schema
 
 
 class DdlError(ValueError):
-    """A schema that is not Spark DDL. `offset`: the character where it is wrong, from 0."""
+    """A schema that isn't Spark DDL. `offset`: the position of the first wrong character, from 0."""
 
     def __init__(self, message: str, offset: int):
         super().__init__(message)
@@ -70,12 +70,12 @@ class Column:
 
     @property
     def quoted_name(self) -> str:
-        """The name, in backquotes where it needs them."""
+        """Return the name, in backquotes if it needs them."""
         return self.name if re.fullmatch(r"\w+", self.name) else "`" + self.name.replace("`", "``") + "`"
 
     @property
     def as_field(self) -> str:
-        """As a field of a STRUCT."""
+        """Return the column as a field of a STRUCT."""
         return f"{self.quoted_name}: {self._rest}"
 
     @property
@@ -84,8 +84,10 @@ class Column:
 
 
 def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Column, ...]:
-    """The columns of a keyed collection's change: all but the key are nullable, because of a deleted row
-    only the key is known; and `_change`."""
+    """Return the columns of a keyed collection's changes: its own, and `_change`.
+
+    All columns except the key are nullable, because only the key of a deleted row is known.
+    """
     known = {key.lower() for key in keys}
     row_columns = (c if c.name.lower() in known else replace(c, nullable=True) for c in columns)
     return (*row_columns, Column(CHANGE, "STRING", nullable=False))
@@ -93,7 +95,7 @@ def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Colu
 
 @lru_cache(maxsize=8192)
 def parse_columns(ddl: str) -> tuple[Column, ...]:
-    """`"id BIGINT, name STRING"` → columns. Raises DdlError, with the offset, for anything else."""
+    """Parse DDL such as `"id BIGINT, name STRING"`. Raises DdlError, with the offset, for anything else."""
     if len(ddl) > MAX_LENGTH:
         raise DdlError(f"a schema may have {MAX_LENGTH:,} characters, this one has {len(ddl):,}", 0)
     parser = _Parser(ddl)
@@ -116,8 +118,10 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
 
 
 def check_storable(ddl: str) -> None:
-    """Raises DdlError, with the offset, for a column that a Delta table can't have, at any depth. (Not in
-    parse_columns: what was once committed must stay readable.)"""
+    """Raise DdlError, with the offset, for a column that a Delta table can't have, at any depth.
+
+    `parse_columns` doesn't check this, because a schema that was once committed must stay readable.
+    """
     if not _DOUBTFUL.search(ddl):  # most schemas, at no cost
         return
     parser = _Parser(ddl)
@@ -137,13 +141,16 @@ def check_storable(ddl: str) -> None:
 
 
 def spark_type(type_: str) -> str:
-    """`VARCHAR(20)` → `STRING`, and without NOT NULL within: that is checked when a record is read; in a
-    table it would only prevent adding such a column later."""
+    """Return the type that a table has for a declared type: `STRING` for `VARCHAR(20)`, and no NOT NULL
+    inside.
+
+    NOT NULL is checked when a record is read. In a table it would only prevent adding such a column later.
+    """
     return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
 
 
 def canonical(ddl: str) -> str:
-    """The DDL in canonical form, so that equivalent schemas are equal; unchanged if it can't be parsed."""
+    """Return DDL in canonical form, so that equivalent schemas are equal; unchanged if it can't be parsed."""
     try:
         return ", ".join(map(str, parse_columns(ddl)))
     except DdlError:
@@ -151,7 +158,7 @@ def canonical(ddl: str) -> str:
 
 
 def canonical_type(text: str) -> str | None:
-    """A Spark type in canonical DDL (`decimal(10,2)` → `DECIMAL(10,2)`); None for one we don't know."""
+    """Return a Spark type in canonical DDL (`decimal(10,2)` → `DECIMAL(10,2)`); None for an unknown type."""
     try:
         return parse_columns(f"x {text}")[0].type
     except DdlError:
@@ -159,12 +166,12 @@ def canonical_type(text: str) -> str | None:
 
 
 def _short(token: str) -> str:
-    """A part of a schema, shortened for messages."""
+    """Return a part of a schema, shortened for messages."""
     return repr(token if len(token) <= 60 else token[:59] + "…")
 
 
 class _Parser:
-    """A recursive descent over the tokens of one DDL string."""
+    """A recursive-descent parser for one DDL string."""
 
     def __init__(self, text: str):
         self.text = text

@@ -1,8 +1,8 @@
-"""Whether a description is one that files could have given: what config reports with its place in a file,
-as a yes or no with a reason.
+"""Checks whether files could have given a description.
 
-The store and the warehouse are written by others: what a runner takes from there may be anything that has the
-form of a description.
+mzplan.config reports the same mistakes with their places in a file; here the answer is yes, or no with a
+reason. Others may write the store and the warehouse, so a runner may find anything there that has the form
+of a description.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _SHOWN = 80  # characters of a key that somebody may have chosen
 
 
 def fault_of(description: Description) -> str:
-    """What is wrong first with a description, in a clause for people (never a value); "" where it is right.
-    Raises MzplanError MZ080 for a plug-in that is broken."""
+    """Return the first fault of a description, as a clause for people without any value; "" if it has none.
+
+    Raises MzplanError MZ080 for a broken plug-in.
+    """
     return next(_faults(description), "")
 
 
@@ -53,7 +55,7 @@ def _faults(description: Description) -> Iterator[str]:
 
 
 def _read_faults(description: Description, read: CollectionRead) -> Iterator[str]:
-    """Return what is wrong with a collection that the query reads."""
+    """Yield the faults of a collection that the query reads."""
     yield from _body_faults(read.address, read.type, read.body)
     yield from _collection_faults(read)
     if read.origin and not (read.address.reads_collections and is_type("source", read.origin)):
@@ -63,7 +65,10 @@ def _read_faults(description: Description, read: CollectionRead) -> Iterator[str
 
 
 def _collection_faults(read: Description | CollectionRead) -> Iterator[str]:
-    """Of the columns of a collection, whose body is right by its schema, and of its former generations."""
+    """Yield the faults in the columns of a collection and of its former generations.
+
+    The collection's body conforms to its schema.
+    """
     bodies, predecessor = [read.body], read.predecessor
     while predecessor is not None:
         yield from _body_faults(read.address, read.type, predecessor.body)
@@ -76,7 +81,7 @@ def _collection_faults(read: Description | CollectionRead) -> Iterator[str]:
 
 
 def _query_faults(description: Description) -> Iterator[str]:
-    """Return what is wrong with the SQL of a view: it may read only the collections that it declares."""
+    """Yield the faults in the SQL of a view: it may read only the collections that it declares."""
     address, source = description.address, description.input
     property_ = resource_kind(address.kind, description.type).query_property
     if property_ is None:
@@ -132,7 +137,7 @@ def _resource_faults(
 def _reference_faults(
     address: Address, kind: ResourceKind, body: Body, connections: Mapping[str, InlinedConnection]
 ) -> Iterator[str]:
-    """Each property that names a connection has one of a type that it may have, and there is no other."""
+    """Yield a fault for each reference to a connection that is missing, unexpected, or of a wrong type."""
     named = {
         r.property: r.types for r in kind.references if r.kinds == ("connection",) and r.property in body
     }
@@ -162,8 +167,11 @@ def _body_faults(address: Address, type_: str, body: Body) -> Iterator[str]:
 
 
 def _unusable_text(value: Any, place: Path = ()) -> Path | None:
-    """Where a text has a character that YAML refuses: a library that takes it for the end of the text would
-    go elsewhere than where the text seems to lead. The key of a mapping counts as its place."""
+    """Return the place of a text with a character that YAML refuses.
+
+    A library that takes such a character for the end of the text would go elsewhere than the text seems to
+    lead. The key of a mapping counts as its place.
+    """
     if isinstance(value, str):
         return place if unusable_character(value) else None
     entries: Iterable[tuple[Any, Any]] = ()
@@ -188,7 +196,7 @@ def _expression_faults(address: Address, body: Body) -> Iterator[str]:
 
 
 def _rule(error: Any) -> str:
-    """What a value violates, without the value."""
+    """Return the rule that a value violates, without the value."""
     if error.kind.name == "additionalProperties":
         return f"unknown key {_cut(next(iter(error.kind.unexpected), ''))}"
     if error.kind.name == "required":

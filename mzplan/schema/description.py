@@ -120,14 +120,17 @@ class Description:
 
 
 def references_of(description: Description) -> set[str]:
-    """The secret references of a query: its own, and those of its connections at any depth. Only those that
-    stand where one may; others are never resolved (see connectors.api.queries.resolve)."""
+    """Return the secret references of a query: its own, and those of its connections at any depth.
+
+    Only references in places that allow them count; others are never resolved (see
+    connectors.api.queries.resolve).
+    """
     own = resource_kind(description.address.kind, description.type).secret_references(description.body)
     return own | references_of_connections(description.connections.values())
 
 
 def references_of_connections(connections: Iterable[InlinedConnection]) -> set[str]:
-    """The secret references of connections, and of what they need, at any depth."""
+    """Return the secret references of connections, and of the connections that they use, at any depth."""
     references: set[str] = set()
     below = list(connections)
     while below:
@@ -184,7 +187,7 @@ def _origin(record: ResourceState, resources: Mapping[Address, ResourceState]) -
 def inline_connection(
     resource: ResourceState, resources: Mapping[Address, ResourceState]
 ) -> InlinedConnection:
-    """A connection with those that it uses written in, at any depth."""
+    """Return a connection with the connections that it uses written into it, at any depth."""
     return InlinedConnection(
         address=resource.address,
         type=resource.type,
@@ -197,7 +200,7 @@ def inline_connection(
 
 
 def as_description(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
-    """A connection in the form of a query's description, to be checked by itself."""
+    """Return a connection in the form of a query's description, so that it can be checked by itself."""
     inlined = inline_connection(resource, resources)
     return Description(
         address=resource.address,
@@ -221,8 +224,10 @@ def as_connection(description: Description) -> InlinedConnection:
 
 
 def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
-    """The jars that Spark needs for the resources of a state in addition to its own, as settings of Spark:
-    `spark.jars.packages`, `spark.jars.excludes`; both empty where it needs none."""
+    """Return the additional jars that Spark needs for the resources of a state, as settings of Spark.
+
+    The settings are `spark.jars.packages` and `spark.jars.excludes`; both are empty if Spark needs none.
+    """
     pairs = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
     names = ("spark.jars.packages", "spark.jars.excludes")
     by_setting = {
@@ -236,12 +241,12 @@ def digest_of(
     resources: Mapping[Address, ResourceState],
     memo: dict[Address, Any] | None = None,
 ) -> str:
-    """`"1:<64 hex digits>"`: the digest of a query's inlined description, "" for a connection.
+    """Return the digest of a query's inlined description, `"1:<64 hex digits>"`; "" for a connection.
 
-    Left out: what is changed in place, values equal to their defaults, and names (of the resource
-    itself, of its connections). So renaming a connection restarts nothing. Its tasks are in it: a query
-    that runs with this digest has done these, and a rollback may bring a `restart_token` back.
-    `memo` keeps inlined connections between calls on the same resources.
+    The digest leaves out what changes in place, values equal to their defaults, and the names of the
+    resource and its connections. So renaming a connection restarts nothing. The digest covers the query's
+    tasks: a query that runs with this digest has done them, even after a rollback has brought a
+    `restart_token` back. `memo` keeps inlined connections between calls on the same resources.
     """
     if resource.address.kind == "connection":
         return ""
@@ -278,7 +283,7 @@ def _identity(
 
 
 def collection_columns(source: ResourceState) -> Any:
-    """What a sink depends on of its source: the collection's columns, not how they are read."""
+    """Return what a sink depends on in its source: the collection's columns, not how they are read."""
     kind = resource_kind(source.address.kind, source.type)
     return {
         "/".join(path): _get(source.body, path)
@@ -297,6 +302,8 @@ def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def writes_all(body: Mapping[str, Any]) -> bool:
-    """Whether a sink with this body writes each row that it reads: it neither filters nor keeps only the
-    latest of each key."""
+    """Return whether a sink with this body writes every row that it reads.
+
+    Such a sink has no filter, and doesn't keep only the latest row of each key.
+    """
     return "where" not in body and body.get("mode", "append") == "append"

@@ -1,10 +1,10 @@
-"""The dialect of schemas: JSON Schema, and the words that mzplan reads in it (`x-change`, `x-sql`, …).
+"""The dialect of schemas: JSON Schema, and the keywords that mzplan adds to it (`x-change`, `x-sql`, …).
 
-schemas/dialect.json is its meta-schema. Every schema is checked against it when it is loaded: otherwise an
-unknown word, or a property without the effect of its change, would show only much later. Another package's
-schema is checked by jsonschema, which reports where and why. For a small plan's own schemas that would take
-more than half of the time that the plan may take: they are checked by jsonschema-rs first (0.2 ms for each),
-and by jsonschema only where that finds a fault.
+schemas/dialect.json is its meta-schema. Every schema is checked against it when it is loaded. Without this
+check, an unknown keyword, or a property without `x-change`, would show only much later. jsonschema checks
+the schemas of other packages, because it reports where and why. For the schemas of a small plan that would
+take more than half of the plan's time. So jsonschema-rs checks mzplan's own schemas first (0.2 ms each),
+and jsonschema only a schema with a fault.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _SHOWN = 200  # characters of the description of one fault
 
 
 def schema_folder() -> Path:
-    """The folder of the JSON Schema files: inside the wheel, or beside the package in a checkout."""
+    """Return the folder of the JSON Schema files: inside the wheel, or beside the package in a checkout."""
     return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
 
 
 @cache
 def dialect() -> Json:
-    """The meta-schema."""
+    """Return the meta-schema."""
     return cast(Json, json.loads((schema_folder() / "dialect.json").read_text(encoding="utf-8")))
 
 
 def words() -> Mapping[str, str]:
-    """Every word of the dialect, with its meaning."""
+    """Return every keyword of the dialect with its meaning."""
     known = dialect()["$defs"]["schema"]["$defs"]["words"]["properties"]
     return {word: schema["description"] for word, schema in known.items()}
 
 
 def fault_of(schema: Any, *, own: bool = False) -> str:
-    """How a schema violates the dialect, as `is wrong at /properties/table: …`; "" when it does not.
+    """Return how a schema violates the dialect, as `is wrong at /properties/table: …`; "" if it doesn't.
 
-    `own`: one of mzplan's own, which every plan loads.
+    `own`: the schema is mzplan's own, and every plan loads it.
     """
     if own and _compiled().is_valid(schema):
         return ""

@@ -1,9 +1,10 @@
-"""The schemas that editors complete, explain and check files with: of pipeline files, and of mzplan.yaml.
+"""The JSON Schemas for editors, of pipeline files and of mzplan.yaml: editors complete and check files with
+them.
 
-They are made of those under schemas/ and of what plug-ins bring, so they say what `mzplan validate` says, as
-far as one file can tell. An editor sees neither variables nor other files: text with `${` in it may become
-anything, and a source without a `type` may be of each type that a connection gives it. JSON Schema draft 7,
-which every editor's YAML server understands.
+They are made from the schemas under schemas/ and of plug-ins, so they report the same mistakes as `mzplan
+validate`, as far as one file shows them. An editor sees neither variables nor other files: text with `${`
+in it may become anything, and a source without a `type` may have each type that a connection can give it.
+They use JSON Schema draft 7, which every editor's YAML server understands.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _ABOUT = ("description", "default")
 
 
 def editor_schemas() -> dict[str, Json]:
-    """Both schemas, by the name of their file. Raises MzplanError MZ080 for a plug-in that is broken."""
+    """Return both schemas by the name of their file. Raises MzplanError MZ080 for a broken plug-in."""
     return {PIPELINE: declarations_schema(), PROJECT: project_schema()}
 
 
 def declarations_schema() -> Json:
-    """Of a file with connections, sources, views and sinks."""
+    """Return the schema of a file with connections, sources, views and sinks."""
     about = {
         "connection": "How to reach servers and storage, and as whom: by name.",
         "source": "Streaming queries from an upstream into a collection: by name.",
@@ -67,7 +68,7 @@ def declarations_schema() -> Json:
 
 
 def project_schema() -> Json:
-    """Of mzplan.yaml. Resources in it are those of a pipeline file."""
+    """Return the schema of mzplan.yaml, which may also declare resources."""
     schema = _edited(load_schema("project"))
     pipeline = declarations_schema()
     schema["properties"] |= pipeline["properties"]
@@ -80,7 +81,10 @@ def project_schema() -> Json:
 
 
 def _of_any_type(kind: Kind) -> Json:
-    """One resource: its `type` decides which keys it has; without one, what its connection may make it."""
+    """Return the schema of one resource of a kind, whose `type` decides which keys it has.
+
+    A resource without a type may have the keys of each type that its connection can give it.
+    """
     about = load_schema(f"{kind}.{types_of(kind)[0]}")["properties"]["type"].get("description", "")
     given = {"description": about, "type": "string", "enum": list(types_of(kind))}
     rules = [
@@ -119,8 +123,10 @@ def _resource(kind: Kind, type_: str) -> Json:
 
 
 def _edited(schema: Any, *, repeated: bool = False) -> Any:
-    """A schema at any depth for an editor: without mzplan's own words, and open for variables. `repeated`:
-    for_each may give each of its properties."""
+    """Return a schema for an editor: without mzplan's own keywords, and with variables allowed, at any depth.
+
+    `repeated`: `for_each` may give each of its properties.
+    """
     if not isinstance(schema, dict):
         return schema
     edited: Json = {key: value for key, value in schema.items() if _is_kept(key)}
@@ -144,7 +150,7 @@ def _edited(schema: Any, *, repeated: bool = False) -> Any:
 
 
 def _property(schema: Any, repeated: bool) -> Any:
-    """A list or a mapping may also be what for_each gives: nothing else stands for one."""
+    """Return the schema of a property; `for_each` may give a list or a mapping as a text."""
     edited = _edited(schema, repeated=repeated)
     if not repeated or not isinstance(edited, dict) or not _holds(edited):
         return edited
@@ -158,12 +164,12 @@ def _types(schema: Json) -> set[str]:
 
 
 def _holds(schema: Json) -> bool:
-    """Whether it is of a list or a mapping."""
+    """Return whether a schema is of a list or a mapping."""
     return bool(_types(schema) & {"object", "array"}) or "properties" in schema
 
 
 def _open(schema: Json) -> Json:
-    """A single value that may also be a text with a variable in it."""
+    """Return the schema of a single value that may also be a text with a variable in it."""
     types = _types(schema)
     narrow = any(key in schema for key in _NARROWS) or (types and "string" not in types)
     if _holds(schema) or not narrow:
@@ -173,8 +179,10 @@ def _open(schema: Json) -> Json:
 
 
 def _bare(schema: Any) -> Any:
-    """A condition without mzplan's own words. What it says of keys is of a mapping, and of no text that
-    stands for one."""
+    """Return a condition without mzplan's own keywords.
+
+    Its rules for keys apply to a mapping, and not to a text in place of one.
+    """
     if isinstance(schema, dict):
         kept = {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
         return {"type": "object", **kept} if isinstance(kept.get("properties"), dict) else kept
@@ -186,15 +194,19 @@ def _is_kept(key: str) -> bool:
 
 
 def modeline(place: str) -> str:
-    """The comment by which an editor finds a file's schema: the first line of the file. `place`: a path from
-    the file's folder, or a URL."""
+    """Return the comment in the first line of a file that tells an editor the file's schema.
+
+    `place`: a path from the file's folder, or a URL.
+    """
     return f"# yaml-language-server: $schema={place}"
 
 
 def written_schema(name: str) -> Json:
-    """`"source.kafka"` → its schema as files keep to it: with `for_each`, and a connection written inside;
-    a connection has `defaults`. mzplan.config turns these into what the schema without them says. Raises
-    KeyError as `load_schema`."""
+    """Return the schema of a kind and type (`"source.kafka"`) as files are written: with `for_each`,
+    `defaults` of a connection, and a connection inside a query.
+
+    mzplan.config turns these into what the schema without them allows. Raises KeyError as `load_schema`.
+    """
     schema = load_schema(name)
     kind = name.partition(".")[0]
     if kind == "project":

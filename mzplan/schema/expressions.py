@@ -1,7 +1,7 @@
 """Stateless Spark SQL expressions of `select` and `where`: their syntax, their columns, their name.
 
-Plain ones (`amount * 1.2 AS gross`, `amount > 0`) are recognised here; only what goes further is given to
-sqlglot, whose import alone takes longer than a small plan. Spark gets `Parsed.sql`, never the text itself.
+Plain expressions (`amount * 1.2 AS gross`, `amount > 0`) are recognised here. Only others go to sqlglot,
+whose import alone takes longer than a small plan. Spark gets `Parsed.sql`, never the text itself.
 """
 
 from __future__ import annotations
@@ -97,11 +97,15 @@ _STATELESS = "an expression here looks at one row at a time"
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What an expression says. With a `problem` nothing else counts; `offset` is its place in the text.
+    """What an expression reads and gives.
 
-    `columns` are the columns read, with their places; `name` that of the result (None: it has none);
-    `star` says that it stands for all columns but those `without` (lower case); `varies` is what of it gives
-    another value each time, such as `now()`, and its place (None: nothing). `sql` is what Spark is given.
+    - `problem`: why the expression isn't allowed, "" if it is; then only `offset` counts.
+    - `offset`: the position of the problem in the text.
+    - `sql`: the SQL for Spark.
+    - `columns`: the columns that it reads, each with its position.
+    - `name`: the name of the result; None without one.
+    - `star`: the expression stands for all columns, except those in `without` (in lower case).
+    - `varies`: a part that has another value each time, such as `now()`, and its position; None without one.
     """
 
     problem: str = ""
@@ -116,13 +120,13 @@ class Parsed:
 
 @lru_cache(maxsize=8192)
 def parse_select(text: str) -> Parsed:
-    """One item of `select`."""
+    """Parse one item of `select`."""
     return _parsed(text, "SELECT ")
 
 
 @lru_cache(maxsize=8192)
 def parse_where(text: str) -> Parsed:
-    """A condition."""
+    """Parse a condition."""
     return _parsed(text, "SELECT 1 WHERE ")
 
 
@@ -138,8 +142,11 @@ def _parsed(text: str, prefix: str) -> Parsed:
 
 
 def _plain(text: str, single: bool) -> Parsed | None:
-    """A chain of columns, numbers and texts with operators between them, each perhaps `IS NULL` or not; None
-    for anything else."""
+    """Parse a chain of columns, numbers and texts with operators between them, each perhaps with `IS [NOT]
+    NULL`.
+
+    Returns None for any other expression.
+    """
     match = _PLAIN.fullmatch(text)
     if match is None or (match["alias"] is not None and not single):
         return None
@@ -165,7 +172,7 @@ def _unquoted(word: str) -> str:
 
 
 def _read(text: Bare, prefix: str) -> Parsed:
-    """The expression by sqlglot, as the one item or the condition of a query without a table."""
+    """Parse an expression with sqlglot, as the only item or the condition of a query without a table."""
     from sqlglot import errors
 
     problem = Parsed()
@@ -186,16 +193,20 @@ def _read(text: Bare, prefix: str) -> Parsed:
 
 
 def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
-    """Return what must not run in an expression of a query, in a clause, and its place in the query's text.
+    """Return a part of an expression that must not run, in a clause, and its position in the query's text.
 
-    That is calls of Java, constants that may take long to compute, and types that are no DDL; None otherwise.
+    These are calls of Java, constants that may take long to compute, and types that aren't DDL. Returns
+    None for an expression without them.
     """
     reader = _Reader("", text)
     return reader._calls_java(tree) or reader._computed_constant(tree) or reader._types_unwritten(tree)
 
 
 def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
-    """Return what of an expression is another value each time, and its place in the query's text; or None."""
+    """Return a part of an expression that has another value each time, and its position in the query's text.
+
+    Returns None for an expression without one.
+    """
     return _Reader("", text)._varying(tree)
 
 
@@ -210,7 +221,7 @@ def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
 
 
 class _Reader:
-    """Reads sqlglot's tree of a query that must be no more than the one expression."""
+    """Reads sqlglot's tree of a query that must consist of the one expression."""
 
     def __init__(self, prefix: str, text: str):
         self.text = text
@@ -258,7 +269,7 @@ class _Reader:
         return Parsed(columns=columns, name=name, varies=varies)
 
     def _star_within(self, tree: Any) -> tuple[str, int] | None:
-        """A star that is part of something: Spark would read mzplan's own column as well."""
+        """Return the fault of a star inside an expression, which would include mzplan's own column."""
         from sqlglot import exp
 
         own = tree.this if isinstance(tree, exp.Column) else tree
@@ -268,7 +279,7 @@ class _Reader:
         return None
 
     def _types_unwritten(self, tree: Any) -> tuple[str, int] | None:
-        """The first call that takes types from what is not plain DDL."""
+        """Return the first call that takes types from an argument that isn't plain DDL."""
         from sqlglot import exp
 
         for node in tree.find_all(exp.Func):
@@ -285,8 +296,11 @@ class _Reader:
         return None
 
     def _computed_constant(self, tree: Any) -> tuple[str, int] | None:
-        """The first call without a column in it, but of what is cheap: Spark computes it while it reads the
-        expression, and nothing ends that (`repeat('a', 1000000000)`; a pattern that is matched for hours)."""
+        """Return the first call without a column in it, unless the function is cheap.
+
+        Spark computes such a call while it reads the expression, and nothing stops it (`repeat('a',
+        1000000000)`, or a pattern that takes hours to match).
+        """
         from sqlglot import exp
 
         given = _not_constant(tree)
@@ -303,7 +317,7 @@ class _Reader:
         return None
 
     def _varying(self, tree: Any) -> tuple[str, int] | None:
-        """The first that gives another value each time, as SQL, and where it is written."""
+        """Return the first part that has another value each time, as SQL, and its position."""
         from sqlglot import exp
 
         for node in tree.walk(bfs=False):
@@ -316,7 +330,7 @@ class _Reader:
         return None
 
     def _calls_java(self, tree: Any) -> tuple[str, int] | None:
-        """A call out of Spark SQL, also of a name that is quoted or qualified, and where."""
+        """Return the first call out of Spark SQL, also by a quoted or qualified name, and its position."""
         from sqlglot import exp
 
         for node in tree.find_all(exp.Anonymous):
@@ -332,7 +346,7 @@ class _Reader:
         return None
 
     def _stateful(self, tree: Any) -> tuple[str, int] | None:
-        """Why the expression needs more than one row, and the offset of that; None if it does not."""
+        """Return why the expression needs more than one row, and the position; None if it doesn't."""
         from sqlglot import exp
 
         for node in tree.walk():
@@ -354,15 +368,15 @@ class _Reader:
         return None
 
     def _called(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
-        """The first call of one of these functions as it is written, and its place."""
+        """Return the first call of one of these functions, as written, and its position."""
         for call in _CALL.finditer(self.text):
             if call[1].lower() in names:
                 return call[1], call.start()
         return "this" if names else "", otherwise
 
     def _columns(self, tree: Any) -> list[tuple[str, int]]:
-        """The columns that the expression reads, each with its offset. Of `payload.address.city` that is
-        `payload`."""
+        """Yield the columns that the expression reads, each with its position; `payload` for
+        `payload.address.city`."""
         from sqlglot import exp
 
         columns = []
@@ -373,7 +387,7 @@ class _Reader:
         return sorted(columns, key=lambda pair: pair[1])
 
     def _offset(self, node: Any) -> int:
-        """Where a node is written: at its first identifier, for lack of anything better."""
+        """Return the position of a node: that of its first identifier, because sqlglot records no other."""
         from sqlglot import exp
 
         starts = [
@@ -385,7 +399,7 @@ class _Reader:
 
 
 def is_aggregate(node: Any) -> bool:
-    """Return whether a node of sqlglot's is an aggregate function."""
+    """Return whether a node of sqlglot's tree is an aggregate function."""
     from sqlglot import exp
 
     name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
@@ -393,14 +407,17 @@ def is_aggregate(node: Any) -> bool:
 
 
 def _is_any(node: Any) -> bool:
-    """`any(x)`, the aggregate; not `x LIKE ANY (…)`."""
+    """Return whether a node is the aggregate `any(x)`, and not `x LIKE ANY (…)`."""
     from sqlglot import exp
 
     return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
 
 
 def _not_constant(tree: Any) -> set[int]:
-    """By `id`, what has a column in it, or a variable of a function around it. Each node is passed once."""
+    """Return the `id` of each node that contains a column, or a variable of a function around it.
+
+    Each node is visited once.
+    """
     from sqlglot import exp
 
     given: set[int] = set()
@@ -421,7 +438,7 @@ def _not_constant(tree: Any) -> set[int]:
 
 
 def _is_value(word: Any) -> bool:
-    """Whether an identifier stands for a value where it is, and does not name a field, a type or a call."""
+    """Return whether an identifier stands for a value, and doesn't name a field, a type or a function."""
     from sqlglot import exp
 
     parent, place = word.parent, word.arg_key
@@ -437,5 +454,5 @@ def _is_value(word: Any) -> bool:
 
 
 def is_ddl(types: str) -> bool:
-    """Whether Spark reads a text of types as DDL, if at all, and not as JSON."""
+    """Return whether Spark reads a text of types as DDL, and not as JSON."""
     return not types.lstrip().startswith(("{", "[", '"'))

@@ -28,20 +28,22 @@ _REFERRED: Mapping[str, tuple[Kind, ...]] = {"collection": COLLECTIONS}
 
 @dataclass(frozen=True)
 class Reference:
-    """A property that names another resource, or lists several. They are of one of these kinds, which share
-    their names, and of one of these types (empty: any)."""
+    """A property that names another resource, or lists several.
+
+    - `kinds`: the kinds that the resource may have; they share their names.
+    - `types`: the types that it may have; empty for any.
+    """
 
     property: str
     kinds: tuple[Kind, ...]
     types: tuple[str, ...]
 
     def words(self) -> str:
-        """What it names, for people: `connection`, `source or view`."""
+        """Return the kinds for messages: `connection`, `source or view`."""
         return " or ".join(self.kinds)
 
     def address(self, name: str, known: Container[Address]) -> Address:
-        """The one that a name stands for among those that are known; where there is none, one of the first
-        kind."""
+        """Return the known address that a name stands for; an address of the first kind if none is known."""
         addresses = [Address(kind, name) for kind in self.kinds]
         return next((address for address in addresses if address in known), addresses[0])
 
@@ -59,7 +61,7 @@ class ResourceKind:
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
-        """The properties that refer to other resources."""
+        """Return the properties that refer to other resources."""
         return tuple(
             Reference(
                 name,
@@ -82,46 +84,48 @@ class ResourceKind:
 
     @property
     def validates_live(self) -> bool:
-        """Whether ALTER validates a connection of this type live by default (semantics.md §1, rule 7)."""
+        """Return whether ALTER validates such a connection live by default (semantics.md §1, rule 7)."""
         return bool(self.schema.get("x-validate", False))
 
     @property
     def rotates_keys(self) -> tuple[str, str] | None:
-        """The properties of the keys that ALTER … ROTATE KEYS rotates: the primary, the secondary."""
+        """Return the properties of the keys that ALTER … ROTATE KEYS rotates: the primary, the secondary."""
         properties = self.schema.get("x-rotates-keys")
         return (properties["primary"], properties["secondary"]) if properties else None
 
     def packages(self, body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The jars that Spark needs for this body, and the dependencies to exclude from them, as Maven
-        coordinates (`x-packages`, `x-packages-excluded`)."""
+        """Return the jars that Spark needs for this body, and the dependencies to exclude from them.
+
+        Both are Maven coordinates (`x-packages`, `x-packages-excluded`).
+        """
         present = [schema for name, schema in self.schema["properties"].items() if name in body]
         wanted = (package for schema in present for package in schema.get("x-packages", ()))
         excluded = (package for schema in present for package in schema.get("x-packages-excluded", ()))
         return tuple(wanted), tuple(excluded)
 
     def query_type(self, kind: Kind) -> str | None:
-        """The default type of a query of this kind on this connection; None where it can't have one."""
+        """Return the default type of a query of this kind on this connection; None if it can't have one."""
         type_name = self.schema.get(f"x-{kind}-type")
         return str(type_name) if type_name else None
 
     def normalise(self, body: Body) -> Json:
-        """The body with values equal to their defaults left out and keys sorted.
+        """Return the body without values that equal their defaults, and with sorted keys.
 
-        Two bodies that mean the same are equal afterwards: reordered keys or a default written out are
-        no change (semantics.md §1, rule 11).
+        Two bodies that mean the same are equal afterwards: reordered keys or a default written out are no
+        change (semantics.md §1, rule 11).
         """
         return _normalise(self.schema, body)
 
     def with_defaults(self, body: Body) -> Json:
-        """The body with every absent default filled in, at any depth."""
+        """Return the body with every missing default filled in, at any depth."""
         return _with_defaults(self.schema, body)
 
     def identifying(self, body: Body) -> Json:
-        """The part of a normalised body that a running query depends on: what does not change in place."""
+        """Return what a running query depends on in a normalised body: what doesn't change in place."""
         return _identifying(self.schema, body)
 
     def assumed(self, body: Body) -> dict[tuple[str, ...], Any]:
-        """By path, what a body gets that is declared without it (`x-assumed`)."""
+        """Return the values that a body gets if it is declared without them, by path (`x-assumed`)."""
         assumed: dict[tuple[str, ...], Any] = {}
         for path, schema in self._assuming:
             rule = schema["x-assumed"]
@@ -134,38 +138,41 @@ class ResourceKind:
         return tuple((path, schema) for path, schema in walk_properties(self.schema) if "x-assumed" in schema)
 
     def property_schema(self, path: tuple[str | int, ...]) -> Json:
-        """The schema of the property at a path of keys and indexes; the nearest one above where a
-        schema does not go deeper (items of a list, free keys of a map)."""
+        """Return the schema of the property at a path of keys and indexes.
+
+        If the schema doesn't go as deep (items of a list, free keys of a map), returns the nearest one
+        above.
+        """
         schemas = _annotated(self.schema, path)
         return schemas[-1] if schemas else self.schema
 
     def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
-        """The effect of an edit of this kind at this path on a running query (`x-change`)."""
+        """Return the effect of an edit of this kind at this path on a running query (`x-change`)."""
         change = self.property_schema(path).get("x-change", "restart")
         if isinstance(change, Mapping):
             change = change.get(edit, "replace")
         return cast(Effect, change)
 
     def is_sensitive(self, path: tuple[str | int, ...]) -> bool:
-        """Whether the value at a path is a secret (`x-sensitive`; `x-sensitive-keys` for free keys)."""
+        """Return whether a path has a secret (`x-sensitive`; `x-sensitive-keys` for free keys)."""
         return is_sensitive(self.schema, path)
 
     def takes_secret(self, path: tuple[str | int, ...]) -> bool:
-        """Whether a secret reference may stand at a path: it is a secret, or allows one."""
+        """Return whether a path may have a secret reference: its value is a secret, or may contain one."""
         return takes_secret(self.schema, path)
 
     @cached_property
     def secret_paths(self) -> tuple[tuple[str, ...], ...]:
-        """The properties that take a secret reference; of free keys, not which."""
+        """Return the properties that may have a secret reference. Free keys aren't listed one by one."""
         return tuple(path for path, _ in walk_properties(self.schema) if self.takes_secret(path))
 
     def secret_references(self, body: Body) -> set[str]:
-        """The secret references of a body, as written: only those that stand where one may."""
+        """Return the secret references of a body, as written, in the places that allow them."""
         return {text for place, text in placed_references(body) if self.takes_secret(place)}
 
     @cached_property
     def restricted(self) -> tuple[tuple[str, Json], ...]:
-        """The properties whose keys are not all free (`x-reserved`, `x-allowed`)."""
+        """Return the properties whose keys aren't all free (`x-reserved`, `x-allowed`)."""
         properties = self.schema["properties"].items()
         return tuple(
             (name, schema) for name, schema in properties if "x-reserved" in schema or "x-allowed" in schema
@@ -173,7 +180,7 @@ class ResourceKind:
 
     @cached_property
     def column_paths(self) -> tuple[tuple[str, ...], ...]:
-        """The properties that decide a collection's columns (`x-diff: columns`, or `x-column`)."""
+        """Return the properties that decide a collection's columns (`x-diff: columns`, or `x-column`)."""
         return tuple(
             path
             for path, schema in walk_properties(self.schema)
@@ -182,35 +189,36 @@ class ResourceKind:
 
     @cached_property
     def key_path(self) -> tuple[str, ...] | None:
-        """The property that lists the columns of a keyed collection's key (`x-key`)."""
+        """Return the property that lists the columns of a keyed collection's key (`x-key`)."""
         paths = (path for path, schema in walk_properties(self.schema) if schema.get("x-key"))
         return next(paths, None)
 
     @cached_property
     def query_property(self) -> str | None:
-        """The property with the SQL of a view (`x-query`)."""
+        """Return the property with the SQL of a view (`x-query`)."""
         properties = self.schema["properties"].items()
         return next((name for name, inner in properties if inner.get("x-query")), None)
 
     @property
     def is_key_certain(self) -> bool:
-        """Whether the key's columns that come with a record's value are never NULL (`x-key-certain`)."""
+        """Return whether the key's columns in a record's value are never NULL (`x-key-certain`)."""
         return self.key_path is not None and "x-key-certain" in self.property_schema(self.key_path)
 
     @property
     def holds_upstream(self) -> bool:
-        """Whether a source holds something on its upstream that no other may have (`x-exclusive`)."""
+        """Return whether a source holds something on its upstream that no other source may have
+        (`x-exclusive`)."""
         return any("x-exclusive" in schema for _, schema in walk_properties(self.schema))
 
     @cached_property
     def row_properties(self) -> tuple[str, ...]:
-        """The properties of a sink that decide which rows a step makes (`x-rows`)."""
+        """Return the properties of a sink that decide which rows a step makes (`x-rows`)."""
         return tuple(name for name, inner in self.schema["properties"].items() if inner.get("x-rows"))
 
 
 @cache
 def resource_kind(kind: Kind, type_: str) -> ResourceKind:
-    """The schema's view of a kind and type. Raises KeyError when there is no such schema."""
+    """Return a kind and type as its schema describes it. Raises KeyError if there is no such schema."""
     view = ResourceKind(kind, type_)
     _ = view.schema
     return view
@@ -234,7 +242,7 @@ def _holds(body: Any, path: tuple[str, ...]) -> bool:
 
 
 def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
-    """The schemas along a path, outermost first."""
+    """Return the schemas along a path, outermost first."""
     met: list[Json] = []
     for key in path:
         inner = schema.get("properties", {}).get(key) if isinstance(key, str) else None
@@ -268,7 +276,7 @@ def _normalise(schema: Json, body: Body) -> Json:
 
 
 def as_mapping(value: Any) -> Any:
-    """`[key, headers]` → `{key: key, headers: headers}`, the short way to write such a mapping."""
+    """Return `{key: key, headers: headers}` for `[key, headers]`, the short way to write such a mapping."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return {item: item for item in value}
     return value

@@ -1,7 +1,7 @@
-"""The JSON Schemas under schemas/ and of plug-ins: read, and made whole.
+"""Loads the JSON Schemas under schemas/ and of plug-ins, and resolves their references.
 
-Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.schema.dialect); `allOf:
-[{$ref}]` and `$ref` between files are resolved at load, so that a loaded schema stands alone.
+Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.schema.dialect). `allOf:
+[{$ref}]` and `$ref` between files are resolved here, so that a loaded schema stands alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _COMMON = {"type", "description", "labels", "lifecycle"}
 
 @cache
 def load_schema(name: str) -> Json:
-    """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
+    """Return the JSON Schema of a kind and type (`"source.kafka"`), with references to other files filled in.
 
-    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a broken plug-in, ValueError
-    when it is one of mzplan's own that violates the dialect of schemas.
+    Raises KeyError if there is no such schema, MzplanError MZ080 for the schema of a broken plug-in, and
+    ValueError for a schema of mzplan's own that violates the dialect.
     """
     path = schema_folder() / f"{name}.json"
     if not path.is_file():
@@ -51,9 +51,9 @@ def _of_plugin(name: str) -> Json:
 
 
 def _standalone(schema: Json) -> Json:
-    """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
+    """Return the schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
 
-    The rest of `allOf` are rules between properties (`if`/`then`, with messages); they stay.
+    Other parts of `allOf` are rules between properties (`if`/`then`, with messages); they stay.
     """
     all_of = schema.pop("allOf", [])
     bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]
@@ -96,7 +96,7 @@ def _inner(schema: Json) -> Json:
 
 @cache
 def schema_names() -> tuple[str, ...]:
-    """Every resource schema, as `kind.type`, sorted. Includes plug-ins, so it is slow."""
+    """Return every resource schema as `kind.type`, sorted. This loads all plug-ins, so it is slow."""
     names = {path.stem for path in schema_folder().glob("*.json")}
     names |= {name for plugin in all_plugins() for name in plugin.schemas}
     return tuple(sorted(name for name in names if name.partition(".")[0] in KINDS and "." in name))
@@ -104,8 +104,10 @@ def schema_names() -> tuple[str, ...]:
 
 @cache
 def types_of(kind: Kind) -> tuple[str, ...]:
-    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`. Loads every
-    plug-in; to check one type, use `is_type`."""
+    """Return the types of a kind, sorted: `types_of("connection") == ("files", "kafka", …)`.
+
+    This loads every plug-in; use `is_type` to check one type.
+    """
     return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
 
 
@@ -116,7 +118,8 @@ def own_types(kind: Kind) -> tuple[str, ...]:
 
 
 def is_type(kind: Kind, type_: Any) -> bool:
-    """Whether a kind has this type. Raises MzplanError MZ080 when the plug-in that brings it is broken."""
+    """Return whether a kind has this type. Raises MzplanError MZ080 if the plug-in that provides it is
+    broken."""
     if not isinstance(type_, str) or not _TYPE.match(type_):
         return False
     try:

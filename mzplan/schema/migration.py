@@ -1,7 +1,7 @@
-"""Which columns a new generation of a source can take over from the rows of the former one, exactly.
+"""Checks whether a new generation of a source can take over the rows of the former one exactly.
 
-Columns may be dropped, reordered, or widened: a top-level number gets a type that holds all its values. Types
-with fields or elements inside must be identical, by name and in order.
+Columns may be dropped, reordered, or widened: a top-level number gets a type that holds all its values.
+Types with fields or elements inside must be identical, by name and in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 def is_exact(before: str, after: str) -> bool:
-    """Whether a type holds each value of another one. Both are canonical Spark DDL."""
+    """Return whether a type holds each value of another type. Both are canonical Spark DDL."""
     if before == after or (before, after) == ("FLOAT", "DOUBLE"):
         return True
     if before in _INTEGERS and after in _INTEGERS:
@@ -52,14 +52,14 @@ def migration_problem(type_: str, before: Mapping[str, Any], after: Mapping[str,
 
 
 def _columns(type_: str, body: Mapping[str, Any]) -> dict[str, tuple[str, Column]]:
-    """The columns by name in lower case, each with the part of the record that it is read from."""
+    """Return the columns by name in lower case, each with the part of the record that it is read from."""
     of_record = {column.name.lower(): ("", column) for column in record_columns(type_, body)}
     included = included_columns(type_, body).items()
     return of_record | {column.name.lower(): (part, column) for part, column in included}
 
 
 def _digits(type_: str) -> tuple[int, int] | None:
-    """The digits before and after the point of an exact number, None for any other type."""
+    """Return the digits before and after the point of an exact number; None for any other type."""
     if type_ in _INTEGERS:
         return _INTEGERS[type_], 0
     match = _DECIMAL.fullmatch(type_)

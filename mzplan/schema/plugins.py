@@ -28,7 +28,7 @@ GROUP = "mzplan.connectors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A connector of another package: its type, the package (for people), and the object."""
+    """A connector of another package: its type, the package's name for people, and the connector object."""
 
     type: str
     package: str
@@ -38,9 +38,9 @@ class Plugin:
 
 @cache
 def find_plugin(type_: str) -> Plugin | None:
-    """The plug-in that provides a type; None when no package does.
+    """Return the plug-in that provides a type; None if no package does.
 
-    Raises MzplanError MZ080, naming the package, when it can't be used.
+    Raises MzplanError MZ080, with the package's name, for a plug-in that can't be used.
     """
     entries = [entry for entry in _entries() if entry.name == type_]
     if not entries:
@@ -53,7 +53,7 @@ def find_plugin(type_: str) -> Plugin | None:
 
 @cache
 def all_plugins() -> tuple[Plugin, ...]:
-    """Every plug-in that works, by type; a broken one is reported when its type is used."""
+    """Return every plug-in that works, by type. A broken one is reported when its type is used."""
     plugins = []
     for name in sorted({entry.name for entry in _entries()}):
         try:
@@ -66,12 +66,12 @@ def all_plugins() -> tuple[Plugin, ...]:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """`mzplan-sqlite 1.0`; the entry point's value where the package is not known."""
+    """Return a plug-in's package, such as `mzplan-sqlite 1.0`; the entry point's value if it is unknown."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
 def broken_schema(plugin: Plugin, name: str, why: str) -> MzplanError:
-    """MZ080: a schema of this plug-in can't be used."""
+    """Return error MZ080: a schema of this plug-in can't be used."""
     return _broken(plugin.type, plugin.package, f"its schema {name} {why}")
 
 

@@ -1,4 +1,4 @@
-"""The properties of a schema: all of them, and what is annotated along the path to one."""
+"""Walks the properties of a schema, and reads the annotations along the path to one of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mzplan.schema.dialect import Json
 
 
 def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Every property of a schema at any depth, with its path."""
+    """Yield every property of a schema, at any depth, with its path."""
     for name, inner in schema.get("properties", {}).items():
         yield (*path, name), inner
         yield from walk_properties(inner, (*path, name))
 
 
 def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Whether the value at a path is a secret, by `x-sensitive` of what it is in, or `x-sensitive-keys`."""
+    """Return whether a path has a secret, by `x-sensitive` along the path or `x-sensitive-keys`."""
     for inner in _along(schema, path):
         pattern = inner.get("x-sensitive-keys")
         if inner.get("x-sensitive"):
@@ -27,17 +27,19 @@ def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
 
 
 def takes_secret(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Whether a secret reference may stand at a path: the value is a secret, or `x-reference-allowed`."""
+    """Return whether a path may have a secret reference: it is a secret, or has `x-reference-allowed`."""
     return is_sensitive(schema, path) or any(s.get("x-reference-allowed") for s in _along(schema, path))
 
 
 def leads(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Whether the value at a path says where something leads, or what is open to others, by `x-server`."""
+    """Return whether the value at a path decides which server is reached, or what is open to others
+    (`x-server`)."""
     return any(inner.get("x-server") for inner in _along(schema, path))
 
 
 def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
-    """The schemas along a path, outermost first, through the items of lists and what free keys hold too."""
+    """Yield the schemas along a path, outermost first, through the items of lists and the values of free
+    keys."""
     for key in path:
         if isinstance(key, int):
             inner = schema.get("items")

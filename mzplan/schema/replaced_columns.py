@@ -1,7 +1,7 @@
-"""An expression with other expressions in place of its columns, as text.
+"""Puts other expressions in place of an expression's columns, as text.
 
-Spark must take the result as it would take the expression over a query with those columns. So each name in it
-is accounted for: it is a column that is replaced, or surely none. Where that is not certain, it is refused.
+Spark must read the result as it would read the expression over a query with those columns. So each name in
+the expression must either be a column to replace, or certainly none. Other expressions are refused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ _NAMING = frozenset(["arrays_zip", "struct"])
 
 
 def with_expressions(text: str, parsed: Parsed, given: Callable[[str], str], names: Collection[str]) -> str:
-    """An expression without its name, with what is `given` for each of its columns (in lower case).
-    `names`: all that may be columns here, in lower case. Raises SqlTextError where a name in it may be one of
-    them, or not."""
+    """Return an expression without its name, with the text that `given` returns for each column (in lower
+    case).
+
+    `names`: everything that may be a column here, in lower case. Raises SqlTextError for a name that may
+    or may not be one of them.
+    """
     if parsed.problem:
         raise SqlTextError(parsed.problem)
     columns = {offset: name for name, offset in parsed.columns if offset < len(text)}
@@ -39,8 +42,10 @@ def _is_one_token(text: str) -> bool:
 
 
 def _names(text: str, columns: Mapping[int, str], names: Collection[str]) -> Iterator[tuple[str, int, int]]:
-    """The columns of an expression and where they stand, the last first. Raises SqlTextError for a name that
-    is a column's where sqlglot sees none: Spark may see one, or another."""
+    """Return the columns of an expression and their positions, the last first.
+
+    Raises SqlTextError if a name is that of a column, and sqlglot sees no column there: Spark may see one.
+    """
     read = list(tokens(text))
     _ensure_unnamed(read)
     places: list[tuple[str, int, int]] = []
@@ -57,7 +62,7 @@ def _names(text: str, columns: Mapping[int, str], names: Collection[str]) -> Ite
 
 
 def _ensure_unnamed(read: Sequence[Token]) -> None:
-    """Raises SqlTextError for a struct whose fields are called as the columns that they are made of."""
+    """Raise SqlTextError for a struct whose fields get their names from the columns that are replaced."""
     for number, token in enumerate(read):
         if token.text != "(":
             continue
@@ -80,12 +85,12 @@ def _ensure_unnamed(read: Sequence[Token]) -> None:
 
 
 def _within(read: Sequence[Token], depth: int) -> list[Token]:
-    """The tokens up to the end of brackets that were opened at this depth."""
+    """Return the tokens up to the end of the brackets that were opened at this depth."""
     return list(takewhile(lambda token: token.depth > depth, read))
 
 
 def _is_no_column(read: Sequence[Token], number: int) -> bool:
-    """Whether a name is a field, a function, the name or the type of something, or a unit of time."""
+    """Return whether a name is a field, a function, an alias, a type, or a unit of time."""
     kind, before = (read[number - 1].kind, read[number - 1].text.lower()) if number else ("", "")
     after = read[number + 1].text.lower() if number + 1 < len(read) else ""
     follows_literal = kind == "number" or (kind == "quoted" and not before.startswith("`"))
@@ -93,7 +98,7 @@ def _is_no_column(read: Sequence[Token], number: int) -> bool:
 
 
 def without_name(item: str) -> str:
-    """An item of `select` without the name for its result."""
+    """Return an item of `select` without the name of its result."""
     text = bare(item).sql
     read = list(tokens(text))
     if len(read) < 2 or read[-2].text == "." or not read[-1].name:
@@ -103,13 +108,13 @@ def without_name(item: str) -> str:
 
 
 def with_name(text: str, name: str) -> str:
-    """An item of `select` that gives an expression this name."""
+    """Return an item of `select` that gives an expression this name."""
     read = list(tokens(text))
     is_same = len(read) == 1 and read[0].name == name.lower() and text.strip("`") == name
     return text if is_same else f"{text} AS {quoted_name(name)}"
 
 
 def quoted_name(name: str) -> str:
-    """In backquotes, unless it is a column to anybody without them."""
+    """Return a name in backquotes, unless every parser takes it for a column without them."""
     is_plain = name.lower() not in VALUES and parse_select(name).columns == ((name, 0),)
     return name if is_plain else "`{}`".format(name.replace("`", "``"))

@@ -23,15 +23,15 @@ def collection_kind(type_: str) -> ResourceKind:
 
 
 def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The user's columns of the collection that a source or view of this type writes, in order.
+    """Return the user's columns of the collection that a source or view of this type writes, in order.
 
-    Raises DdlError for a schema that is not Spark DDL.
+    Raises DdlError for a schema that isn't Spark DDL.
     """
     return (*record_columns(type_, body), *included_columns(type_, body).values())
 
 
 def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The columns that the record itself is read into, without included ones. Raises DdlError."""
+    """Return the columns of the record's own value, without included columns. Raises DdlError."""
     kind = collection_kind(type_)
     columns: list[Column] = []
     for path in kind.column_paths:
@@ -42,22 +42,24 @@ def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def keys_of(type_: str, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The key columns of a keyed collection (`x-key`: the property that lists them); `()` for a collection to
-    which rows are only added."""
+    """Return the key columns of a keyed collection; `()` for a collection that only gets new rows.
+
+    `x-key` marks the property that lists them.
+    """
     kind = collection_kind(type_)
     listed = _value(body, kind.key_path) if kind.key_path is not None else None
     return tuple(listed) if isinstance(listed, list) and all(isinstance(name, str) for name in listed) else ()
 
 
 def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, Any]) -> str | None:
-    """The columns of a format that needs no schema, as DDL; None for one that does."""
+    """Return the columns of a format that needs no schema, as DDL; None for other formats."""
     type_ = _value(body, (*path[:-1], "type"))
     defaults: Mapping[str, str] = kind.property_schema(path).get("x-default-columns", {})
     return defaults.get(type_) if isinstance(type_, str) else None
 
 
 def included_columns(type_: str, body: Mapping[str, Any]) -> dict[str, Column]:
-    """The columns for what comes with a record beside its value: by what it is (`key`, …)."""
+    """Return the columns for the record's parts beside its value, by part: `key`, `headers`, …."""
     kind = collection_kind(type_)
     columns: dict[str, Column] = {}
     for path in kind.column_paths:

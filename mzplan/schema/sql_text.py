@@ -1,8 +1,9 @@
-"""The text of a Spark SQL expression: what of it Spark is given, and its tree, within bounds.
+"""The text of a Spark SQL expression: the SQL for Spark, and sqlglot's tree, within bounds.
 
-Two programs read an expression. sqlglot says, without Spark, whether it may run; then Spark runs it. What one
-of them takes for a comment or for the end of a text, and the other does not, would run without having been
-looked at. So both get the same text, without comments, of tokens that both read alike; the rest is refused.
+Two programs read an expression. sqlglot tells mzplan, without Spark, whether the expression may run; then
+Spark runs it. If only one of them took a part for a comment or for the end of a text, that part would run
+unchecked. So both get the same text without comments, made of tokens that both read alike. Other texts are
+refused.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _TWO_WAYS = "can be read in two ways"
 
 
 class SqlTextError(ValueError):
-    """What is wrong with a text, in a clause for people. `offset`: the character where, from 0."""
+    """What is wrong with a text, as a clause for people. `offset`: the position of the character, from 0."""
 
     def __init__(self, problem: str, offset: int = 0):
         super().__init__(problem)
@@ -52,16 +53,20 @@ class SqlTextError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """A text without its comments: the same characters at the same places, with blanks for the comments.
-    `quoted`: from where to where it has texts and names in quotes."""
+    """A text with blanks in place of its comments, so that each character keeps its position.
+
+    `quoted`: the start and end of each text and name in quotes.
+    """
 
     sql: str
     quoted: frozenset[tuple[int, int]]
 
 
 def bare(text: str) -> Bare:
-    """The text without its comments. Raises SqlTextError for what sqlglot and Spark might read
-    differently."""
+    """Return the text without its comments.
+
+    Raises SqlTextError for anything that sqlglot and Spark might read differently.
+    """
     if len(text) > MAX_LENGTH:
         raise SqlTextError(f"it is longer than {MAX_LENGTH:,} characters")
     parts: list[str] = []
@@ -102,8 +107,12 @@ def bare(text: str) -> Bare:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A part of what is bare: its kind (`word`, `quoted`, …; "" for a comma or a point), its text, its place,
-    and in how many brackets it is."""
+    """A token of bare text.
+
+    - `kind`: `word`, `quoted`, …; "" for a comma or a point.
+    - `start`: its position in the text.
+    - `depth`: the number of brackets around it.
+    """
 
     kind: str
     text: str
@@ -116,19 +125,19 @@ class Token:
 
     @property
     def word(self) -> str:
-        """The word in lower case; "" for another token, or one in brackets."""
+        """Return the word in lower case; "" for another kind of token, or inside brackets."""
         return self.text.lower() if self.kind == "word" and self.depth == 0 else ""
 
     @property
     def name(self) -> str:
-        """The name in lower case, as Spark compares names; "" for another token."""
+        """Return the name in lower case, as Spark compares names; "" for another kind of token."""
         if self.kind == "quoted" and self.text.startswith("`"):
             return self.text[1:-1].replace("``", "`").lower()
         return self.text.lower() if self.kind == "word" else ""
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The tokens of what is bare. Blanks are none."""
+    """Yield the tokens of bare text, without blanks."""
     depth = 0
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup or ""
@@ -147,7 +156,7 @@ def _check_comment(comment: str, offset: int) -> None:
 
 
 def _unreadable(rest: str) -> str:
-    """Why no token begins here."""
+    """Return why no token begins here."""
     if rest[0] in "'\"`":
         return "a quote is not closed" if rest[:2] != "``" else "a name is empty"
     if rest.startswith("/*"):
@@ -162,8 +171,11 @@ def _unreadable(rest: str) -> str:
 
 
 def trees(prefix: str, text: Bare, dialect: str) -> list[Any]:
-    """sqlglot's trees of a statement that ends with the text. Raises SqlTextError; sqlglot's ParseError; and
-    whatever else sqlglot raises of a text that it did not expect."""
+    """Return sqlglot's trees of a statement that ends with the text.
+
+    Raises SqlTextError, sqlglot's ParseError, and any other error that sqlglot raises for an unexpected
+    text.
+    """
     from sqlglot import TokenType
     from sqlglot.dialects.dialect import Dialect
 
@@ -185,7 +197,7 @@ def trees(prefix: str, text: Bare, dialect: str) -> list[Any]:
 
 @cache
 def _bounded(dialect: str) -> Any:
-    """sqlglot's parser, with an end: its dialect's `steps` are how often it may go to another token."""
+    """Return sqlglot's parser with a limit: its dialect's `steps` count how often it may advance."""
     from sqlglot.dialects.dialect import Dialect
 
     base = Dialect.get_or_raise(dialect).parser_class

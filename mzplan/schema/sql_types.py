@@ -1,8 +1,9 @@
-"""The type of an expression that `schema.expressions` accepts, without Spark: Spark 4's own rules, as tables.
+"""The types of the expressions that `schema.expressions` accepts, without Spark: Spark 4's rules, as tables.
 
-None wherever the type is not known for certain: a wrong one would be a wrong table. That is also where
-settings of Spark decide that mzplan leaves to its users: `spark.sql.ansi.enabled` (texts beside numbers,
-FLOAT beside others), `spark.sql.decimalOperations.allowPrecisionLoss` (decimals of more than 38 digits).
+The type is None unless it is certain, because a wrong type would make a wrong table. It is also None if it
+depends on settings of Spark that mzplan leaves to its users: `spark.sql.ansi.enabled` (texts beside
+numbers, FLOAT beside others), `spark.sql.decimalOperations.allowPrecisionLoss` (decimals of more than 38
+digits).
 """
 
 from __future__ import annotations
@@ -64,8 +65,10 @@ _FIXED: Mapping[str, str] = {
 
 
 def type_of(text: str, columns: Sequence[Column]) -> str | None:
-    """The type of an item of `select`, in canonical Spark DDL, over columns of a collection; None where it is
-    not known for certain. `text`: what `parse_select` has accepted."""
+    """Return the type of an item of `select` over a collection's columns, in canonical Spark DDL.
+
+    `text`: an item that `parse_select` has accepted. Returns None if the type isn't certain.
+    """
     written = bare(text)
     for dialect in DIALECTS:
         with suppress(Exception):  # sqlglot's own of any kind, and what is nested too deep
@@ -82,8 +85,8 @@ def type_of(text: str, columns: Sequence[Column]) -> str | None:
 class Typed:
     """Finds the types of sqlglot's nodes. Types are canonical DDL without NOT NULL and CHAR, or _NULL.
 
-    `prefix`: how many characters sqlglot has read before the text. `columns`: the type of each, by its name
-    in lower case.
+    - `prefix`: how many characters sqlglot has read before the text.
+    - `columns`: the type of each column, by its name in lower case.
     """
 
     def __init__(self, text: Bare, prefix: int, columns: Mapping[str, str]):
@@ -91,7 +94,7 @@ class Typed:
         self._quoted = {at for start, end in text.quoted for at in range(start, end)}
 
     def has_every_plus(self, tree: Any) -> bool:
-        """Whether every `+` adds: of `+ note`, which makes a number of it, sqlglot's tree says nothing."""
+        """Return whether sqlglot's tree has every `+` of the text; it leaves out the one of `+ note`."""
         from sqlglot import exp
 
         written = (at for at, sign in enumerate(self._text.sql) if sign == "+" and at not in self._quoted)
@@ -104,8 +107,10 @@ class Typed:
         return rule(self, node) if rule else _FIXED.get(called)
 
     def called(self, node: Any) -> str:
-        """Spark's name of the function that a node calls; sqlglot's class of another node. sqlglot has one
-        class for several functions, and remembers where the name is written."""
+        """Return Spark's name of the function that a node calls; sqlglot's class for another node.
+
+        sqlglot has one class for several functions, and records where the name is written.
+        """
         from sqlglot import exp
 
         if not isinstance(node, exp.Func) or "start" not in node.meta:
@@ -178,7 +183,7 @@ class Typed:
         return if_number(self._first(node))
 
     def _first_text(self, node: Any) -> str | None:
-        """Of a function that makes BINARY of BINARY, and may cast what is neither."""
+        """Return STRING if the first argument is one; None otherwise: the result may be BINARY, or a cast."""
         return "STRING" if self._first(node) == "STRING" else None
 
     def _common(self, node: Any) -> str | None:
@@ -220,7 +225,7 @@ class Typed:
         return _decimal(digits + 1 + kept, kept)
 
     def _whole(self, node: Any) -> str | None:
-        """floor, ceil."""
+        """Return the type of floor and ceil."""
         type_ = self._first_number(node)
         if type_ is None or node.args.get("decimals") is not None:
             return None
@@ -230,7 +235,7 @@ class Typed:
         return "BIGINT"
 
     def _days(self, node: Any) -> str | None:
-        """date_add, date_sub, datediff; None of the other functions of these names, with a unit."""
+        """Return the type of date_add, date_sub and datediff; None if they are called with a unit."""
         if type(node).__name__ == "TsOrDsAdd":
             return "DATE"
         return "INT" if type(node).__name__ == "DateDiff" and not node.args.get("unit") else None
@@ -246,8 +251,11 @@ class Typed:
         return f"MAP<{inside(key, 'ARRAY')},{inside(value, 'ARRAY')}>" if key and value else None
 
     def _struct(self, node: Any) -> str | None:
-        """None where its names are not certain: sqlglot has `struct(a = b)` as `struct(b AS a)`, no
-        name for `(a)`, and the 'a' of upper('a') for one."""
+        """Return the type of a struct; None if the names of its fields aren't certain.
+
+        sqlglot has `struct(a = b)` as `struct(b AS a)`, no name for `(a)`, and takes the 'a' of upper('a')
+        for one.
+        """
         written = self._written(node)
         if self.called(node) == "named_struct":
             certain = all(re.fullmatch(r"'\w+'|\"\w+\"", name) for name in written[::2])
@@ -259,7 +267,7 @@ class Typed:
         return struct_of(fields) if certain and len(fields) == len(types) and not is_long else None
 
     def _written(self, node: Any) -> list[str]:
-        """The arguments of a call, as they are written."""
+        """Return the arguments of a call as written."""
         start = node.meta["end"] + 1 - self._prefix
         depth, ends = 0, []
         for at in range(start, len(self._text.sql)):
@@ -324,7 +332,8 @@ def _decimal(precision: int, scale: int) -> str | None:
 
 
 def _decimal_of(operator: str, p: int, s: int, q: int, t: int) -> str | None:
-    """Of DECIMAL(p,s) and DECIMAL(q,t). Beyond 38 digits a setting says what is lost."""
+    """Return the type that holds both DECIMAL(p,s) and DECIMAL(q,t); None beyond 38 digits, where a setting
+    decides."""
     whole, scale = max(p - s, q - t), max(s, t)
     match operator:
         case "Add" | "Sub":
@@ -340,8 +349,11 @@ def _decimal_of(operator: str, p: int, s: int, q: int, t: int) -> str | None:
 
 
 def _size(operand: Any, type_: str) -> tuple[int, int] | None:
-    """Precision and scale of an operand beside a decimal: a literal integer has its own digits; whether a
-    cast of one is a literal (1L), sqlglot does not say."""
+    """Return the precision and scale of an operand beside a decimal.
+
+    A literal integer has its own number of digits. sqlglot doesn't show whether a cast of one is a literal
+    (1L).
+    """
     if match := DECIMAL.match(type_):
         return int(match[1]), int(match[2])
     number = _literal(operand)
@@ -353,7 +365,7 @@ def _size(operand: Any, type_: str) -> tuple[int, int] | None:
 
 
 def wider(one: str | None, other: str | None) -> str | None:
-    """The type that values of both get where they stand for each other."""
+    """Return the type of values that may be of either type."""
     if one == other or one is None or other == _NULL:
         return one
     if other is None or one == _NULL:
@@ -378,7 +390,7 @@ def if_number(type_: str | None) -> str | None:
 
 @lru_cache(maxsize=8192)
 def plain_type(type_: str | None) -> str | None:
-    """As Spark computes with it; None where a name might look like a type."""
+    """Return the type as Spark computes with it; None if a name might look like a type."""
     plain = spark_type(type_ or "")
     return None if not type_ or (plain != type_ and "`" in type_) else plain
 
@@ -392,7 +404,7 @@ def inside(type_: str | None, kind: str) -> str | None:
 
 
 def pair_of(type_: str | None) -> tuple[str, str] | None:
-    """The types of a map's keys and values."""
+    """Return the types of a map's keys and values."""
     within, depth = inside(type_, "MAP") or "", 0
     for sign in _SIGN.finditer(within):
         if sign[0] == "," and not depth:
@@ -402,7 +414,7 @@ def pair_of(type_: str | None) -> tuple[str, str] | None:
 
 
 def field_type(type_: str | None, name: str) -> str | None:
-    """The type of `x.name`, of x of this type."""
+    """Return the type of `x.name`, where `x` has this type."""
     if element := inside(type_, "ARRAY"):
         field = field_type(element, name) if element.startswith("STRUCT<") else None
         return f"ARRAY<{field}>" if field else None
@@ -421,7 +433,7 @@ def _is_name(node: Any) -> bool:
 
 
 def _literal(node: Any) -> str | None:
-    """The number that is written here, with its sign, which Spark takes for a part of it."""
+    """Return the number that is written here, with its sign, which Spark takes for a part of it."""
     minus = "-" if type(node).__name__ == "Neg" else ""
     inner = node.this if minus else node
     return f"{minus}{inner.this}" if type(inner).__name__ == "Literal" and not inner.is_string else None

@@ -1,4 +1,4 @@
-"""What ALTER statements can set of a resource: their options, as the schema of its type names them."""
+"""The options that ALTER statements can set for a resource, as the schema of its type names them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from mzplan.schema.properties import walk_properties
 
 @dataclass(frozen=True, kw_only=True)
 class SqlOption:
-    """An option of ALTER statements: the property that it sets, and that property's schema. `one`: it sets
-    a list of one item. Two options of the same property exclude each other."""
+    """An option of ALTER statements: the property that it sets, and that property's schema.
+
+    `one`: it sets a list of one item. Two options of the same property exclude each other.
+    """
 
     name: str
     path: tuple[str, ...]
@@ -24,9 +26,9 @@ class SqlOption:
 class StatementOptions:
     """The options of one kind and type of resource.
 
-    `single` are those that stand for themselves, by name (`x-sql`; `x-sql-one` for one item of a list).
-    `entries` are those of one entry of a mapping with free keys, by name (`x-sql-entry`); the path is that
-    of the mapping, the schema that of an entry.
+    - `single`: options with a name of their own (`x-sql`; `x-sql-one` for one item of a list).
+    - `entries`: options for one entry of a mapping with free keys (`x-sql-entry`). The path leads to the
+      mapping; the schema is that of an entry.
     """
 
     def __init__(self, kind: ResourceKind):
@@ -41,7 +43,7 @@ class StatementOptions:
                 self.entries[name] = SqlOption(name=name, path=path, one=False, schema=entry)
 
     def find(self, name: str, key: str | None) -> SqlOption | None:
-        """The option `name`, or with a key the entry `name "key"`; None where there is no such option."""
+        """Return the option `name`, or with a key the entry `name "key"`; None if there is no such option."""
         if key is None:
             return self.single.get(name)
         entry = self.entries.get(name)
@@ -49,12 +51,12 @@ class StatementOptions:
 
     @property
     def names(self) -> list[str]:
-        """The names of all options, sorted, as a person writes them."""
+        """Return the names of all options, sorted, as a person writes them."""
         return sorted([*self.single, *(f'{name} "…"' for name in self.entries)])
 
     @property
     def locating(self) -> tuple[SqlOption, ...]:
-        """The options that say where a connection's server is (`x-locates`)."""
+        """Return the options that locate a connection's server (`x-locates`)."""
         return tuple(
             option for option in self.single.values() if "x-locates" in option.schema and not option.one
         )

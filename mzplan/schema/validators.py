@@ -1,4 +1,4 @@
-"""The JSON Schema validators: compiled once; errors come in portions."""
+"""The JSON Schema validators. They are compiled once, and return errors in portions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PORTION = 1000  # items of a list, or keys of a free map, looked at together wh
 
 @cache
 def validator(name: str) -> Any:
-    """The compiled validator of a schema, as `source.kafka`."""
+    """Return the compiled validator of a schema such as `source.kafka`."""
     import jsonschema_rs
 
     return jsonschema_rs.Draft202012Validator(load_schema(name))
@@ -25,10 +25,10 @@ def is_valid(name: str, body: Any) -> bool:
 
 
 def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
-    """The errors of a body and their paths.
+    """Yield the errors of a body with their paths.
 
-    The validator makes all errors at once: a million for a list of a million mistakes. So of long lists and
-    maps one portion after the other is looked at, until one has errors.
+    The validator computes all errors at once: a million errors for a list of a million mistakes. So long
+    lists and maps are checked in portions, until one of them has errors.
     """
     longs = _Longs(schema, body)
     for start in range(0, longs.longest, _PORTION):
@@ -40,7 +40,7 @@ def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
 
 
 def _path_in(body: Any, error: Any) -> Path:
-    """Where an error is. The validator leaves empty keys out of its paths: they are put back."""
+    """Return the path of an error. The validator leaves empty keys out of its paths; this puts them back."""
     path: list[str | int] = []
     for step in error.instance_path:
         while isinstance(body, dict) and step not in body and "" in body:
@@ -70,11 +70,11 @@ class _Longs:
 
     @property
     def longest(self) -> int:
-        """The length of the longest; 0 where there is none."""
+        """Return the length of the longest list or map; 0 if there is none."""
         return max(map(len, self.found.values()), default=0)
 
     def portion(self, schema: Json, value: Any, start: int) -> Any:
-        """The value with one portion of each long list and map in it."""
+        """Return the value with one portion of each long list and map in it."""
         if not isinstance(value, dict | list):
             return value
         children = _children(value)
@@ -87,7 +87,7 @@ class _Longs:
 
 
 def _whole_path(body: Any, path: Path, start: int) -> Path:
-    """The path in the whole body of a path in a portion of it."""
+    """Return the path in the whole body for a path in a portion of it."""
     whole: list[str | int] = []
     for step in path:
         key = step

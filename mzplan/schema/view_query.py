@@ -1,7 +1,7 @@
-"""The SQL of a view, taken apart: one SELECT over one collection, which computes each row from one row.
+"""The SQL of a view that is one SELECT over one collection, and computes each row from one row.
 
-Its items and its condition are expressions like those of a sink (mzplan.schema.expressions), and are read in
-the same way. What Spark gets is made of these parts, and never the text itself.
+Its items and its condition are expressions like those of a sink (mzplan.schema.expressions). Spark gets
+these parts, and never the text itself.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CLAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class QueryPart:
-    """A part of a query: its text, and where that begins in the whole."""
+    """A part of a query: its text, and its position in the query."""
 
     text: str
     offset: int
@@ -63,9 +63,13 @@ class QueryPart:
 
 @dataclass(frozen=True, slots=True)
 class ViewQuery:
-    """What a view's SQL says. With a `problem`, a clause for people, nothing else counts; `offset` is its
-    place in the text. `collection`: the name of what it reads; `named`: from where to where that name
-    stands, in order, also before columns."""
+    """The parts of a view's SQL.
+
+    - `problem`: why the query isn't one, as a clause for people; then only `offset` counts.
+    - `offset`: the position of the problem.
+    - `collection`: the name of the collection that the query reads.
+    - `named`: the start and end of each place with that name, in order, also before columns.
+    """
 
     problem: str = ""
     offset: int = 0
@@ -75,14 +79,14 @@ class ViewQuery:
     named: tuple[tuple[int, int], ...] = ()
 
     def expressions(self) -> Iterator[tuple[QueryPart, Parsed]]:
-        """Its items, then its condition, each with what it says."""
+        """Yield the items, then the condition, each as parsed."""
         yield from ((item, parse_select(item.text)) for item in self.items)
         if self.where is not None:
             yield self.where, parse_where(self.where.text)
 
     def key(self, keys: Sequence[str]) -> tuple[str, ...] | None:
-        """The names that the columns of a key get in the view; None where it does not keep all of them as
-        they are."""
+        """Return the names of a key's columns in the view; None if the view doesn't select all of them
+        unchanged."""
         names: dict[str, str] = {}
         for item in self.items:
             for column, name in _copies(item.text, keys):
@@ -92,13 +96,13 @@ class ViewQuery:
 
     @property
     def body(self) -> dict[str, object]:
-        """The same as a sink would say it."""
+        """Return the `select` and `where` of a sink with the same expressions."""
         where = {"where": self.where.text} if self.where is not None else {}
         return {"select": [item.text for item in self.items], **where}
 
 
 def _copies(item: str, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Those of the columns that an item gives as they are, each with its name there."""
+    """Yield each of the columns that an item selects unchanged, with its name in the view."""
     parsed = parse_select(item)
     if parsed.star:
         yield from ((column, column) for column in columns if column.lower() not in parsed.without)
@@ -113,7 +117,7 @@ def _copies(item: str, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=4096)
 def parse_view(text: str) -> ViewQuery:
-    """A view's SQL; see ViewQuery."""
+    """Parse a view's SQL."""
     body = text.rstrip()
     try:
         sql = bare(body.removesuffix(";")).sql
@@ -128,7 +132,8 @@ def is_of_rows(query: ViewQuery) -> bool:
 
 
 def with_collection(text: str, name: str) -> str:
-    """A view's SQL that reads a collection by another name; as it is where it can't be read."""
+    """Return a view's SQL with another name for the collection that it reads; unchanged if it can't be
+    parsed."""
     for start, end in reversed(parse_view(text).named):
         text = text[:start] + name + text[end:]
     return text
@@ -156,7 +161,7 @@ def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> di
 
 
 def _qualifiers(read: list[Token], name: str) -> Iterator[int]:
-    """Where, among the tokens, the collection's name stands before a point and what follows it."""
+    """Yield the index of each token with the collection's name before a point."""
     for place in range(len(read) - 2):
         follows_point = place > 0 and read[place - 1].text == "."
         if read[place].name == name and read[place + 1].text == "." and not follows_point:
@@ -202,7 +207,7 @@ def _taken_apart(sql: str, read: list[Token]) -> ViewQuery:
 
 
 def _from(read: list[Token]) -> int:
-    """Where FROM stands; the one of IS DISTINCT FROM is another, and so is a field."""
+    """Return the index of FROM. The FROM of IS DISTINCT FROM, and a field called `from`, don't count."""
     for place, (before, token) in enumerate(pairwise(read), 1):
         if token.word == "from" and before.word != "distinct" and before.text != ".":
             return place
@@ -210,7 +215,7 @@ def _from(read: list[Token]) -> int:
 
 
 def _alias(rest: list[Token]) -> tuple[list[Token], str]:
-    """What follows the collection's name, without another name for it; and that, "" where there is none."""
+    """Return the tokens after the collection's name and its alias, and the alias; "" without one."""
     says_as = bool(rest) and rest[0].word == "as"
     named = rest[1:] if says_as else rest
     if named and named[0].name and named[0].depth == 0 and named[0].word not in (*_CLAUSES, "where"):
@@ -221,7 +226,7 @@ def _alias(rest: list[Token]) -> tuple[list[Token], str]:
 
 
 def _where(rest: list[Token]) -> bool:
-    """Whether a condition follows; it is the last part."""
+    """Return whether a condition follows; nothing may come after it."""
     for before, token, after in zip([None, *rest], rest, [*rest[1:], None], strict=False):
         is_clause = token.word in _CLAUSES and (token.word not in _BY or (after and after.word == "by"))
         if not is_clause or (before is not None and _awaits_operand(before)):
@@ -235,13 +240,15 @@ def _where(rest: list[Token]) -> bool:
 
 
 def _awaits_operand(token: Token) -> bool:
-    """Whether a column comes after this, whatever its name: no clause begins here."""
+    """Return whether a column must follow this token, whatever its name: no clause begins there."""
     return token.kind == "signs" or token.text in (".", ",") or token.word in _BEFORE_OPERAND
 
 
 def _without_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) -> str:
-    """`o.id` as `id` in backquotes, which nothing but a column is, ending at the same place: there is but one
-    collection."""
+    """Return the SQL with `id` in backquotes for `o.id`, which ends at the same position.
+
+    The query reads one collection only, and a name in backquotes can only be a column.
+    """
     variables = _variables(read)
     for place in qualifiers:
         token, after = read[place], read[place + 2]
@@ -256,7 +263,7 @@ def _without_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) 
 
 
 def _variables(read: list[Token]) -> set[str]:
-    """The names before each arrow: `x -> …`, `(x, y) -> …`."""
+    """Return the names before each arrow: `x -> …`, `(x, y) -> …`."""
     variables: set[str] = set()
     for place, token in enumerate(read):
         if token.kind == "signs" and token.text.startswith("->"):
@@ -270,7 +277,7 @@ def _variables(read: list[Token]) -> set[str]:
 
 
 def _items(sql: str, read: list[Token], end: int) -> Iterator[QueryPart]:
-    """What stands between commas that are in no brackets."""
+    """Yield the parts between commas outside of brackets."""
     starts = [read[0].start] if read else [end]
     starts += [token.end for token in read if token.text == "," and token.depth == 0]
     ends = [token.start for token in read if token.text == "," and token.depth == 0]

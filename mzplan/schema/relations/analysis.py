@@ -1,4 +1,4 @@
-"""What a relational view gives: its columns, and the operators that keep state. Without Spark."""
+"""The analysis of a relational view without Spark: its columns, and the operators that keep state."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Something in a query that keeps state. `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
+    """An operator of a query that keeps state.
 
-    - `timed`: by a column with a watermark, so that its rows are complete at some time.
+    - `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
+    - `timed`: a column with a watermark bounds it, so that its rows are complete at some time.
     - `by_edge`: only by the start or the end of a window of such a column, for which Spark has no watermark.
     """
 
@@ -43,7 +44,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A column of the result. `groups`: which expressions of GROUP BY it has, by number."""
+    """A column of the result. `groups`: the numbers of the GROUP BY expressions that it contains."""
 
     field: Field
     offset: int
@@ -52,8 +53,11 @@ class Item:
 
 @dataclass(slots=True)
 class Result:
-    """The columns of a query; `grouped_by`: how many expressions the GROUP BY of its outermost SELECT has,
-    None without an aggregation there."""
+    """The columns of a query.
+
+    `grouped_by`: the number of expressions in the GROUP BY of its outermost SELECT; None if that doesn't
+    aggregate.
+    """
 
     items: list[Item]
     stream: bool
@@ -70,7 +74,7 @@ class Analysis:
     _certain: bool = True
 
     def result(self) -> Result:
-        """Return what the whole query gives."""
+        """Return the columns of the whole query."""
         written = QueryTypes(self.query.text, Scope(), True)
         self._certain = written.has_every_plus(self.query.tree)
         result = self._query(self.query.tree, {})
@@ -87,7 +91,10 @@ class Analysis:
         return result
 
     def _query(self, node: Any, names: Mapping[str, Relation], *, named: bool = True) -> Result:
-        """`named`: each item has a name, as the first SELECT of a UNION gives them."""
+        """Return the columns of a query in the tree.
+
+        `named`: each item must have a name. Only the first SELECT of a UNION needs names.
+        """
         from sqlglot import exp
 
         with_ = node.args.get("with_") or node.args.get("with")
@@ -117,7 +124,7 @@ class Analysis:
         return Result([_united(*pair) for pair in zip(left.items, right.items, strict=True)], left.stream)
 
     def relation(self, node: Any, names: Mapping[str, Relation]) -> Relation:
-        """Return what stands in FROM or JOIN."""
+        """Return the relation in a FROM or JOIN."""
         from sqlglot import exp
 
         if isinstance(node, exp.Subquery):
@@ -137,12 +144,12 @@ class Analysis:
         return Relation(alias.lower(), fields, result.stream, alias)
 
     def types(self, scope: Scope) -> QueryTypes:
-        """Return what finds types in a SELECT."""
+        """Return an object that finds the types of expressions in a SELECT."""
         return QueryTypes(self.query.text, scope, self._certain)
 
 
 class _Select:
-    """One SELECT."""
+    """The analysis of one SELECT."""
 
     def __init__(self, analysis: Analysis, node: Any, names: Mapping[str, Relation], named: bool):
         self._analysis, self._node, self._names, self._named = analysis, node, names, named
@@ -240,7 +247,7 @@ class _Select:
                 self._scope.find(column)
 
     def _items(self, written: Any) -> Iterator[tuple[Item, Any]]:
-        """Yield the columns of an item, each with its expression (None for what is a copy)."""
+        """Yield the columns of an item, each with its expression."""
         from sqlglot import exp
 
         inner = written.this if isinstance(written, exp.Alias | exp.Aliases) else written
@@ -280,7 +287,7 @@ class _Select:
                 yield Item(column, start_of(inner) or start_of(self._node)), tree
 
     def _keeps_time(self, tree: Any) -> bool:
-        """Whether the expression is a column with a watermark, or a window of one."""
+        """Return whether the expression is a column with a watermark, or a window over one."""
         from sqlglot import exp
 
         tree = tree.unnest()
@@ -303,7 +310,7 @@ class _Select:
     # ── GROUP BY
 
     def _groups(self) -> list[Any]:
-        """Return the expressions of GROUP BY: what a number or a name of an item stands for, too."""
+        """Return the expressions of GROUP BY, with items in place of their numbers and aliases."""
         group = self._node.args.get("group")
         if group is None:
             return []
@@ -313,7 +320,7 @@ class _Select:
         return [self._group(key, items, group) for key in group.expressions]
 
     def _group(self, key: Any, items: list[Any], group: Any) -> Any:
-        """Return what an expression of GROUP BY stands for."""
+        """Return the expression that a part of GROUP BY stands for."""
         from sqlglot import exp
 
         by_name = {item.alias.lower(): item.this for item in items if isinstance(item, exp.Alias)}
@@ -326,8 +333,10 @@ class _Select:
         return key
 
     def _grouped(self, items: list[tuple[Item, Any]]) -> list[tuple[Item, Any]]:
-        """Return the items with the expressions of GROUP BY that they have. Raises QueryError for one with a
-        column that is in neither GROUP BY nor an aggregate function."""
+        """Return the items with the GROUP BY expressions that they contain.
+
+        Raises QueryError for a column that is neither in GROUP BY nor in an aggregate function.
+        """
         groups = self._groups()
         keys = [self._key(group) for group in groups]
         for group in groups:
@@ -350,7 +359,7 @@ class _Select:
         return grouped
 
     def _key(self, tree: Any) -> str:
-        """Return a text that is equal for the same expressions, however their columns are qualified."""
+        """Return a text that is equal for equal expressions, whatever the qualifiers of their columns."""
         from sqlglot import exp
 
         tree = tree.unnest()
@@ -415,7 +424,7 @@ def _refuse_distinct(item: Any) -> None:
 
 
 def _is_end_of_window(tree: Any) -> bool:
-    """Whether this is `window(…).start` or its end, each of which belongs to one window only."""
+    """Return whether this is `window(…).start` or `.end`, each of which belongs to one window only."""
     is_dot = type(tree).__name__ == "Dot" and type(tree.this).__name__ == "Anonymous"
     return is_dot and str(tree.this.name).lower() == "window"
 

@@ -1,6 +1,7 @@
-"""The text of a relational view: its tree by sqlglot, of which each part is on a list, and what it reads.
+"""Parses the SQL of a relational view with sqlglot, and finds the collections that it reads.
 
-Spark gets `sql_of(text)`, never the text itself; the runner checks Spark's own trees again.
+Every part of the tree must be on a list of allowed parts. Spark gets `sql_of(text)`, never the text
+itself. The runner also checks Spark's own trees.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
 
 
 class QueryError(SqlTextError):
-    """What is wrong with a query: `problem` in a clause, and how to fix it (`hint`, "" for the usual)."""
+    """A query that isn't allowed. `problem`: why, as a clause. `hint`: the fix, "" for the usual one."""
 
     def __init__(self, problem: str, offset: int = 0, hint: str = "", summary: str = ""):
         super().__init__(problem, offset)
@@ -51,9 +52,10 @@ class RelationalQuery:
     """The SQL of a relational view.
 
     - `text`: the SQL without comments.
-    - `tree`: sqlglot's, a Select or Union.
-    - `places`: of each collection that it reads, in order, from where to where its name stands, also before
-      columns. `tables`: those in FROM and JOIN, each with the name, and whether an alias follows.
+    - `tree`: sqlglot's tree, a Select or Union.
+    - `places`: by collection, the start and end of each place with its name, also before columns. Collections
+      are in the order of the text.
+    - `tables`: by position, each name in FROM and JOIN, and whether an alias follows.
     """
 
     text: Bare
@@ -63,7 +65,7 @@ class RelationalQuery:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a SELECT over one table with nothing that row views can't have."""
+        """Return whether the query is a SELECT over one table without anything that a row view can't have."""
         from sqlglot import exp
 
         one_row = {"expressions", "from", "where"}
@@ -78,11 +80,11 @@ class RelationalQuery:
         )
 
     def offset(self, name: str) -> int:
-        """Return where the query first names a collection."""
+        """Return the position where the query first names a collection."""
         return self.places[name][0][0]
 
     def with_names(self, names: Mapping[str, str], sql: str = "") -> str:
-        """Return the SQL with other names for these collections. `sql`: the same, with comments."""
+        """Return the SQL with other names for these collections. `sql`: the text with comments."""
         sql = sql or self.text.sql
         renamed = (name for name in self.places if name in names)
         spans = [(*span, names[name]) for name in renamed for span in self.places[name]]
@@ -91,7 +93,7 @@ class RelationalQuery:
         return sql
 
     def digest(self, *more: object) -> str:
-        """Return a digest of the query and these settings, equal for other names, blanks and comments."""
+        """Return a digest of the query and these settings, whatever its names, blanks and comments."""
         numbered = self.with_names({name: f"_{number}" for number, name in enumerate(self.places)})
         words = (t.text if t.kind == "quoted" else t.text.lower() for t in tokens(numbered))
         content = " ".join([*words, *map(repr, more)])
@@ -104,12 +106,12 @@ def is_relational(body: Mapping[str, Any]) -> bool:
 
 
 def sql_of(text: str) -> str:
-    """Return what Spark is given of a view's SQL: its tokens without comments. Raises SqlTextError."""
+    """Return the SQL of a view for Spark: its tokens without comments. Raises SqlTextError."""
     return _bare(text).sql
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Return the SQL of a relational view with other names for these collections; as it is if it is wrong."""
+    """Return a relational view's SQL with other names for these collections; unchanged if it is wrong."""
     try:
         return parse_query(text).with_names(names, text)
     except QueryError:
@@ -122,7 +124,7 @@ def _bare(text: str) -> Bare:
 
 @lru_cache(maxsize=1024)
 def parse_query(text: str) -> RelationalQuery:
-    """Return a view's SQL. Raises QueryError for what no view may have."""
+    """Parse a view's SQL. Raises QueryError for anything that no view may have."""
     try:
         written = _bare(text)
         tree = _tree(written)
@@ -176,7 +178,7 @@ def _syntax_error(failure: Any, text: str) -> QueryError:
 
 
 def start_of(node: Any) -> int:
-    """Return where a node is written: at its first name, for lack of anything better."""
+    """Return the position of a node: that of its first name, because sqlglot records no other."""
     starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta] if node else []
     return min(starts, default=0)
 
@@ -186,7 +188,7 @@ def _refuse(problem: str, node: Any = None, hint: str = "") -> NoReturn:
 
 
 class _Checks:
-    """Looks at each part of a tree: what isn't on the lists is refused. Raises QueryError."""
+    """Checks each part of a tree, and raises QueryError for a part that isn't on the lists."""
 
     def __init__(self, text: Bare):
         self._text = text
@@ -320,7 +322,7 @@ _HINTS = dict.fromkeys(
 
 
 def _given(node: Any) -> set[str]:
-    """The names of a node's arguments that are there."""
+    """Return the names of a node's arguments that have a value."""
     return {name.rstrip("_") for name, value in node.args.items() if value}
 
 
@@ -330,7 +332,8 @@ def _offset_of(sql: str, word: str) -> int | None:
 
 
 def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, tuple[str, bool]]]:
-    """See RelationalQuery. Raises QueryError for a name that no collection can have."""
+    """Return `places` and `tables` of a RelationalQuery. Raises QueryError for a name that no collection can
+    have."""
     spans: dict[str, list[tuple[int, int]]] = {}
     tables: dict[int, tuple[str, bool]] = {}
     for select, table in _tables(tree):
@@ -348,7 +351,7 @@ def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int
 
 
 def _tables(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """Each table of the tree that is no name of a WITH around it, with the SELECT that reads it, in order."""
+    """Yield each table in order, with the SELECT that reads it; names from a WITH around it aren't tables."""
     from sqlglot import exp
 
     found = [(table.find_ancestor(exp.Select), table) for table in tree.find_all(exp.Table)]
@@ -357,7 +360,7 @@ def _tables(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _names_around(table: Any) -> set[str]:
-    """The names that WITH gives where a table is read, in lower case."""
+    """Return the names that WITH defines around a table, in lower case."""
     from sqlglot import exp
 
     names: set[str] = set()
@@ -378,7 +381,7 @@ def _names_around(table: Any) -> set[str]:
 
 
 def _qualifiers(select: Any, name: str) -> Sequence[Any]:
-    """The names of a table before columns, in one SELECT without those in it."""
+    """Return each use of a table's name before a column, in one SELECT without its subqueries."""
     from sqlglot import exp
 
     columns = [column for column in select.find_all(exp.Column) if column.find_ancestor(exp.Select) is select]

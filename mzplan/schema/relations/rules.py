@@ -1,6 +1,6 @@
-"""What Structured Streaming can and can't compute of a relational view, as far as the SQL alone shows it.
+"""The rules of Structured Streaming for relational views, as far as the SQL alone shows a violation.
 
-Spark checks the rest when the runner validates the view.
+Spark checks the others when the runner validates the view.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WATERMARK = "declare `watermarks: {NAME: {column: …, delay: 10 minutes}}`"
 
 
 def rule_broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> QueryError | None:
-    """Return the first rule that a query breaks with these settings of its view; None if it breaks none."""
+    """Return the first rule that a query breaks with the settings of its view; None if it breaks none."""
     return next(_broken(analysis, result, body), None)
 
 
@@ -104,7 +104,7 @@ def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Ite
 
 
 def _keys(result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
-    """`key` has exactly the columns of the GROUP BY: one row for each group."""
+    """Return an error unless `key` has exactly the columns of the GROUP BY: one row for each group."""
     wanted = [item.field.name for item in result.items if item.groups]
     covered = {group for item in result.items for group in item.groups}
     if not result.grouped_by:

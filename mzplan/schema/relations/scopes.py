@@ -1,4 +1,4 @@
-"""What names stand for in one SELECT: the columns of its relations."""
+"""The scope of one SELECT: which columns of its relations the names stand for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mzplan.schema.relations.parse import QueryError, start_of
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: its name, its type (None where only Spark knows it), and whether a watermark is on it."""
+    """A column: its name, its type (None if only Spark knows it), and whether it has a watermark."""
 
     name: str
     type: str | None
@@ -20,9 +20,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What FROM and JOIN name: a collection, a subquery, a LATERAL VIEW. `name`: in lower case, "" for none.
+    """A relation in FROM or JOIN: a collection, a subquery, a LATERAL VIEW.
 
-    `stream`: some of its rows come from a stream. `label`: for people.
+    - `name`: in lower case, "" for none.
+    - `stream`: some of its rows come from a stream.
+    - `label`: its name in messages.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Scope:
 
     @property
     def stream(self) -> bool:
-        """Whether some of the rows come from a stream."""
+        """Return whether some of the rows come from a stream."""
         return any(relation.stream for relation in self.relations)
 
     def add(self, relation: Relation, using: Sequence[str] = ()) -> None:
@@ -56,9 +58,9 @@ class Scope:
         self.relations.append(relation)
 
     def find(self, column: Any) -> tuple[Field, list[str]]:
-        """Return what a column of sqlglot's stands for, and the names of the fields that follow.
+        """Return the field that a column of sqlglot's tree stands for, and the names of the fields after it.
 
-        Raises QueryError for one that is unknown, or of several relations.
+        Raises QueryError for an unknown or ambiguous column.
         """
         names = [str(part.name) for part in column.parts]
         lower = [name.lower() for name in names]
@@ -82,7 +84,7 @@ class Scope:
         raise self._unknown(column.parts[0], names[0], self.relations)
 
     def key(self, column: Any) -> str:
-        """Return the same text for all ways to write one column. Raises as `find`."""
+        """Return the same text for all ways to write one column. Raises QueryError as `find`."""
         found, rest = self.find(column)
         for number, relation in enumerate(self.relations):
             if any(found is of_it for of_it in relation.fields):

@@ -1,4 +1,4 @@
-"""The types that aggregate functions, windows and generators give, by Spark 4's rules."""
+"""The result types of aggregate functions, windows and generators, by Spark 4's rules."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ _TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 
 
 class QueryTypes(Typed):
-    """Finds the types of expressions in one SELECT. `is_certain`: the text has nothing that sqlglot's tree
-    leaves out."""
+    """Finds the types of expressions in one SELECT.
+
+    `is_certain`: sqlglot's tree has everything that is in the text.
+    """
 
     def __init__(self, text: Bare, scope: Scope, is_certain: bool):
         super().__init__(text, 0, {})
         self._scope, self._is_certain = scope, is_certain
 
     def of(self, node: Any) -> str | None:
-        """Return the type in canonical DDL; None where only Spark knows it."""
+        """Return the type in canonical DDL; None if only Spark knows it."""
         if not self._is_certain:
             return None
         node = node.unnest()
@@ -42,7 +44,7 @@ class QueryTypes(Typed):
         return rule(self, node) if rule else super().of(node)
 
     def column(self, node: Any) -> str | None:
-        """Return the type of a column, or of a field of one. Raises QueryError for an unknown one."""
+        """Return the type of a column, or of a field in it. Raises QueryError for an unknown column."""
         field, rest = self._scope.find(node)
         type_ = field.type
         for name in rest:
@@ -50,7 +52,7 @@ class QueryTypes(Typed):
         return type_
 
     def generated(self, node: Any) -> list[tuple[str, str | None]]:
-        """Return the names and types that a generator gives, by default names."""
+        """Return the default names and the types of a generator's columns."""
         name, arguments = type(node).__name__, list(node.iter_expressions())
         if name == "Stack":
             return self._stacked(arguments)
