@@ -201,7 +201,7 @@ def _invalid(address: Address, fault: str) -> MzplanError:
     return error(
         "MZ108",
         f"{address} has an invalid description",
-        f"{fault}. It comes from the store or the warehouse, and mzplan commits no such thing.",
+        f"{fault}. It comes from the store or the warehouse, and mzplan never commits such a description.",
         "if a newer mzplan wrote it, upgrade this one; else find out who did, and run mzplan apply.",
         address=address,
     )

@@ -36,8 +36,8 @@ def ensure_adoptable(
     """
     if keys_of(type_, body):
         raise NotAdoptableError(
-            "The source keeps the latest row of each key, and what a query written by hand has done with its "
-            "table can't be told from its checkpoint: declare the source as new."
+            "The source keeps the latest row of each key, and the checkpoint of a hand-written query doesn't "
+            "say how it changed its table: declare the source as new."
         )
     reasons = [*_upstream_problems(left, type_, body, folder), *_table_problems(left, columns)]
     if reasons:
@@ -67,7 +67,7 @@ def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[s
     elif not left.done <= micro_batch <= left.planned:
         yield (
             f"{left.table} has micro-batch {micro_batch} of this query, and its checkpoint has finished "
-            f"{left.done}: they are not of the same time."
+            f"{left.done}: they don't belong together."
         )
     types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
     wanted = {column.name: column for column in columns}

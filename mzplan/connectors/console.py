@@ -27,7 +27,7 @@ class ConsoleSink(SinkConnector):
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """Raise MzplanError MZ177: the console keeps no record."""
-        raise nothing_recorded(query, "What the console has shown is gone.")
+        raise nothing_recorded(query, "The console keeps no rows.")
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         limit: int = run.query.body["rows"]

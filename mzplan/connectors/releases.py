@@ -52,7 +52,7 @@ def release_upstream(warehouse: str, place: Place, secrets: Secrets, directory: 
     if not connector.needs_cleanup:
         return
     connector.release(resolve(description, secrets, directory, warehouse))
-    log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
+    log.info("%s g%d: removed what it created on its upstream", description.address, place[1])
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
         checkpoint.record_leaves({})
@@ -69,7 +69,7 @@ def remove_generation(warehouse: str, place: Place, secrets: Secrets, directory:
     try:
         _forget(warehouse, place, secrets, directory)
     except MzplanError as problem:
-        log.warning("what %s g%d keeps in its target stays there: %s", *place, problem)
+        log.warning("the data of %s g%d in its target stays there: %s", *place, problem)
     remove_storage(warehouse, *place)
 
 
@@ -95,5 +95,7 @@ def _recorded_description(warehouse: str, place: Place) -> Description | None:
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
     if description.place != place:  # a writer of the warehouse must not get another's released
-        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It is of another generation.")
+        raise error(
+            "MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It belongs to another generation."
+        )
     return description

@@ -94,9 +94,9 @@ def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> Mz
     if isinstance(problem, StepError):
         return error(
             "MZ081",
-            f"The steps of {subject} are not those that its checkpoint needs",
+            f"The steps of {subject} don't match its checkpoint",
             f"{text}.",
-            f"bring its storage back; or begin anew: mzplan apply --replace {subject} --allow-replace.",
+            f"restore its storage; or start over: mzplan apply --replace {subject} --allow-replace.",
         )
     if isinstance(problem, DiffersError):
         return different_rows_error(Address.parse(subject), text)
@@ -105,7 +105,7 @@ def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> Mz
         "MZ082",
         f"The connector of {subject} reports an error",
         text if known else f"{type(problem).__name__}: {text}",
-        "correct what it says; it is tried again.",
+        "fix the reported problem; mzplan tries again.",
     )
 
 

@@ -118,7 +118,7 @@ def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[Reco
     rows = StepRows(keep=True)
     endpoint.read(step, rows)
     if not rows.complete:
-        raise StepError(f"step {step} was not fed to its end")
+        raise StepError(f"step {step} has no end: the endpoint didn't call eoi()")
     yield iter(rows.batches)
 
 
@@ -127,5 +127,5 @@ def endpoint_steps(record: StepRecord) -> range:
     GoneError."""
     start = {"step": 0} if record.step == 0 and record.start is None else record.start
     if not isinstance(start, dict) or not isinstance(record.end, dict):
-        raise GoneError("Which part of the upstream it has read is not known any more.")
+        raise GoneError("The range of the upstream that it read is no longer known.")
     return range(int(start["step"]), int(record.end["step"]))

@@ -18,7 +18,7 @@ from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.upstreams import another_upstream, begin_anew
+from mzplan.connectors.api.upstreams import another_upstream, start_over_hint
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import CountsRows, DurableInputEndpoint, DurableInputFactory, Probes, Step
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
@@ -191,10 +191,10 @@ def _steps_missing(query: ResolvedQuery, step: Step, existing: range) -> Diagnos
     storage = query.checkpoint.steps if query.checkpoint is not None else "their storage"
     return Diagnostic(
         code="MZ081",
-        summary=f"The steps of {query.address} are not those that its checkpoint needs",
+        summary=f"The steps of {query.address} don't match its checkpoint",
         detail=f"Its checkpoint continues with step {step}, but {storage} has steps {existing.start} to "
         f"{existing.stop - 1}.",
-        hint=f"bring it back; or {begin_anew(query)}",
+        hint=f"bring it back; or {start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -207,7 +207,7 @@ class StepReader(DataSourceStreamReader):
     def _read_durable(self, step: Step, rows: StepRows) -> None:
         self._open_endpoint().read(step, rows)
         if not rows.complete:
-            raise StepError(f"step {step} was not fed to its end")
+            raise StepError(f"step {step} has no end: the endpoint didn't call eoi()")
 
     def _add_all_positions(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
         row = 0
@@ -235,5 +235,5 @@ class StepReader(DataSourceStreamReader):
 
 def _missing_step(step: Step, existing: range) -> StepError:
     return StepError(
-        f"step {step} is wanted, and steps {existing.start} to {existing.stop} (excluded) are there"
+        f"step {step} is needed, but only steps {existing.start} to {existing.stop} (excluded) exist"
     )

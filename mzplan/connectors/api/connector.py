@@ -320,7 +320,7 @@ def no_times(query: ResolvedQuery) -> MzplanError:
     return refusal(
         "MZ273",
         f"{query.address} can't be backfilled",
-        f"A source of type {query.description.type} has no times by which it could read a range again.",
+        f"A source of type {query.description.type} can't read a range of times again.",
         f"mzplan backfill {query.address} --cancel",
         address=query.address,
     )

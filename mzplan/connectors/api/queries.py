@@ -103,7 +103,7 @@ class Probe:
                 "MZ064",
                 "The identity of a server can't be stored",
                 f"An upstream's identity is JSON of at most {_MAX_UPSTREAM:,} characters.",
-                "look which server answers there; of a connector that is not mzplan's own, tell its authors.",
+                "check which server answers there; for a plug-in, tell its authors.",
             )
 
     @property

@@ -134,7 +134,7 @@ def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
         "MZ177",
         f"The target of {query.address} can't be compared with its collection",
         why,
-        hint or f"verify without --content: what the target has recorded (mzplan verify {query.address}).",
+        hint or f"verify the target's record instead, without --content: mzplan verify {query.address}.",
         address=query.address,
     )
 
@@ -142,7 +142,9 @@ def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
 def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = False) -> MzplanError:
     """Return MZ177 for a target that keeps no record of its steps. `has_content`: its content can be
     compared."""
-    also = f"; or what the target holds: mzplan verify {query.address} --content" if has_content else ""
+    also = (
+        f"; or compare the target's content: mzplan verify {query.address} --content" if has_content else ""
+    )
     return error(
         "MZ177",
         f"The target of {query.address} keeps no record of its steps",
@@ -181,7 +183,7 @@ def different_rows(address: Address, text: str) -> Diagnostic:
         code="MZ088",
         summary=f"A step of {address} is written again with other rows",
         detail=_WHY.format(text=_sentence(text)),
-        hint="nothing was added to what is written, and it stays as it is; compare both.",
+        hint="the written rows stay as they are, and nothing was added; compare both.",
         address=address,
     )
 
@@ -189,7 +191,7 @@ def different_rows(address: Address, text: str) -> Diagnostic:
 def different_rows_error(address: Address, text: str) -> MzplanError:
     """Return MZ088 as an error: with `compare: fail`, a step whose rows differ from the written ones is
     refused."""
-    hint = "what is written stays as it is; look at it, then let the sink go on with compare: warn."
+    hint = "the written rows stay as they are; check them, then let the sink continue with compare: warn."
     return MzplanError(replace(different_rows(address, text), severity="error", hint=hint))
 
 
@@ -200,7 +202,7 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
         code="MZ069",
         summary=f"The target of {run.query.address} is ahead of its checkpoint",
         detail=f"{_sentence(text)}. It is discarded. The checkpoint was restored, so rows may be missing.",
-        hint="compare the target with the collection, or begin anew: "
+        hint="compare the target with the collection, or start over: "
         f"mzplan apply --replace {run.query.address} --allow-replace",
         address=run.query.address,
     )
@@ -245,7 +247,7 @@ def missing_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
         kind="target-restored",
         summary=f"The target of {query.address} lacks {steps}, which its checkpoint says were written",
         detail=f"{target} does not hold {steps}: it was restored to an older copy",
-        hint="put back the copy that holds them; or set on_target_change: accept in the sink and run mzplan "
+        hint="restore the copy that has them; or set on_target_change: accept in the sink and run mzplan "
         f"replay {query.address} --missing; or write all rows again: mzplan apply --replace {query.address} "
         "--allow-replace (with append, set on_replace: truncate).",
         address=query.address,
@@ -274,7 +276,7 @@ def unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
         code="MZ063",
         summary=f"The checkpoint of {query.address} can't be read",
         detail=str(problem),
-        hint="check the warehouse and its rights.",
+        hint="check the warehouse and its permissions.",
         address=query.address,
     )
 

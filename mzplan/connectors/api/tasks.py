@@ -54,8 +54,8 @@ def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> N
     raise error(
         "MZ278",
         f"{query.address} has read nothing yet, so nothing can be {task.command}ed",
-        f"A {task.command} is a step after others, and its checkpoint has none.",
-        f"wait for its first step, or give it up: mzplan {task.command} {query.address} --cancel.",
+        f"A {task.command} runs as a step after others, and the checkpoint has none.",
+        f"wait for its first step, or cancel it: mzplan {task.command} {query.address} --cancel.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -131,8 +131,8 @@ def _check_replay(
     raise refusal(
         "MZ273",
         f"Steps of {query.address} can't be replayed",
-        f"Step {newest} is not there yet. {last_step}",
-        f"mzplan steps {query.address} lists them; mzplan replay {query.address} --cancel gives it up.",
+        f"Step {newest} doesn't exist yet. {last_step}",
+        f"mzplan steps {query.address} lists them; mzplan replay {query.address} --cancel cancels it.",
         address=query.address,
     )
 
@@ -151,15 +151,15 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
     if body.get("on_error") != "dead-letter" or not place:
         raise letters_refused(
             address,
-            "It keeps none: it does not say `on_error: dead-letter`.",
-            "where it has kept some before, declare on_error and dead_letter as they were.",
+            "It keeps no dead letters: it doesn't set `on_error: dead-letter`.",
+            "if it kept some earlier, declare on_error and dead_letter as they were.",
         )
     if "path" not in place:
         raise letters_refused(
             address,
-            f"It sends them to the topic {place['topic']}, out of which nothing can be taken: those that "
-            "have become rows could not be told from the others.",
-            "declare a source of that topic, with columns that fit what is in it; and keep those to come in "
+            f"It sends them to the topic {place['topic']}, out of which no record can be taken: replayed "
+            "letters could not be told from the others.",
+            "declare a source of that topic, with columns that fit its records; and keep future letters in "
             "a table: dead_letter: {path: …}.",
         )
     if keys_of(type_, body):
@@ -173,7 +173,7 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
         raise letters_refused(
             address,
             "It includes the headers of its records, and a dead letter has none: the column would be empty.",
-            f"{again}; or read the records of that time themselves, those that are rows already once more: "
+            f"{again}; or read all records of that time again, including those that are already rows: "
             f"mzplan backfill {address} --from T --to T",
         )
 

@@ -19,10 +19,10 @@ from mzplan.warehouse.checkpoints import Checkpoint
 Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
 
 _EFFECTS: Mapping[str, str] = {
-    "accept": "goes on at the same offsets there",
-    "reset-earliest": "goes on at the earliest record there",
-    "reset-latest": "goes on with what is written there from now on",
-    "translate-timestamp": "goes on there at the time of the last record that it has read",
+    "accept": "continues at the same offsets there",
+    "reset-earliest": "continues with the earliest record there",
+    "reset-latest": "continues with records written there from now on",
+    "translate-timestamp": "continues there at the time of the last record that it has read",
 }
 
 
@@ -56,10 +56,10 @@ def origin_of(query: ResolvedQuery) -> int:
     return migrated.origin if migrated is not None and migrated.origin else description.generation
 
 
-def begin_anew(query: ResolvedQuery) -> str:
+def start_over_hint(query: ResolvedQuery) -> str:
     """Return the hint for a source whose steps no longer match its upstream."""
     return (
-        f"let the source begin anew, with its sinks: mzplan apply --replace {query.address} --allow-replace"
+        f"let the source start over, with its sinks: mzplan apply --replace {query.address} --allow-replace"
     )
 
 
@@ -71,7 +71,7 @@ def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
         kind="another-upstream",
         summary=f"{query.address} would read another {what}",
         detail=f"{why}. The checkpoint's steps belong to the former one.",
-        hint=f"point the connection back to the former {what}; or {begin_anew(query)}",
+        hint=f"point the connection back to the former {what}; or {start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

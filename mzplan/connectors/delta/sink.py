@@ -191,9 +191,9 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         return [
             unfit_target(
                 query,
-                f"Table {folder} lacks the key of {query.address}",
-                f"it has {', '.join(type_by_name)}, and not {', '.join(missing)}.",
-                "name a path of its own for the sink, or correct `key`.",
+                f"Table {folder} doesn't have the key of {query.address}",
+                f"it has {', '.join(type_by_name)}, but not {', '.join(missing)}.",
+                "give the sink a path of its own, or correct `key`.",
             )
         ]
     wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
@@ -229,8 +229,8 @@ def _partition_mismatch(query: ResolvedQuery, folder: str, partitions: Sequence[
 
 def _rewrite_hint(query: ResolvedQuery, what: str) -> str:
     return (
-        f"or have the table written anew with the sink's {what}: on_replace: truncate in the sink, and "
-        f"mzplan apply --replace {query.address} --allow-replace; or name a path of its own for the sink."
+        f"or rewrite the table with the sink's {what}: on_replace: truncate in the sink, and "
+        f"mzplan apply --replace {query.address} --allow-replace; or give the sink a path of its own."
     )
 
 

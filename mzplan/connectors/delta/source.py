@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.upstreams import another_upstream, begin_anew
+from mzplan.connectors.api.upstreams import another_upstream, start_over_hint
 from mzplan.connectors.delta.column_types import holds, whole_types
 from mzplan.connectors.delta.losses import rows_gone
 from mzplan.connectors.delta.table import open_table
@@ -75,7 +75,7 @@ class DeltaSource(SourceConnector):
         if recorded.get("table") == found.get("table"):
             return None
         why = f"{route(query)}: the table's id is {found.get('table')} instead of {recorded.get('table')}"
-        return another_upstream(query, "table", f"{why}: it was made anew")
+        return another_upstream(query, "table", f"{why}: it was re-created")
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         """Return MZ067 if the table's log no longer reaches back to the next version. Return MZ043 if it ends
@@ -97,14 +97,14 @@ class DeltaSource(SourceConnector):
             return None
         if versions[-1] + (0 if has_begun else 1) < version:
             why = f"{route(query)}: version {version - 1} was read, and the newest is {versions[-1]}"
-            return another_upstream(query, "table", f"{why}: an older copy was put in its place")
+            return another_upstream(query, "table", f"{why}: an older copy was restored")
         if versions[0] > version:
             return Diagnostic(
                 code="MZ067",
                 kind="offsets-gone",
-                summary=f"{folder} no longer has the changes that come next for {query.address}",
+                summary=f"{folder} no longer has the next changes for {query.address}",
                 detail=f"The checkpoint is at version {version}; the table's log begins at {versions[0]}.",
-                hint=f"{begin_anew(query)}; and give the table a longer delta.logRetentionDuration.",
+                hint=f"{start_over_hint(query)}; and give the table a longer delta.logRetentionDuration.",
                 address=query.address,
             )
         return None
@@ -120,7 +120,7 @@ class DeltaSource(SourceConnector):
             return None
         log = CollectionLog(folder_of(query))
         if _history_mismatch(replace(query, checkpoint=former), log) is not None:
-            where = f"{route(query)}: the table was put back to an older copy"
+            where = f"{route(query)}: an older copy of the table was restored"
             return Loss(lost=None, read=None, unit="rows", where=where)
         first_end, newest = _first_end(former), StepIndex(former).last()
         counts = rows_gone(log, _last_version(first_end) if first_end is not None else 0, _last_version(end))
@@ -189,7 +189,7 @@ def _file_below(uri: str, folder: str) -> Any:
     # Hadoop and Spark disagree about how many slashes a local path begins with.
     root, name = _plain(f.lit(f"{uri.rstrip('/')}/")), f.input_file_name()
     stays = f.startswith(_plain(name), root) & ~name.rlike(_UPWARDS)
-    why = f"{MARK}[MZ283]: the log of {folder} leads out of it: a row is of "
+    why = f"{MARK}[MZ283]: the log of {folder} names a file outside of it: a row is from "
     return f.when(stays, name).otherwise(f.raise_error(f.concat(f.lit(why), name)))
 
 
@@ -249,7 +249,7 @@ def _history_mismatch(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | 
         return None
     what = f"the newest is {newest}" if found is None else "that version is now another commit"
     why = f"{route(query)}: version {version} was read, and {what}"
-    return another_upstream(query, "table", f"{why}: an older copy was put in its place")
+    return another_upstream(query, "table", f"{why}: an older copy was restored")
 
 
 def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
@@ -264,7 +264,7 @@ def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
             code="MZ052",
             summary=f"There is no Delta table in {folder}",
             detail=f"{query.link.address}: the folder has no _delta_log with a commit, where the query runs.",
-            hint="correct `path`, or let the program that writes the table make it first.",
+            hint="correct `path`, or let the program that writes the table create it first.",
             address=query.address,
         ),
     )
@@ -291,7 +291,7 @@ def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]
         code="MZ230",
         summary=f"Table {folder} does not have the columns of {query.address}",
         detail=f"{query.link.address}: {'; '.join(problems)}. It has {column_list}.",
-        hint="declare in `schema` columns that it has, with types that hold its values.",
+        hint="declare columns in `schema` that the table has, with types that hold its values.",
         address=query.address,
     )
 
@@ -309,7 +309,7 @@ def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Dia
                 detail=f"{query.address} has a key: it follows updates and deletes, and only a change feed "
                 "has them.",
                 hint=f"turn it on, in Spark SQL: ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "
-                f"({_FEED} = true); or remove `key`, where rows are only added.",
+                f"({_FEED} = true); or remove `key` if rows are only added.",
                 address=query.address,
             )
         ]

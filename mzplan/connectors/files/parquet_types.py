@@ -53,7 +53,7 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
             f"The files in {folder} have other types than {query.address} writes",
             f"{'; '.join(retyped)}. Readers refuse a folder with both.",
             "cast or rename the column in `select`, or name another path; or with on_replace: truncate, "
-            f"write all files anew: mzplan apply --replace {query.address} --allow-replace.",
+            f"rewrite all files: mzplan apply --replace {query.address} --allow-replace.",
         )
     ]
 

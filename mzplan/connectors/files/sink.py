@@ -80,9 +80,9 @@ def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
     if not empties_target(run.query):
         raise error(
             "MZ057",
-            f"Folder {folder} holds what another query wrote",
-            f"{run.query.link.address}: the {LOG} in it holds steps that this one would take for its own.",
-            "give the sink a folder of its own, or remove what is in this one.",
+            f"Folder {folder} holds another query's output",
+            f"{run.query.link.address}: this query would mistake the steps in its {LOG} for its own.",
+            "give the sink a folder of its own, or empty this one.",
             address=run.query.address,
         )
     # The files first, because a crash in between then only repeats this. Only files that Spark's writer made.

@@ -180,7 +180,7 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             code="MZ214",
             summary=f"{query.address} skips files of {folder}",
             detail=f"{route(query)}: {text}. Spark never reads a file whose name begins with _ or .",
-            hint="rename them, if their rows are to be read.",
+            hint="rename them if the source should read them.",
             address=query.address,
         )
     ]

@@ -173,7 +173,7 @@ def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
             "MZ057",
             f"The dead letters of {query.address} can't be written",
             f"folder {folder}, where the query runs",
-            f"check the rights of {nearest}, or name another path.",
+            f"check the permissions of {nearest}, or name another path.",
         ),
     )
 

@@ -261,9 +261,9 @@ def _is_placeholder(value: Expression, type_: str) -> Expression | None:
     return None
 
 
-_WITHOUT_ROW = ", and it has no row of it"
-_UNKNOWN = "Debezium was not told the value of "
-_FULL = ", which the update left as it was: ALTER TABLE … REPLICA IDENTITY FULL has PostgreSQL tell it"
+_WITHOUT_ROW = ", but it has no row for it"
+_UNKNOWN = "Debezium did not receive the value of "
+_FULL = ", which the update didn't change: ALTER TABLE … REPLICA IDENTITY FULL makes PostgreSQL send it"
 
 
 def _wrong_ops() -> tuple[tuple[Expression, str | Expression], ...]:
@@ -275,5 +275,5 @@ def _wrong_ops() -> tuple[tuple[Expression, str | Expression], ...]:
             "its op is t: the table was truncated, and a collection can't follow that: "
             "replace the source, and have Debezium take another snapshot",
         ),
-        (~op.isin(*_OPS), f.concat(f.lit("its op is "), op, f.lit(", and none of c, u, r, d"))),
+        (~op.isin(*_OPS), f.concat(f.lit("its op is "), op, f.lit(", not c, u, r or d"))),
     )

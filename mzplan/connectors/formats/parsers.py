@@ -232,7 +232,7 @@ def _of_csv_text(
         (
             (
                 reparsed.getField(CORRUPT).isNotNull(),
-                f"the record has not {count} field{'s' if count > 1 else ''}",
+                f"the record doesn't have {count} field{'s' if count > 1 else ''}",
             ),
         ),
     )

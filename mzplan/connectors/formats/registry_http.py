@@ -109,7 +109,7 @@ def schema_texts(request: Get, first_answer: Mapping[str, Any]) -> tuple[str, ..
             raise RegistryError("large", "its schema, with all it refers to, is larger than 4 MiB")
         for path in _references(answer):
             if time.monotonic() > until:
-                raise RegistryError("unreachable", f"not all it refers to within {_ALL_S:.0f} s")
+                raise RegistryError("unreachable", f"not all referenced schemas within {_ALL_S:.0f} s")
             if path not in seen and len(seen) < _MAX_REFERENCES:
                 seen.add(path)
                 add(request(path))
@@ -272,7 +272,7 @@ class RegistrySchemas:
             port = opened.enter_context(self.tunnel()) if self.tunnel is not None else None
             answer = get(self.server, f"/schemas/ids/{id_}", port)
             if isinstance(answer, Mapping) and schema_type(answer) != "AVRO":
-                raise UnknownError(f"its schema {id_} is of type {schema_type(answer)}, and not AVRO")
+                raise UnknownError(f"its schema {id_} is of type {schema_type(answer)}, not AVRO")
             return schema_texts(lambda path: get(self.server, path, port), answer)
 
     def _error(self, problem: RegistryError, id_: int) -> str:

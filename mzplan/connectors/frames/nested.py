@@ -44,7 +44,7 @@ def _fields(value: Expression, before: StructType, after: StructType) -> list[Ex
     wanted_names = {field.name.lower() for field in after.fields}
     if fields_by_name.keys() != wanted_names:
         names = ", ".join(sorted(fields_by_name.keys() ^ wanted_names))
-        raise FieldsDifferError(f"a STRUCT has other fields than it had: {names}")
+        raise FieldsDifferError(f"a STRUCT's fields have changed: {names}")
     return [
         cast_by_name(
             value.getField(fields_by_name[field.name.lower()].name),

@@ -226,8 +226,8 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
     return cluster_error(
         query,
         "MZ174",
-        f"The Kafka client can't use{where or ' what the connection says'}",
-        "It takes a file of certificates, or a key, only in PEM, and whole."
+        f"The Kafka client can't use{where or ' the settings of the connection'}",
+        "It accepts certificates and keys only as complete PEM."
         if where.startswith(" ssl.")
         else "It was refused before anything was sent.",
         "name PEM files where the query runs: ssl.ca, ssl.certificate, and ssl.key without a passphrase.",

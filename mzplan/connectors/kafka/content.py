@@ -45,7 +45,7 @@ class KafkaContent(Content):
         if query.body["format"]["type"] == "avro":
             raise incomparable(
                 query,
-                "A record of format avro holds the id of the schema of its time, and other rows another.",
+                "An avro record holds the id of the schema that wrote it, so equal rows can differ.",
             )
         require_packages(spark, query)
         self._query, self._as_records = query, as_records
@@ -79,7 +79,7 @@ class KafkaContent(Content):
                 raise incomparable(
                     self._query,
                     f"For {_QUIET_S:g} s, topic {self._topic} was written without a pause, or a transaction "
-                    "in it was open: where the rows of a step end can't be seen.",
+                    "in it was open: the end of a step's rows can't be determined.",
                     f"compare while the sink is paused: mzplan pause {self._query.address}",
                 )
             time.sleep(_BETWEEN_S)
@@ -172,7 +172,7 @@ class KafkaRecorded(Recorded):
 
     def __init__(self, query: ResolvedQuery):
         if query.body["delivery"] != "exactly-once":
-            why = "With delivery: at-least-once Spark's own writer writes it."
+            why = "With delivery: at-least-once, Spark's own writer writes it, without a record."
             raise nothing_recorded(query, why, has_content=True)
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
         transaction = transaction_of(query)

@@ -17,7 +17,7 @@ from mzplan.connectors.api.connector import LastTimes
 from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.upstreams import begin_anew
+from mzplan.connectors.api.upstreams import start_over_hint
 from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, how_it_differs, identify
@@ -60,7 +60,7 @@ class KafkaPositions:
         problems = []
         for partition, offset in sorted(next_offsets.items()):
             if partition >= partitions:
-                problems.append(f"partition {partition} is not there, only {partitions} are")
+                problems.append(f"partition {partition} doesn't exist, there are only {partitions}")
             elif first[partition] > offset:
                 problems.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
             elif end[partition] < offset:
@@ -92,7 +92,7 @@ class KafkaPositions:
         ranges = _ranges_read(former.log)
         read = sum(map(len, ranges.values()))
         if former.was_moved():
-            where = "What it has read on the upstream that it was moved away from is not on this one"
+            where = "Records that it read from its former upstream are not on this one"
             return Loss(lost=None, read=None, unit="records", where=where)
         if not read:
             return None
@@ -264,7 +264,7 @@ def _offsets_gone(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
         summary=f"{query.address} can't continue where it stopped",
         detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. They were deleted.",
         hint="set on_upstream_change: reset-earliest | reset-latest | translate-timestamp in the source; or "
-        f"{begin_anew(query)}",
+        f"{start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -279,19 +279,19 @@ def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mappin
         return Diagnostic(
             code="MZ277",
             summary=f"{query.address} has no records {wanted}",
-            detail=f"{where}: no record has a timestamp of that range.",
+            detail=f"{where}: no record has a timestamp in that range.",
             hint="look at the timestamps of the records, and at the topic's message.timestamp.type.",
             address=query.address,
             exit_code=ExitCode.REFUSED,
         )
     oldest = "; ".join(
-        f"partition {p}: the oldest is of {instant_text(t)}" for p, t in sorted(oldest_times.items())
+        f"partition {p}: the oldest is from {instant_text(t)}" for p, t in sorted(oldest_times.items())
     )
     return Diagnostic(
         code="MZ277",
         summary=f"Records of {query.address} {wanted} may be gone",
-        detail=f"{where}: {oldest}. Older records were deleted, and some of them may be of that range.",
-        hint=f"take the range that is whole: --from {instant_text(max(oldest_times.values()) + 1)} or later.",
+        detail=f"{where}: {oldest}. Older records were deleted, and some of them may be in that range.",
+        hint=f"use the complete part: --from {instant_text(max(oldest_times.values()) + 1)} or later.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -303,7 +303,7 @@ def _not_read_yet(query: ResolvedQuery, start: int, end: int) -> Diagnostic:
         code="MZ278",
         summary=f"{query.address} has not read the records {wanted} yet",
         detail=f"{route(query)}, topic {query.body['topic']}: it will still read them by itself.",
-        hint="wait until it has caught up (mzplan status), if they are to be there twice.",
+        hint="to have them twice, wait until it has caught up (mzplan status).",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -14,7 +14,7 @@ from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.upstreams import begin_anew
+from mzplan.connectors.api.upstreams import start_over_hint
 from mzplan.connectors.kafka.client import Client, ClusterError, answer, new_client, not_allowed, options_of
 from mzplan.connectors.kafka.options import route
 from mzplan.model.diagnostics import Diagnostic, ExitCode
@@ -159,7 +159,7 @@ def compare_upstreams(
         summary=f"{query.address} would read another upstream",
         detail=f"{route(query)}: {difference}. The checkpoint's offsets belong to the former one.",
         hint="point the connection back; or set on_upstream_change: accept | reset-earliest | reset-latest | "
-        f"translate-timestamp in the source; or {begin_anew(query)}",
+        f"translate-timestamp in the source; or {start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

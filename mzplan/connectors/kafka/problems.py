@@ -62,7 +62,7 @@ class KafkaProblems:
             return self._error(
                 "MZ050",
                 "Kafka can't be reached",
-                f"{text or name}. Nothing of the step counts; it is tried again.",
+                f"{text or name}. Nothing of the step was committed; mzplan tries again.",
                 "check that the brokers run and are reachable from where the query runs.",
             )
         if name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
@@ -76,7 +76,7 @@ class KafkaProblems:
         return self._error(
             "MZ059",
             f"Kafka refused a batch of {self._query.address}",
-            f"{text or name} ({name}). Nothing of the step counts.",
+            f"{text or name} ({name}). Nothing of the step was committed.",
             "correct the topic's settings or the sink's select and where; the batch is tried again.",
         )
 
@@ -104,7 +104,7 @@ class KafkaProblems:
             f"{user_of(self._query)!r} may not use it. Exactly once needs Write on the transactional id "
             f"{id_}, Read on the group {id_}, and Write and Read on the topic.",
             f"{allow(self._query)} --operation {operation} {option.format(**named)}; "
-            "or say delivery: at-least-once.",
+            "or set delivery: at-least-once.",
         )
 
     def _too_long(self, name: str, timeout_ms: int) -> MzplanError:
@@ -112,7 +112,7 @@ class KafkaProblems:
             why = "the brokers allow no transaction that long (their transaction.max.timeout.ms)"
             hint = "make transaction_timeout of the sink shorter."
         else:
-            why = "the step took longer, and the brokers ended its transaction. Nothing of it counts"
+            why = "the step took longer, and the brokers ended its transaction. Nothing of it was committed"
             hint = "make transaction_timeout of the sink longer, or its steps smaller: max_files_per_trigger."
         return self._error(
             "MZ086",
@@ -134,7 +134,7 @@ class KafkaProblems:
             return self._error(
                 "MZ068",
                 f"{self._query.address} was replaced",
-                f"Generation {recorded.generation} writes now; this one writes no more.",
+                f"Generation {recorded.generation} writes now; this one no longer writes.",
                 "nothing to do: the newer generation continues.",
             )
         return self._error(
@@ -159,9 +159,8 @@ class KafkaProblems:
         if before.get("cluster_id") != now["cluster_id"]:
             difference = f"this is Kafka cluster {now['cluster_id']} instead of {before.get('cluster_id')}"
         else:
-            difference = (
-                f"the topic was deleted and made anew (id {now['topic_id']}, not {before.get('topic_id')})"
-            )
+            ids = f"id {now['topic_id']}, not {before.get('topic_id')}"
+            difference = f"the topic was deleted and created again ({ids})"
         return self.target_restored(f"{difference}: the rows of earlier steps are not in it")
 
     def in_doubt(self, step: int) -> MzplanError:
@@ -186,12 +185,12 @@ class KafkaProblems:
 
     def not_a_step_record(self, id_: str, why: str) -> MzplanError:
         return self.target_restored(
-            f"the group {id_} holds an offset that is no step record of mzplan's ({why})"
+            f"the group {id_} holds an offset that isn't a step record of mzplan ({why})"
         )
 
     def _replace_hint(self) -> str:
         return (
-            "bring back what was changed, or begin anew: mzplan apply --replace "
+            "bring back what was changed, or start over: mzplan apply --replace "
             f"{self._query.address} --allow-replace (it writes all rows again)."
         )
 

@@ -90,7 +90,7 @@ class TransactionalWriter:
         match record.verdict(step):
             case "gap":
                 raise self._problems.target_restored(
-                    f"the last step written there is {record.step}, and the checkpoint goes on with {step}"
+                    f"the last step written there is {record.step}, and the checkpoint continues with {step}"
                 )
             case "later" if step not in record.written():
                 self._run.warn(unknown_step(self._run, step, record.step))

@@ -135,8 +135,8 @@ class LocalSteps:
             view = self._look()
             if view.stop < next_unread:
                 raise LostStepsError(
-                    f"its steps end before {view.stop}, and those before {next_unread} have been read: it "
-                    "was restored as it was earlier, or part of it removed"
+                    f"its steps end before {view.stop}, and those before {next_unread} have been read: an "
+                    "earlier copy was restored, or part of it was removed"
                 )
             self._tidy(view)
             yield Turn(self, view)
@@ -249,7 +249,7 @@ class LocalSteps:
         with decoding(f"{self.place}/{name}"):
             content = json.loads(data) if data is not None else {}
             if not isinstance(content, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
             return content
 
     def find(self, view: _FolderView, key: str) -> tuple[Step, int, str] | None:
@@ -271,7 +271,7 @@ class LocalSteps:
         """Return the number of rows in a file, and their digest."""
         file = self._open(name)
         if file is None:
-            raise OSError(f"{name} is not there any more")
+            raise OSError(f"{name} no longer exists")
         try:
             return file.summary()
         except DamagedStepError as problem:
@@ -447,5 +447,5 @@ def _appends(content: Any) -> dict[str, tuple[Step, int, str]]:
         key: (checked_step(step), checked_step(rows), digest) for key, (step, rows, digest) in content.items()
     }
     if not all(isinstance(digest, str) for _, _, digest in appends.values()):
-        raise ValueError("a digest is no text")
+        raise ValueError("a digest is not text")
     return appends

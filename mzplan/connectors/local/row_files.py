@@ -174,7 +174,7 @@ def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     suggestion = did_you_mean(name, known, repr) or f"columns are {', '.join(known)}"
-    return f"{name[:60]!r} is no column: {suggestion}"
+    return f"{name[:60]!r} is not a column: {suggestion}"
 
 
 def _parquet_batches(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:

@@ -140,7 +140,7 @@ def _decimal(type_: str) -> Convert:
             raise ValueFormError(f"is {number}, which has more digits than {type_} before the point")
         rounded = number.quantize(least, context=_DIGITS)
         if rounded != number:
-            raise ValueFormError(f"is {number}, which has more digits than {type_} behind the point")
+            raise ValueFormError(f"is {number}, which has more digits than {type_} after the point")
         return rounded
 
     return convert
@@ -217,7 +217,7 @@ def _struct(type_: str, fields: tuple[Column, ...]) -> Convert:
             _fail(value, type_)
         unknown = next((key for key in value if key not in converters), None)
         if unknown is not None:
-            raise ValueFormError(f"has {unknown!r}, which is no field of it")
+            raise ValueFormError(f"has {unknown!r}, which is not one of its fields")
         return {
             name: _convert_at(f".{name}", convert_field, value.get(name))
             for name, convert_field in converters.items()

@@ -18,5 +18,5 @@ class LocalSource(EndpointSource):
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return all appended rows, because they belong to the earlier generation."""
         rows = LocalSteps(former.steps).appended()
-        where = "they were appended to the generation before, and go with it"
+        where = "they were appended to the earlier generation, and are removed with it"
         return Loss(lost=rows, read=rows, unit="appended rows", where=where) if rows else None

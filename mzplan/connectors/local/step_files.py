@@ -37,7 +37,7 @@ class StepFile:
         try:
             return int(self._metadata[b"mzplan.rows"]), self._metadata[b"mzplan.digest"].decode()
         except (KeyError, TypeError, ValueError):
-            raise DamagedStepError("it does not say how many rows it has, or of which digest") from None
+            raise DamagedStepError("it doesn't record the number or the digest of its rows") from None
 
     def rows(self) -> list[RecordBatch]:
         """Return all rows, after checking that they are the appended ones. Raises DamagedStepError."""

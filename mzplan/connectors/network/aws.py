@@ -112,7 +112,7 @@ def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
         raise error(
             "MZ130",
             f"{aws.address} has no region",
-            "Kafka's IAM signs for a region, that of the cluster.",
+            "Kafka's IAM sign-in needs the region of the cluster.",
             f"set it: region of {aws.address}.",
             address=aws.address,
         )

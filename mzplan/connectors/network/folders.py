@@ -50,7 +50,7 @@ def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     except OSError as problem:
         return [
             _problem(
-                query, folder, f"Folder {folder} can't be read", f"{problem.strerror}; check its rights."
+                query, folder, f"Folder {folder} can't be read", f"{problem.strerror}; check its permissions."
             )
         ]
     return []
@@ -109,7 +109,9 @@ def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return [
-            _problem(query, folder, f"Folder {folder} can't be written", f"check the rights of {nearest}.")
+            _problem(
+                query, folder, f"Folder {folder} can't be written", f"check the permissions of {nearest}."
+            )
         ]
     return []
 
@@ -127,7 +129,7 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
     return [
         unfit_target(
             query,
-            f"The rows of {query.address} can't lie in folders by their values",
+            f"The rows of {query.address} can't be partitioned by these columns",
             f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
             "convert it in `select` (hex(…) AS name), or name another column in `partition_by`.",
         )

@@ -324,7 +324,7 @@ def _private_keys(hop: Hop) -> list[Any]:
         except (asyncssh.KeyImportError, ValueError) as problem:
             if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
                 raise TunnelError(hop, "key", "its private key is protected by a passphrase") from None
-            raise TunnelError(hop, "key", "its private key is none that OpenSSH would read") from None
+            raise TunnelError(hop, "key", "its private key is not one that OpenSSH can read") from None
     return keys
 
 
@@ -338,7 +338,7 @@ def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]
         known = asyncssh.import_known_hosts(hop.known_hosts)
     except (asyncssh.KeyImportError, ValueError):
         # asyncssh's message would repeat the line, and the file may be any that this process can read.
-        reason = "the keys to trust can't be read: they are no known hosts"
+        reason = "the keys to trust can't be read: they aren't in the format of known_hosts"
         raise TunnelError(hop, "host-key", reason) from None
 
     def match(host: str, addr: str, port: int | None) -> Any:

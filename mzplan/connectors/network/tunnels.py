@@ -134,7 +134,7 @@ _PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
         "The SSH server is not the one that the connection trusts",
         "{text}, which is none of the connection's keys. Either the server has a new key, or another machine "
         "answers in its place. Nothing was sent to it.",
-        "compare that with /etc/ssh/ssh_host_*_key.pub on the server; if it is its, put it into host_keys "
+        "compare it with /etc/ssh/ssh_host_*_key.pub on the server; if they match, put it into host_keys "
         "(or known_hosts) of {name}.",
     ),
     "unreachable": (
@@ -154,8 +154,8 @@ _PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
         "MZ123",
         "{name} has no usable key",
         "{text}.",
-        'make a pair of keys: mzplan alter "ALTER CONNECTION {connection} ROTATE KEYS" --no-apply; or let '
-        "private_key refer to one that has no passphrase.",
+        'create a key pair: mzplan alter "ALTER CONNECTION {connection} ROTATE KEYS" --no-apply; or let '
+        "private_key refer to one without a passphrase.",
     ),
     "target": (
         "MZ050",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
-from mzplan.connectors.api.upstreams import begin_anew
+from mzplan.connectors.api.upstreams import start_over_hint
 from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, Severity
@@ -50,7 +50,7 @@ def diagnose(
 class Problem:
     """One kind of problem of a query, as format strings.
 
-    Fields are the given values; `address`, `user`, `role` (the user as SQL); and `begin_anew`, how to
+    Fields are the given values; `address`, `user`, `role` (the user as SQL); and `start_over_hint`, how to
     start a source over. `at`: see `diagnose`.
     """
 
@@ -63,7 +63,12 @@ class Problem:
 
     def diagnostic(self, query: ResolvedQuery, **values: object) -> Diagnostic:
         user = query.link.body["user"]
-        known = {"address": query.address, "user": user, "role": shown(user), "begin_anew": begin_anew(query)}
+        known = {
+            "address": query.address,
+            "user": user,
+            "role": shown(user),
+            "begin_anew": start_over_hint(query),
+        }
         summary, why, fix, at = (
             text.format(**known, **values) for text in (self.summary, self.why, self.fix, self.at)
         )

@@ -307,5 +307,5 @@ def test_a_topic_that_was_made_anew_and_a_checkpoint_that_is_older(lab: Lab, top
     lab.start(pipe.sink)
     ended = lab.ended(pipe.sink)
     assert ended.error_code == "MZ069", ended.error
-    assert "made anew" in (ended.error or "")
+    assert "created again" in (ended.error or "")
     lab.stop(pipe.source, pipe.sink)

@@ -207,7 +207,7 @@ def test_a_topic_with_fewer_partitions(lab: Lab, topic: Make, own_kafka: KafkaBr
     # Its offsets can't mean the same there, whatever it says; beginning anew there is another matter.
     (found,) = lab.check(moved(lab, source, own_kafka.bootstrap, "accept")).diagnostics
     assert (found.code, found.severity) == ("MZ067", "error")
-    assert "partition 1 is not there, only 1 are" in found.detail
+    assert "partition 1 doesn't exist, there are only 1" in found.detail
     after = moved(lab, source, own_kafka.bootstrap, "reset-earliest")
     lab.start(after)
     until("all of the one partition", lambda: ids(lab, after) == [1, 1, 2, 3])

@@ -317,7 +317,7 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
     known = Known(schema, other, union, {"type": "nonsense"})
     rows, reasons = decode("id BIGINT, small TINYINT, price DECIMAL(6,2)", known, *records)
     assert [row is not None for row in rows] == [True, *[False] * 11, True]
-    no_wire = "the record is not Avro with a schema's id before it"
+    no_wire = "the record is not Avro after a schema's id"
     assert reasons[:8] == [
         None,
         None,
@@ -325,7 +325,7 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
         no_wire,
         no_wire,
         "its schema 77 is not in connection.reg",
-        "the record is not Avro of its schema 1",
+        "the record doesn't match its schema 1",
         "the record is longer than its schema 1 says",
     ]
     assert reasons[8] == "small is not a TINYINT, price is not a DECIMAL(6,2)"
@@ -333,7 +333,7 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
         "schema 2: its field id is string, and the column BIGINT; "
         "its field small is boolean, and the column TINYINT"
     )
-    assert reasons[10] == "schema 3: its schema is union, and no record"
+    assert reasons[10] == "schema 3: its schema is union, not a record"
     assert (reasons[11] or "").startswith("schema 4: its schema is not an Avro schema: ")
     # What one record makes of the decoder is nothing to the next batch.
     assert decode("id BIGINT", known, good)[0] == [{"id": 1}]
@@ -381,7 +381,7 @@ def test_a_record_that_is_nested_too_deep_is_malformed() -> None:
         nested(0),
     )
     deep = "the record is nested too deep, by its schema"
-    assert reasons[1:4] == [f"{deep} 1", "the record is not Avro of its schema 2", f"{deep} 1"]
+    assert reasons[1:4] == [f"{deep} 1", "the record doesn't match its schema 2", f"{deep} 1"]
     assert [row and row["id"] for row in rows] == [1, None, None, None, 1]
 
 
@@ -505,7 +505,7 @@ def test_megabytes_of_digits_are_no_number_and_take_no_time() -> None:
     assert reasons == ["price is not a DECIMAL(10,2)", None, None, "price is not a DECIMAL(10,2)", None]
     # Integers of a schema that is read in Python.
     _, reasons = decode("id INT", Known(chain), begin + b"\xff" * (1 << 20), begin + b"\x02\x00")
-    assert reasons == ["the record is not Avro of its schema 1", None]
+    assert reasons == ["the record doesn't match its schema 1", None]
     assert clock.monotonic() - began < 5.0
 
 
@@ -525,20 +525,20 @@ def items(of: Schema) -> Schema:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (items("null"), "an array of items without a byte"),
-        (items(record("e")), "an array of items without a byte"),
-        (items(record("e", of=record("f", x="null"))), "an array of items without a byte"),
-        (items({"type": "fixed", "name": "f", "size": 0}), "an array of items without a byte"),
-        (items({"type": "fixed", "name": "f", "size": -1}), "an array of items without a byte"),
-        ((record("f", x="int"), record("g", x="f"), record("f"), items("f")), "items without a byte"),
-        (record(id="int", **{f"x{i}": "null" for i in range(17)}), "more than 16 values without a byte"),
-        (doubled("null"), "more than 16 values without a byte"),
+        (items("null"), "an array whose items take no bytes"),
+        (items(record("e")), "an array whose items take no bytes"),
+        (items(record("e", of=record("f", x="null"))), "an array whose items take no bytes"),
+        (items({"type": "fixed", "name": "f", "size": 0}), "an array whose items take no bytes"),
+        (items({"type": "fixed", "name": "f", "size": -1}), "an array whose items take no bytes"),
+        ((record("f", x="int"), record("g", x="f"), record("f"), items("f")), "items take no bytes"),
+        (record(id="int", **{f"x{i}": "null" for i in range(17)}), "more than 16 values that take no bytes"),
+        (doubled("null"), "more than 16 values that take no bytes"),
         (
             record(**{f"r{i}": record(f"r{i}", x=f"r{i - 1}" if i else "int") for i in range(9_999)}),
             "too deep",
         ),
         (record(n=[1]), "not an Avro schema"),
-        ({**record(), "fields": [{"name": [1], "type": "int"}]}, "a field whose name is no text"),
+        ({**record(), "fields": [{"name": [1], "type": "int"}]}, "a field whose name is not text"),
         (record(n={**doubled("int", default={})}), "more than 100,000 values"),
         (
             {
@@ -568,7 +568,7 @@ def test_a_schema_of_which_few_bytes_make_millions_of_values_is_refused(schema: 
 
 
 def test_what_looks_like_such_a_schema_is_read() -> None:
-    """Defaults of a record within itself that are empty, and values without a byte that are few."""
+    """Defaults of a record within itself that are empty, and few values that take no bytes."""
     tree = record("t", id="int", none="null", empty=record("e"), map={"type": "map", "values": "null"})
     tree["fields"] += [
         {"name": "children", "type": {"type": "array", "items": "t"}, "default": []},

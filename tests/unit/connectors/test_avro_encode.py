@@ -163,7 +163,7 @@ def test_fields_without_a_column_and_columns_without_a_field() -> None:
 
 
 def test_what_is_no_record_and_what_may_be_of_several_types() -> None:
-    assert problems("string", id="INT") == ["its schema is string, and no record"]
+    assert problems("string", id="INT") == ["its schema is string, not a record"]
     assert problems({"type": "nonsense"}, id="INT")[0].startswith("its schema is not an Avro schema")
     either = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "float", "double"]}]}
     assert problems(either, id="DOUBLE") == ["its field id is float or double, and the sink writes DOUBLE"]

@@ -122,7 +122,7 @@ def test_what_a_hint_has_a_shell_do_is_quoted() -> None:
     for problem in hints:
         (told,) = problem.diagnostics
         command = told.hint.partition("create it: ")[2] or told.hint.removesuffix(
-            "; or say delivery: at-least-once."
+            "; or set delivery: at-least-once."
         )
         words = shlex.split(command)
         names = {"a:1;id", f"User:{evil}", "`id`", "mzplan.$(id)"}

@@ -58,7 +58,7 @@ def test_a_table_is_known_by_its_id(tmp_path: Path) -> None:
     other = source.probe(query(table)).upstream
     assert other is not None and before.upstream is not None
     refused = source.compare(query(table), before.upstream, other)
-    assert refused is not None and refused.code == "MZ043" and "made anew" in refused.detail
+    assert refused is not None and refused.code == "MZ043" and "re-created" in refused.detail
 
 
 def test_the_columns_are_those_that_the_table_has(tmp_path: Path) -> None:

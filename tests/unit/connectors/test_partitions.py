@@ -48,11 +48,11 @@ def test_a_table_keeps_its_partition_columns(tmp_path: Path) -> None:
         assert found(sink(table)) == []
     assert found(sink(divided, partition_by=["Kind", "DAY"])) == []
     ((code, detail, hint),) = found(sink(divided, partition_by=["day", "kind"]))
-    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or have the table")
+    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or rewrite the table")
     assert "it is partitioned by kind, day, and the sink says partition_by: [day, kind]" in detail
     ((code, detail, hint),) = found(sink(whole, partition_by=["day"]))
     assert code == "MZ053" and "it has no partition columns" in detail
-    assert hint.startswith("remove `partition_by`; or have") and "on_replace: truncate" in hint
+    assert hint.startswith("remove `partition_by`; or rewrite") and "on_replace: truncate" in hint
 
 
 def of_files(folder: Path, format_: str = "parquet", **body: Any) -> ResolvedQuery:
@@ -87,13 +87,13 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
         assert found_in_files(fits) == []
 
     ((code, detail, hint),) = found_in_files(of_files(divided, partition_by=["day", "kind"]))
-    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or name a path")
+    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a path")
     assert "lie in folders of kind, day, and the sink says partition_by: [day, kind]" in detail
     ((_, detail, _),) = found_in_files(of_files(divided))
     assert "and the sink says no partition_by" in detail
     ((code, detail, hint),) = found_in_files(of_files(whole, "json", partition_by=["day"]))
-    assert code == "MZ053" and "lie in no folders of columns" in detail
-    assert hint.startswith("remove `partition_by`; or name a path")
+    assert code == "MZ053" and "lie in no partition folders" in detail
+    assert hint.startswith("remove `partition_by`; or give the sink a path")
 
     strange = tmp_path / "strange"
     put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that is no text

@@ -99,7 +99,7 @@ def test_a_number_that_is_none_is_said(given: Any) -> None:
 
 def test_references_without_end_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
-    with pytest.raises(RegistryError, match="not all it refers to"):
+    with pytest.raises(RegistryError, match="all referenced schemas"):
         schema_texts(lambda path: {}, {"schema": "{}", "references": [{"subject": "a", "version": 1}]})
 
 

@@ -104,7 +104,7 @@ def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "says"),
-    [("", None), ("reset-latest", "it goes on with what is written there from now on")],
+    [("", None), ("reset-latest", "it continues with records written there from now on")],
 )
 def test_what_it_will_do_is_a_line_of_the_plan(tmp_path: Path, policy: str, says: str | None) -> None:
     folder = write(tmp_path)

@@ -117,7 +117,7 @@ def test_nested_columns() -> None:
         ),
         (
             '{"id": 1, "amount": 1.234}',
-            "amount is 1.234, which has more digits than DECIMAL(6,2) behind the point",
+            "amount is 1.234, which has more digits than DECIMAL(6,2) after the point",
         ),
         ('{"id": 1, "amount": "NaN"}', "amount is 'NaN', which is not a DECIMAL(6,2)"),
         (
@@ -127,7 +127,7 @@ def test_nested_columns() -> None:
         ('{"id": 1, "day": "2024-02-30"}', "day is '2024-02-30', which is not a DATE, as '2024-01-31'"),
         ('{"id": 1, "ok": "true"}', "ok is 'true', which is not a BOOLEAN"),
         ('{"id": 1, "ok": {}}', "ok is an object, which is not a BOOLEAN"),
-        ('{"id": 1, "nmae": 1}', "'nmae' is no column: did you mean 'name'?"),
+        ('{"id": 1, "nmae": 1}', "'nmae' is not a column: did you mean 'name'?"),
         ("[1]", "the line is not one JSON object"),
         ("7", "the line is not one JSON object"),
         ('{"id": NaN}', 'the line is not JSON: NaN is not JSON (a DOUBLE takes it as text: "NaN")'),
@@ -144,7 +144,7 @@ def test_a_mistake_names_line_and_column(record: str, said: str) -> None:
     [
         ({"tags": ["a", 1]}, "tags[1] is 1, which is not a STRING"),
         ({"s": {"b": 1}}, "s.a is missing (NOT NULL)"),
-        ({"s": {"a": 1, "c": 1}}, "s has 'c', which is no field of it"),
+        ({"s": {"a": 1, "c": 1}}, "s has 'c', which is not one of its fields"),
         ({"m": {"x": "y"}}, "m.x is 'x', which is not a INT"),
         ({"raw": "%"}, "raw is not base64, as a BINARY is written"),
         ({"n": 128}, "n is 128, which is not a TINYINT"),
@@ -157,7 +157,11 @@ def test_a_mistake_within_a_value_is_named(record: dict[str, Any], said: str) ->
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("id,nmae\n1,x\n", 1, "'nmae' is no column: did you mean 'name'? (the first line names the columns)"),
+        (
+            "id,nmae\n1,x\n",
+            1,
+            "'nmae' is not a column: did you mean 'name'? (the first line names the columns)",
+        ),
         ("id,id\n1,2\n", 1, "the first line names a column twice"),
         ("id,name\n1,x\n2\n", 3, "the record has 1 fields, and the first line 2"),
         ('id,name\n1,"a\nb"\nx,y\n', 4, "id is 'x', which is not a BIGINT"),

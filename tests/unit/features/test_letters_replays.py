@@ -108,7 +108,11 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
 @pytest.mark.parametrize(
     ("changed", "why", "hint"),
     [
-        ({"on_error": "skip", "dead_letter": None}, "It keeps none", "declare on_error and dead_letter"),
+        (
+            {"on_error": "skip", "dead_letter": None},
+            "It keeps no dead letters",
+            "declare on_error and dead_letter",
+        ),
         ({"dead_letter": {"topic": "dead"}}, "to the topic dead, out of which", "declare a source of that"),
         ({"envelope": {"type": "upsert", "key": ["id"]}}, "the latest row of each key", "--replace"),
         ({"include": {"headers": "h"}}, "includes the headers", "mzplan backfill source.orders"),
@@ -159,7 +163,7 @@ def query_of(folder: Path, *tasks: Task, **changed: Any) -> Any:
 def test_what_a_runner_finds(tmp_path: Path) -> None:
     query = query_of(tmp_path, ASKED)
     (begins,) = check_tasks(query, query.checkpoint, KafkaSource())
-    assert begins.code == "MZ278" and "A replay is a step after others" in begins.detail
+    assert begins.code == "MZ278" and "A replay runs as a step after others" in begins.detail
     spark = Path(query.checkpoint.spark)
     offsets(spark, 0, {"orders": {"0": 3}})
     seen_through(spark, 0)
@@ -167,7 +171,7 @@ def test_what_a_runner_finds(tmp_path: Path) -> None:
     # The source may have changed since it was asked for.
     other = query_of(tmp_path, ASKED, dead_letter={"topic": "dead"})
     (refused,) = check_tasks(other, other.checkpoint, KafkaSource())
-    assert refused.code == "MZ273" and "out of which nothing can be taken" in refused.detail
+    assert refused.code == "MZ273" and "out of which no record can be taken" in refused.detail
     step = TaskRecord(step=1, task=ASKED, outcome=FOUND, details={"path": "dead/orders"})
     query.checkpoint.tasks.record(step)
     assert query.checkpoint.tasks.all() == [step]

@@ -134,7 +134,7 @@ def test_which_steps_a_runner_finds(state: State, tmp_path: Path) -> None:
         offsets(Path(checkpoint.spark), step, {"reservoirVersion": step})
         seen_through(Path(checkpoint.spark), step)
     (beyond,) = check_tasks(query, checkpoint)
-    assert "Step 5 is not there yet. Its last step is 4." in beyond.detail
+    assert "Step 5 doesn't exist yet. Its last step is 4." in beyond.detail
     offsets(Path(checkpoint.spark), 5, {"reservoirVersion": 5})
     seen_through(Path(checkpoint.spark), 5)
     assert check_tasks(query, checkpoint) == ()

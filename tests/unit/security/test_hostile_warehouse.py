@@ -243,7 +243,7 @@ def crafted_step(change: str) -> bytes:
     [
         ("offsets", "offset"),
         ("text", "UTF8"),
-        ("nothing recorded", "does not say how many rows"),
+        ("nothing recorded", "doesn't record the number or the digest"),
         ("digest", "its rows have the digest 1:[0-9a-f]{16}, and those that were appended 9:none"),
         ("known kind of digest", "those that were appended 1:0000000000000000"),
     ],
@@ -254,7 +254,7 @@ def test_a_damaged_step_of_a_local_source_is_refused_unread(tmp_path: Path, chan
     with pytest.raises(OSError, match=f"the file of step 0 in .* is damaged: .*{why}"):
         LocalSteps(str(tmp_path)).batches(0)
     if change == "nothing recorded":
-        with pytest.raises(OSError, match="arrow is damaged: it does not say"):
+        with pytest.raises(OSError, match="arrow is damaged: it doesn't record"):
             LocalSteps(str(tmp_path)).rows(range(1))
 
 

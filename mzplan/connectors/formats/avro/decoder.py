@@ -102,7 +102,7 @@ class AvroDecoder:
     def _read(self, row: int, record: bytes) -> str | None:
         """Collect the values of a record, or return why it can't be read."""
         if len(record) < _HEADER or record[0]:
-            return "the record is not Avro with a schema's id before it"
+            return "the record is not Avro after a schema's id"
         id_ = int.from_bytes(record[1:_HEADER], "big")
         record_reader = self._readers.get(id_)
         if record_reader is None:
@@ -116,7 +116,7 @@ class AvroDecoder:
         except RecursionError:
             return f"the record is nested too deep, by its schema {id_}"
         except Exception:  # broken bytes can raise anything
-            return f"the record is not Avro of its schema {id_}"
+            return f"the record doesn't match its schema {id_}"
         if data.tell() != len(record):
             return f"the record is longer than its schema {id_} says"
         record_reader.rows.append(row)
@@ -225,7 +225,7 @@ def _python_reader(schema: AvroSchema) -> Callable[[BytesIO], Any]:
 def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) -> list[tuple[str, Read]]:
     """Return the reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
     if root.type != "record":
-        raise UnfitSchemaError(f"its schema is {root.type}, and no record")
+        raise UnfitSchemaError(f"its schema is {root.type}, not a record")
     require_name(root, latest, "it")
     fields, latest_fields = root.fields, latest.fields if latest is not None else {}
     readers: list[tuple[str, Read]] = []

@@ -209,7 +209,9 @@ class _Survey:
             case "array":
                 items = self.extent(definition["items"])
                 if not items.takes_bytes:
-                    raise SchemaError("its schema has an array of items without a byte: a count could be any")
+                    raise SchemaError(
+                        "its schema has an array whose items take no bytes: it could be endless"
+                    )
                 return _Extent(True, 0, 1 + items.depth)
             case "map":
                 return _Extent(True, 0, 1 + self.extent(definition["values"]).depth)
@@ -228,12 +230,12 @@ class _Survey:
         parts = []
         for field in fields:
             if not isinstance(field["name"], str):
-                raise SchemaError("its schema has a field whose name is no text")
+                raise SchemaError("its schema has a field whose name is not text")
             parts.append(self.extent(field["type"]))
             self._fill(field["type"], field.get("default"))
         free = sum(part.free for part in parts) if parts else 1
         if free > _MAX_FREE:
-            raise SchemaError(f"its schema has a record with more than {_MAX_FREE} values without a byte")
+            raise SchemaError(f"its schema has a record with more than {_MAX_FREE} values that take no bytes")
         depth = 1 + max((part.depth for part in parts), default=0)
         extent = self._records[key] = _Extent(any(part.takes_bytes for part in parts), free, depth)
         return extent
@@ -277,7 +279,7 @@ def parse_record(texts: Sequence[str]) -> AvroNode:
     """Parse texts as parse_avro does, for a schema that must be a record. Raises SchemaError."""
     root = parse_avro(texts).root
     if root.type != "record":
-        raise SchemaError(f"its schema is {root.type}, and no record")
+        raise SchemaError(f"its schema is {root.type}, not a record")
     return root
 
 
