@@ -38,8 +38,8 @@ class Resource:
     - `references`: maps the property that refers (`"connection"`, `"from"`) to the resource it refers to.
     - `assumed`: by path, values in the body that the file doesn't mention (`x-assumed`).
     - `template`: the `for_each` that generates the resource, such as `sources.shop`; "" if it is written out.
-    - `through`: the views that the file names as inputs and whose SQL is inlined (`materialize: false`). `analysis`: see
-    ResourceState.
+    - `through`: the views that the file names as inputs and whose SQL is inlined (`materialize: false`).
+    - `analysis`: see ResourceState.
     """
 
     address: Address

@@ -159,7 +159,10 @@ class SparkExecutor(SparkDriver):
             diagnostics += self._argument_problems(description, secrets)
             diagnostics += self._view_problems(description, secrets)
         return CheckResult(
-            diagnostics=diagnostics, upstream=checked.upstream, makes=checked.makes, lacks=checked.lacks
+            diagnostics=diagnostics,
+            upstream=checked.upstream,
+            makes=checked.must_create,
+            lacks=checked.missing,
         )
 
     def _checkpoint_problems(self, description: Description) -> tuple[Diagnostic, ...]:

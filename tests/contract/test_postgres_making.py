@@ -67,7 +67,7 @@ def test_a_table_and_then_a_column_are_made(server: Server) -> None:
     assert codes(before) == [("error", "MZ054")], before.diagnostics
     server.run(before.diagnostics[0].hint.partition("\n")[2])  # the schema, as it is printed
     found = sink.probe(query, outputs)
-    assert codes(found) == [("notice", "MZ045")] and found.makes
+    assert codes(found) == [("notice", "MZ045")] and found.must_create
     assert server.admin.execute("SELECT to_regclass('new.\"Orders\"')").fetchone() == (None,)  # looked only
 
     with ThreadPoolExecutor(4) as pool:  # as runs that know nothing of each other
@@ -99,7 +99,7 @@ def test_what_is_there_and_differs_is_left_alone(server: Server) -> None:
     # Of another type: the error that it is without create, and the column that is missing is not made.
     query, outputs = asked(server, table="new.Orders", select=["id", "state", "id AS more"])
     found = sink.probe(query, outputs)
-    assert codes(found) == [("error", "MZ053")] and not found.makes
+    assert codes(found) == [("error", "MZ053")] and not found.must_create
     sink.prepare(query, outputs)
     assert len(rows(server)) == 2
     # Another role's: it may write there, and not add a column.
@@ -216,7 +216,10 @@ class Checking(InMemoryExecutor):
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = check_description(description, secrets, Connectors())
         return CheckResult(
-            diagnostics=found.diagnostics, upstream=found.upstream, makes=found.makes, lacks=found.lacks
+            diagnostics=found.diagnostics,
+            upstream=found.upstream,
+            makes=found.must_create,
+            lacks=found.missing,
         )
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:

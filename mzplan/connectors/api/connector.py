@@ -187,7 +187,7 @@ class SinkConnector(Side, Protocol):
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
         """Create whatever the target is missing, all or nothing, if the description asks for it
-        (`Probe.makes`).
+        (`Probe.must_create`).
 
         Does nothing if nothing is missing or a column's type isn't known. Never drops or retypes anything.
         Several processes may call it at once. Raises MzplanError for a server's errors.

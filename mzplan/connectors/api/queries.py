@@ -82,15 +82,15 @@ class Probe:
     """The findings of a probe.
 
     - `upstream`: the identity of the source's upstream; None if it isn't known.
-    - `makes`: whether the sink must first create something in its target (`SinkConnector.prepare`).
-    - `lacks`: errors for the missing parts of a target that the sink has written before. Only an apply that
+    - `must_create`: whether the sink must first create something in its target (`SinkConnector.prepare`).
+    - `missing`: errors for the missing parts of a target that the sink has written before. Only an apply that
       plans them creates them.
     """
 
     diagnostics: tuple[Diagnostic, ...] = ()
     upstream: Mapping[str, Any] | None = None
-    makes: bool = False
-    lacks: tuple[Diagnostic, ...] = ()
+    must_create: bool = False
+    missing: tuple[Diagnostic, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise MzplanError MZ064 if `upstream` can't be stored, because a server may return anything."""

@@ -43,8 +43,8 @@ def probe_target(connection: Connection, query: ResolvedQuery, outputs: Sequence
     return Probe(
         diagnostics=tuple(diagnostics),
         upstream=target,
-        makes=bool(check.statements),
-        lacks=tuple(check.missing_parts),
+        must_create=bool(check.statements),
+        missing=tuple(check.missing_parts),
     )
 
 
