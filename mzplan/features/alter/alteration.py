@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mzplan.features.alter.key_pairs import NewKeys, PublicKey, public_keys
-from mzplan.features.alter.requests import find_named, misused
+from mzplan.features.alter.requests import find_named, usage_mistake
 from mzplan.features.alter.sql.parser import parse_statements
 from mzplan.features.alter.sql.statements import Edit, ValidateConnection
-from mzplan.features.alter.transactions import Transaction, transaction
+from mzplan.features.alter.transactions import Transaction, read_transaction
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
 
 
-_SHOWN = 20  # addresses listed in a notice
+_MAX_LISTED = 20  # addresses listed in a notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Altered:
+class AlterResult:
     """The result of statements.
 
     - `edits`: the edits of files, if any are needed.
@@ -61,7 +61,7 @@ class Altered:
 
 def alter(
     work: Workbench, text: str, approve: Callable[[Plan, Sequence[FileEdit]], None], options: ApplyOptions
-) -> Altered:
+) -> AlterResult:
     """Edit, plan, get approval, validate live, commit, and follow.
 
     A MzplanError leaves files and state as they were. After a crash, the next command that reads the files
@@ -70,12 +70,12 @@ def alter(
     if isinstance(statements[0], ValidateConnection):
         return _validate(work, text, statements[0], options.chosen)
     alteration = _Alteration(work, text, _edits_of(statements), approve, options)
-    wanted = alteration.wanted
-    return alteration.carry_out() if wanted.wanted else Altered(notices=wanted.notices)
+    transaction = alteration.transaction
+    return alteration.carry_out() if transaction.changes else AlterResult(notices=transaction.notices)
 
 
 class _Alteration:
-    """Statements being carried out. `wanted`: their changes to the state that was read last."""
+    """Statements being carried out. `transaction`: their changes to the state that was read last."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class _Alteration:
         options: ApplyOptions,
     ):
         self.work, self.text, self.statements, self.options = work, text, statements, options
-        self.ask = approve
+        self.approve_plan = approve
         self.keys = NewKeys(work.directory)
         self.lock = contextlib.ExitStack()  # on the files
         self.left_out: tuple[Address, ...] = ()
-        self.wanted = self._read(read_state(work.store, work.reporter))
+        self.transaction = self._read(read_state(work.store, work.reporter))
 
     def _read(self, state: State) -> Transaction:
-        return transaction(self.work.project, state, self.statements, self.text, self.options.live)
+        return read_transaction(self.work.project, state, self.statements, self.text, self.options.live)
 
-    def carry_out(self) -> Altered:
+    def carry_out(self) -> AlterResult:
         work = self.work
         with self.lock:
             self.lock.enter_context(editing(work.directory))
@@ -105,46 +105,46 @@ class _Alteration:
                 command="alter",
                 planned=self.planned,
                 approve=self.approve,
-                options=replace(self.options, live=self.wanted.live),
+                options=replace(self.options, live=self.transaction.live),
                 around=self.around,
             )
             with self.keys:
                 applied = carry_out(work, request)
-        return Altered(
-            edits=self.wanted.edits,
+        return AlterResult(
+            edits=self.transaction.edits,
             plan=applied.plan,
             applied=applied,
             left_out=self.left_out,
-            keys=_keys(work.project, self.wanted),
+            keys=_public_keys(work.project, self.transaction),
         )
 
     def planned(self, state: State) -> Plan:
         """Return the plan. Reads everything again under the locks, to keep another command's edit."""
-        self.wanted = self._read(state)
-        plan, self.left_out = _plan(self.work, state, self.wanted, self.options)
-        if self.wanted.edits and plan.is_empty and not _errors(plan):
+        self.transaction = self._read(state)
+        plan, self.left_out = _plan(self.work, state, self.transaction, self.options)
+        if self.transaction.edits and plan.is_empty and not _has_errors(plan):
             self.approve(plan)
-            write(self.wanted.edits)  # the state doesn't change, so nothing is committed
+            write(self.transaction.edits)  # the state doesn't change, so nothing is committed
             self.keys.keep()
         return plan
 
     def approve(self, plan: Plan) -> None:
-        self.ask(plan, self.wanted.edits)
-        self.keys.make(self.wanted.rotated)
+        self.approve_plan(plan, self.transaction.edits)
+        self.keys.make(self.transaction.rotated)
 
     @contextlib.contextmanager
     def around(self, new: State) -> Iterator[None]:
         """Edit the files if `new` is committed, and leave them alone if it isn't."""
         self.keys.keep()
-        if self.wanted.edits:
-            with committing(self.work.directory, self.work.store, self.wanted.edits, self.text, new):
+        if self.transaction.edits:
+            with committing(self.work.directory, self.work.store, self.transaction.edits, self.text, new):
                 yield
         else:
             yield
         self.lock.close()  # others may edit while this command follows the commit
 
 
-def preview(work: Workbench, text: str, options: ApplyOptions) -> Altered:
+def preview(work: Workbench, text: str, options: ApplyOptions) -> AlterResult:
     """Return the statements' edits and plan. Changes nothing.
 
     Validates live if the options or a statement say so: from here, with the secrets that the options
@@ -153,38 +153,39 @@ def preview(work: Workbench, text: str, options: ApplyOptions) -> Altered:
     if isinstance(statements[0], ValidateConnection):
         return _validate(work, text, statements[0], options.chosen)
     state = read_state(work.store, work.reporter)
-    wanted = transaction(work.project, state, _edits_of(statements), text, options.live)
-    if not wanted.wanted:
-        return Altered(notices=wanted.notices)
-    plan, left_out = _plan(work, state, wanted, options)
-    if wanted.live and wanted.rotated:
+    transaction = read_transaction(work.project, state, _edits_of(statements), text, options.live)
+    if not transaction.changes:
+        return AlterResult(notices=transaction.notices)
+    plan, left_out = _plan(work, state, transaction, options)
+    if transaction.live and transaction.rotated:
         work.reporter.stage("Nothing is validated: the new keys are made only when the change is applied")
-    elif wanted.live:
+    elif transaction.live:
         plan = validated(work, state, plan, options.chosen)
-    return Altered(edits=wanted.edits, plan=plan, left_out=left_out)
+    return AlterResult(edits=transaction.edits, plan=plan, left_out=left_out)
 
 
-def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
+def edit_only(project: Project, reporter: Reporter, text: str) -> AlterResult:
     """Only edit the files, for a review. The static checks are the same as for `alter`."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        raise MzplanError(misused(text, "VALIDATE edits nothing", "leave --no-apply out."))
+        raise MzplanError(usage_mistake(text, "VALIDATE edits nothing", "leave --no-apply out."))
     directory = project.settings.directory
     with editing(directory):
         settle(directory, project.store)
         state = read_state(project.store, reporter)
-        wanted = transaction(project, state, _edits_of(statements), text, None)
-        notices = tuple(n for n in wanted.notices if n.kind != "uncommitted")  # nothing is applied anyway
-        if not wanted.edits:
-            return Altered(notices=notices)
+        transaction = read_transaction(project, state, _edits_of(statements), text, None)
+        # Nothing is applied, so it doesn't matter whether a resource is committed.
+        notices = tuple(n for n in transaction.notices if n.kind != "uncommitted")
+        if not transaction.edits:
+            return AlterResult(notices=notices)
         with NewKeys(directory) as keys:
-            keys.make(wanted.rotated)
-            write(wanted.edits)
+            keys.make(transaction.rotated)
+            write(transaction.edits)
             keys.keep()
-    return Altered(edits=wanted.edits, notices=notices, keys=_keys(project, wanted))
+    return AlterResult(edits=transaction.edits, notices=notices, keys=_public_keys(project, transaction))
 
 
-def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
+def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> AlterResult:
     """Reach a declared connection through all its sources and sinks, or alone if it has none.
 
     Changes nothing. `chosen`: see operations.local_checks. Raises MzplanError with every problem, and MZ143
@@ -194,16 +195,16 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
     state = read_state(work.store, work.reporter)
     new = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     users = users_of(new, address)
-    problems = _reached_through(work, state, new, [address], chosen)
+    problems = _validation_findings(work, state, new, [address], chosen)
     if any(d.severity == "error" for d in problems):
         raise MzplanError(problems)
-    shown = tuple(r for r in reachability_of(new, users) if r.address == address)
-    if all(attempt.why for attempt in shown):
-        raise MzplanError(no_connection_reached(shown))
-    return Altered(reached=shown, notices=tuple(problems))
+    attempts = tuple(r for r in reachability_of(new, users) if r.address == address)
+    if all(attempt.why for attempt in attempts):
+        raise MzplanError(no_connection_reached(attempts))
+    return AlterResult(reached=attempts, notices=tuple(problems))
 
 
-def _findings(
+def _file_findings(
     work: Workbench, state: State, files: FilesRead, addresses: Sequence[Address], chosen: Guard | None
 ) -> list[Diagnostic]:
     """Return validation's findings about resources as the files declare them.
@@ -212,10 +213,10 @@ def _findings(
     if files.configuration is None:
         raise MzplanError(files.mistakes)
     new = apply_changes(state, build_plan(files.configuration, state))
-    return _reached_through(work, state, new, addresses, chosen)
+    return _validation_findings(work, state, new, addresses, chosen)
 
 
-def _reached_through(
+def _validation_findings(
     work: Workbench, state: State, new: State, addresses: Sequence[Address], chosen: Guard | None
 ) -> list[Diagnostic]:
     """Return validation's findings about resources of an uncommitted state.
@@ -235,47 +236,49 @@ def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
 
 
 def _plan(
-    work: Workbench, state: State, wanted: Transaction, options: ApplyOptions
+    work: Workbench, state: State, transaction: Transaction, options: ApplyOptions
 ) -> tuple[Plan, tuple[Address, ...]]:
     """Return the transaction's plan, and other changes of the files that it leaves out.
 
     If validation is requested, the plan's diagnostics include its findings about uncommitted resources."""
-    if wanted.targets:
-        plan = plan_configuration(work, state, wanted.targets, (), wanted.committed, canary=options.canary)
+    if transaction.targets:
+        plan = plan_configuration(
+            work, state, transaction.targets, (), transaction.committed, canary=options.canary
+        )
     else:
-        plan = build_plan(wanted.committed, state)
-    diagnostics = list(wanted.notices)
-    if wanted.live and wanted.uncommitted and not wanted.rotated:
-        diagnostics += _findings(work, state, wanted.files, wanted.uncommitted, options.chosen)
-    left_out = wanted.left_out(apply_changes(state, plan))
+        plan = build_plan(transaction.committed, state)
+    diagnostics = list(transaction.notices)
+    if transaction.live and transaction.uncommitted and not transaction.rotated:
+        diagnostics += _file_findings(work, state, transaction.files, transaction.uncommitted, options.chosen)
+    left_out = transaction.left_out(apply_changes(state, plan))
     if left_out:
         diagnostics.append(_left_out_notice(left_out))
     return replace(plan, diagnostics=(*plan.diagnostics, *diagnostics)), left_out
 
 
-def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
+def _public_keys(project: Project, transaction: Transaction) -> tuple[PublicKey, ...]:
     """Return the public keys that the server needs after a rotation."""
     keys: list[PublicKey] = []
-    for requested in wanted.wanted:
-        resources = {**wanted.committed.resources, **wanted.files.resources}
-        if requested.rotates and (resource := resources.get(requested.after)) is not None:
+    for requested in transaction.changes:
+        resources = {**transaction.committed.resources, **transaction.files.resources}
+        if requested.rotates and (resource := resources.get(requested.new_address)) is not None:
             kind = resource_kind("connection", resource.type)
             keys += public_keys(resource.body, kind, project.settings.directory)
     return tuple(keys)
 
 
-def _errors(plan: Plan) -> bool:
+def _has_errors(plan: Plan) -> bool:
     return any(d.severity == "error" for d in plan.diagnostics)
 
 
 def _left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
     """Return MZ145 for changes in the files that aren't part of the transaction."""
-    shown = ", ".join(map(str, addresses[:_SHOWN])) + (" …" if len(addresses) > _SHOWN else "")
+    listed = ", ".join(map(str, addresses[:_MAX_LISTED])) + (" …" if len(addresses) > _MAX_LISTED else "")
     number = count(len(addresses), "other change")
     return Diagnostic(
         severity="notice",
         code="MZ145",
         summary=f"{number} of the files {'is' if len(addresses) == 1 else 'are'} left out",
-        detail=f"Not committed yet, and no part of this statement: {shown}.",
+        detail=f"Not committed yet, and no part of this statement: {listed}.",
         hint="`mzplan plan` shows them, `mzplan apply` commits them.",
     )

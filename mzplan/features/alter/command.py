@@ -26,7 +26,7 @@ from mzplan.render.text import safe
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
-    from mzplan.features.alter.alteration import Altered
+    from mzplan.features.alter.alteration import AlterResult
     from mzplan.model.plan import Plan
     from mzplan.operations.apply import ApplyOptions
 
@@ -77,18 +77,18 @@ def command_alter(
     options = replace(options, chosen=invocation.guard(policy, send_secrets))
     work = invocation.work(whole=True, policy=policy)
     if dry_run:
-        return _previewed(invocation, alteration.preview(work, text, options))
+        return _show_preview(invocation, alteration.preview(work, text, options))
     if no_apply:
         return _show_edit(invocation, alteration.edit_only(work.project, work.reporter, text))
-    altered = alteration.alter(work, text, _approval(invocation, auto_approve), options)
-    if altered.applied is None:
-        return _show_edit(invocation, altered)
+    result = alteration.alter(work, text, _approval(invocation, auto_approve), options)
+    if result.applied is None:
+        return _show_edit(invocation, result)
     if invocation.json:
-        document = {**applied_to_json(altered.applied), **_edit_to_json(altered)}
+        document = {**applied_to_json(result.applied), **_edit_to_json(result)}
         invocation.document(document)
-        return altered.exit_code
-    code = finish(invocation, altered.applied)
-    _show_keys(invocation, altered)
+        return result.exit_code
+    code = finish(invocation, result.applied)
+    _show_keys(invocation, result)
     return code
 
 
@@ -110,56 +110,56 @@ def _text(statement: str | None, file: str | None) -> str:
 
 
 def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, Sequence[FileEdit]], None]:
-    asks = approval(invocation, auto_approve, "alter")
+    ask = approval(invocation, auto_approve, "alter")
 
     def approve(plan: Plan, edits: Sequence[FileEdit]) -> None:
         if not invocation.json:
             _show_diff(invocation, edits)
-        asks(plan)
+        ask(plan)
 
     return approve
 
 
-def _previewed(invocation: Invocation, altered: Altered) -> int:
-    plan = altered.plan
+def _show_preview(invocation: Invocation, result: AlterResult) -> int:
+    plan = result.plan
     if plan is None:
-        return _show_edit(invocation, altered)
+        return _show_edit(invocation, result)
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if invocation.json:
-        invocation.document({**plan_to_json(plan), **_edit_to_json(altered)})
+        invocation.document({**plan_to_json(plan), **_edit_to_json(result)})
     else:
-        _show_diff(invocation, altered.edits)
+        _show_diff(invocation, result.edits)
         show_plan(invocation, plan)
     return MzplanError(errors).exit_code if errors else ExitCode.OK
 
 
-def _show_edit(invocation: Invocation, altered: Altered) -> int:
+def _show_edit(invocation: Invocation, result: AlterResult) -> int:
     """Show the result of a statement that planned nothing."""
     if invocation.json:
         document: dict[str, Any] = {
-            "diagnostics": diagnostics_to_json(altered.notices),
-            **_edit_to_json(altered),
+            "diagnostics": diagnostics_to_json(result.notices),
+            **_edit_to_json(result),
         }
-        if altered.reached:
-            document["connections"] = [reach_to_json(r) for r in altered.reached]
+        if result.reached:
+            document["connections"] = [reach_to_json(r) for r in result.reached]
         invocation.document(document)
-        return altered.exit_code
-    for reached in altered.reached:
+        return result.exit_code
+    for reached in result.reached:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
         whole = "Valid" if not reached.left_out else "Valid where it was reached"
         invocation.out(f"{whole}: {reached.address}{through}")
         for query, why in sorted(reached.left_out.items(), key=natural_item):
             invocation.out(f"Not reached: {reached.address} for {query}: {why}")
-    if altered.edits:
-        _show_diff(invocation, altered.edits)
-        names = ", ".join(safe(edit.path) for edit in altered.edits)
+    if result.edits:
+        _show_diff(invocation, result.edits)
+        names = ", ".join(safe(edit.path) for edit in result.edits)
         invocation.out(f"Edited {names}. `mzplan apply` commits it.")
-    elif not altered.reached and not altered.notices:
+    elif not result.reached and not result.notices:
         invocation.out("Nothing to edit: the files say it already.")
-    _show_keys(invocation, altered)
-    if altered.notices:
-        invocation.show(altered.notices)
-    return altered.exit_code
+    _show_keys(invocation, result)
+    if result.notices:
+        invocation.show(result.notices)
+    return result.exit_code
 
 
 def _show_diff(invocation: Invocation, edits: Sequence[FileEdit]) -> None:
@@ -169,24 +169,24 @@ def _show_diff(invocation: Invocation, edits: Sequence[FileEdit]) -> None:
         invocation.out("")
 
 
-def _show_keys(invocation: Invocation, altered: Altered) -> None:
-    if not altered.keys:
+def _show_keys(invocation: Invocation, result: AlterResult) -> None:
+    if not result.keys:
         return
     invocation.out("Public keys, for ~/.ssh/authorized_keys on the server:")
-    for key in altered.keys:
+    for key in result.keys:
         invocation.out(
             f"  {key.property}  {key.text or f'(of {safe(key.reference)}, which has no value here)'}"
         )
 
 
-def _edit_to_json(altered: Altered) -> dict[str, Any]:
+def _edit_to_json(result: AlterResult) -> dict[str, Any]:
     """Return the edits. `edit` is the first of `edits`, because most statements make one."""
-    edits = [{"path": edit.path, "diff": edit.diff} for edit in altered.edits]
+    edits = [{"path": edit.path, "diff": edit.diff} for edit in result.edits]
     document: dict[str, Any] = {"edit": edits[0] if edits else None}
     if len(edits) > 1:
         document["edits"] = edits
-    if altered.left_out:
-        document["left_out"] = [str(address) for address in altered.left_out]
-    if altered.keys:
-        document["public_keys"] = {key.property: key.text for key in altered.keys}
+    if result.left_out:
+        document["left_out"] = [str(address) for address in result.left_out]
+    if result.keys:
+        document["public_keys"] = {key.property: key.text for key in result.keys}
     return document

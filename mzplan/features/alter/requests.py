@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from mzplan.features.alter.key_pairs import key_reference, next_keys
+from mzplan.features.alter.requested_change import RequestedChange, Resources
 from mzplan.features.alter.sql.meaning import clear_locations, meaning_of, type_name
 from mzplan.features.alter.sql.statements import (
     Alter,
@@ -16,7 +17,6 @@ from mzplan.features.alter.sql.statements import (
     SetConnection,
     point,
 )
-from mzplan.features.alter.wanted import Requested, Resources
 from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Body, PropertyEdit, Resource, edited
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     pass
 
 
-def wanted_by(
+def requested_change(
     resources: Resources, statement: Edit, text: str, live: bool | None, directory: str
-) -> Requested | Diagnostic:
+) -> RequestedChange | Diagnostic:
     """Return the requested change, or a notice if the resource doesn't exist (IF EXISTS)."""
     kind, name = statement.kind, statement.name
     if statement.if_exists and _address(kind, name) not in resources:
@@ -44,18 +44,20 @@ def wanted_by(
     resource = find_named(resources, text, kind, name)
     match statement:
         case RotateKeys():
-            return _rotated(text, statement, resource, resource_kind(kind, resource.type), live, directory)
+            return _key_rotation(
+                text, statement, resource, resource_kind(kind, resource.type), live, directory
+            )
         case Alter():
-            return _altered(resources, text, statement, resource, live)
+            return _option_change(resources, text, statement, resource, live)
         case Rename():
-            return _renamed(resources, text, statement, resource, live)
+            return _rename(resources, text, statement, resource, live)
         case SetConnection():
-            return _repointed(resources, text, statement, resource, live)
+            return _connection_change(resources, text, statement, resource, live)
 
 
-def _altered(
+def _option_change(
     resources: Resources, text: str, statement: Alter, resource: Resource, live: bool | None
-) -> Requested:
+) -> RequestedChange:
     kind = resource_kind(statement.kind, resource.type)
     meaning = meaning_of(text, statement, resource.address, kind)
     if meaning.diagnostics:
@@ -63,16 +65,16 @@ def _altered(
     for edit, location in zip(meaning.edits, meaning.locations, strict=True):
         if isinstance(edit.value, str) and edit.path == ("connection",):
             _check_type(resources, text, resource, edit.path[0], Name(text=edit.value, at=location))
-    after = edited(resource.body, meaning.edits)
-    validated = kind if statement.kind == "connection" else _link_kind(resources, after)
-    return Requested(
+    body = edited(resource.body, meaning.edits)
+    validated = kind if statement.kind == "connection" else _link_kind(resources, body)
+    return RequestedChange(
         text=text,
         address=resource.address,
         edits=meaning.edits,
         locations=meaning.locations,
         name=statement.name,
-        shown=clear_locations(statement, kind),
-        live=_live(text, statement.validate, live, validated),
+        clear_locations=clear_locations(statement, kind),
+        live=_validation(text, statement.validate, live, validated),
     )
 
 
@@ -81,9 +83,9 @@ def _link_kind(resources: Resources, body: Body) -> ResourceKind | None:
     return resource_kind("connection", link.type) if link is not None else None
 
 
-def _renamed(
+def _rename(
     resources: Resources, text: str, statement: Rename, resource: Resource, live: bool | None
-) -> Requested:
+) -> RequestedChange:
     new = statement.new.text
     if not is_valid_name(new):
         detail = "A name begins with a small letter and holds small letters, digits and _ only."
@@ -93,23 +95,23 @@ def _renamed(
     if _address(statement.kind, statement.new) in resources and new != resource.address.name:
         summary = f"There is a {statement.kind} {new} already"
         raise MzplanError(point(text, statement.new.at, "MZ073", summary, "", "choose another name."))
-    return Requested(
+    return RequestedChange(
         text=text,
         address=resource.address,
         name=statement.name,
-        renamed=new,
-        live=_live(text, None, live, None),
+        new_name=new,
+        live=_validation(text, None, live, None),
     )
 
 
-def _rotated(
+def _key_rotation(
     text: str,
     statement: RotateKeys,
     resource: Resource,
     kind: ResourceKind,
     live: bool | None,
     directory: str,
-) -> Requested:
+) -> RequestedChange:
     """Make the secondary key the primary one, and add a new secondary key.
 
     Missing keys are created."""
@@ -123,20 +125,20 @@ def _rotated(
     elif primary not in resource.body:
         edits.append(PropertyEdit(path=(primary,), value=key_reference(next(names))))
     edits.append(PropertyEdit(path=(secondary,), value=key_reference(next(names))))
-    return Requested(
+    return RequestedChange(
         text=text,
         address=resource.address,
         edits=tuple(edits),
         locations=(statement.name.at,) * len(edits),
         name=statement.name,
-        live=_live(text, None, live, kind),
+        live=_validation(text, None, live, kind),
         rotates=True,
     )
 
 
-def _repointed(
+def _connection_change(
     resources: Resources, text: str, statement: SetConnection, resource: Resource, live: bool | None
-) -> Requested:
+) -> RequestedChange:
     kind = resource_kind(statement.kind, resource.type)
     option = StatementOptions(kind).find("CONNECTION", None)
     if option is None:
@@ -146,13 +148,13 @@ def _repointed(
         )
     other = find_named(resources, text, "connection", statement.connection)
     _check_type(resources, text, resource, option.path[0], statement.connection)
-    return Requested(
+    return RequestedChange(
         text=text,
         address=resource.address,
         edits=(PropertyEdit(path=option.path, value=other.address.name),),
         locations=(statement.connection.at,),
         name=statement.name,
-        live=_live(text, statement.validate, live, resource_kind("connection", other.type)),
+        live=_validation(text, statement.validate, live, resource_kind("connection", other.type)),
     )
 
 
@@ -165,8 +167,8 @@ def _check_type(resources: Resources, text: str, resource: Resource, property_: 
     other = resources.get(_address(reference.kinds[0], name))
     if other is None or not reference.types or other.type in reference.types:
         return
-    wanted = " or ".join(type_name(type_) for type_ in reference.types)
-    able = [
+    types = " or ".join(type_name(type_) for type_ in reference.types)
+    valid = [
         a.name
         for a, r in sorted(resources.items())
         if a.kind in reference.kinds and r.type in reference.types
@@ -177,37 +179,39 @@ def _check_type(resources: Resources, text: str, resource: Resource, property_: 
             name.at,
             "MZ013",
             "Wrong type of connection",
-            f"{resource.address} needs a {reference.words()} of type {wanted}; {other.address} is of type "
+            f"{resource.address} needs a {reference.words()} of type {types}; {other.address} is of type "
             f"{type_name(other.type)}.",
-            f"use one of: {', '.join(able[:20])}."
-            if able
+            f"use one of: {', '.join(valid[:20])}."
+            if valid
             else f"declare a {reference.words()} of that type.",
             address=resource.address,
         )
     )
 
 
-def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind | None) -> bool | None:
+def _validation(
+    text: str, in_statement: bool | None, option: bool | None, kind: ResourceKind | None
+) -> bool | None:
     """Return how to validate live, as in `apply`.
 
     True validates even from here, None only if a runner can, and False not at all."""
-    if given is not None and option is not None and given != option:
+    if in_statement is not None and option is not None and in_statement != option:
         hint = "leave one of the two out."
-        raise MzplanError(misused(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))
-    if given is not None or option is not None:
-        return option if given is None else given
+        raise MzplanError(usage_mistake(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))
+    if in_statement is not None or option is not None:
+        return option if in_statement is None else in_statement
     return None if kind is None or kind.validates_live else False
 
 
 def _no_keys(text: str, statement: RotateKeys, resource: Resource, kind: ResourceKind) -> Diagnostic:
-    able = [type_name(t) for t in types_of("connection") if resource_kind("connection", t).rotates_keys]
+    types = [type_name(t) for t in types_of("connection") if resource_kind("connection", t).rotates_keys]
     return point(
         text,
         statement.name.at,
         "MZ073",
         f"{resource.address} has no keys to rotate",
         f"It is of type {type_name(kind.type)}.",
-        f"ROTATE KEYS is for {', '.join(able)}." if able else "set the option that names its key instead.",
+        f"ROTATE KEYS is for {', '.join(types)}." if types else "set the option that names its key instead.",
         address=resource.address,
     )
 
@@ -222,20 +226,20 @@ def find_named(resources: Resources, text: str, kind: str, name: Name) -> Resour
     if resource is not None:
         return resource
     names = sorted(a.name for a in resources if a.kind == kind)
-    listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+    names_text = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
     raise MzplanError(
         point(
             text,
             name.at,
             "MZ073",
             f"There is no {kind} {name.text}",
-            f"The {kind}s of this project are: {listed}." if names else f"No file declares a {kind}.",
+            f"The {kind}s of this project are: {names_text}." if names else f"No file declares a {kind}.",
             did_you_mean(name.text, names) or "correct the name, or declare it.",
         )
     )
 
 
-def misused(text: str, summary: str, hint: str) -> Diagnostic:
+def usage_mistake(text: str, summary: str, hint: str) -> Diagnostic:
     first = text.split(maxsplit=1)[0] if text.split() else ""
     start = text.find(first)
     return point(text, At(start, start + len(first)), "MZ072", summary, "", hint, exit_code=ExitCode.USAGE)

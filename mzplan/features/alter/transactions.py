@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.config.edits import Edits, places_of
 from mzplan.config.loader import check_bodies
-from mzplan.features.alter.requests import wanted_by
-from mzplan.features.alter.sql.statements import At, Edit, point
-from mzplan.features.alter.wanted import (
-    Requested,
-    carried_out,
-    in_statement,
-    live_of,
+from mzplan.features.alter.requested_change import (
+    RequestedChange,
+    apply_change,
+    at_location,
+    default_error,
+    locate_in_statement,
     moved_from,
-    of_defaults,
-    pointed,
     same_value,
+    strongest_live,
 )
+from mzplan.features.alter.requests import requested_change
+from mzplan.features.alter.sql.statements import At, Edit, point
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.graph import DependencyGraph
@@ -47,7 +47,7 @@ class Transaction:
     `committed`: the committed resources with the edits. `files`: the files with the edits, as far as they can
     be read. `live`: as in `apply`."""
 
-    wanted: tuple[Requested, ...]
+    changes: tuple[RequestedChange, ...]
     edits: tuple[FileEdit, ...]
     committed: Configuration
     files: FilesRead
@@ -57,17 +57,17 @@ class Transaction:
     @property
     def targets(self) -> list[Address]:
         """The addresses that it plans."""
-        return [w.after for w in self.wanted if w.after in self.committed.resources]
+        return [w.new_address for w in self.changes if w.new_address in self.committed.resources]
 
     @property
     def uncommitted(self) -> list[Address]:
         """The addresses that only the files have. They are edited but not planned."""
-        return [w.after for w in self.wanted if w.after not in self.committed.resources]
+        return [w.new_address for w in self.changes if w.new_address not in self.committed.resources]
 
     @property
     def rotated(self) -> tuple[PropertyEdit, ...]:
         """The edits that name key files which don't exist yet."""
-        return tuple(edit for w in self.wanted if w.rotates for edit in w.edits)
+        return tuple(edit for w in self.changes if w.rotates for edit in w.edits)
 
     def left_out(self, new: State) -> tuple[Address, ...]:
         """Return the resources whose declaration still differs from the state after this transaction."""
@@ -75,20 +75,20 @@ class Transaction:
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
         )
         differing = find_difference({**committed, **self.files.resources}, new.resources).all
-        left = (differing | self.files.mistaken) - set(self.uncommitted)  # MZ145 reports these separately
-        return tuple(sorted(left, key=natural))
+        remaining = (differing | self.files.mistaken) - set(self.uncommitted)  # see MZ145
+        return tuple(sorted(remaining, key=natural))
 
 
-def transaction(
+def read_transaction(
     project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
 ) -> Transaction:
     """Return the changes that the statements request. Each sees the effect of earlier ones.
 
     Raises MzplanError with every mistake."""
-    return _Reading(project, state, text).read(statements, live)
+    return _TransactionReader(project, state, text).read(statements, live)
 
 
-class _Reading:
+class _TransactionReader:
     def __init__(self, project: Project, state: State, text: str):
         self.project, self.state, self.text = project, state, text
         self.directory = project.settings.directory
@@ -100,12 +100,12 @@ class _Reading:
             if resource.template
         }
         self.edits: Edits = Edits(self.directory, templates, project.settings.environment)
-        self.named: dict[Address, Resource] = {
+        self.resources: dict[Address, Resource] = {
             address: resource
             for address, resource in self.committed.items()
             if not self.files.is_whole or address in self.files.mistaken
         } | dict(self.files.resources)
-        self.wanted: list[Requested] = []
+        self.changes: list[RequestedChange] = []
         self.notices: list[Diagnostic] = []
 
     def _files(self, contents: Mapping[str, bytes] = MappingProxyType({})) -> FilesRead:
@@ -119,38 +119,38 @@ class _Reading:
         for statement in statements:
             for kind, name in statement.names:
                 self._ensure_readable(Address(kind, name.text), name.at)
-            wanted = wanted_by(self.named, statement, self.text, live, self.directory)
-            if isinstance(wanted, Diagnostic):
-                self.notices.append(wanted)
+            change = requested_change(self.resources, statement, self.text, live, self.directory)
+            if isinstance(change, Diagnostic):
+                self.notices.append(change)
                 continue
-            self.wanted.append(wanted)
-            self._check_references(wanted)
-            self._edit_files(wanted)
-            self.named = carried_out(self.named, wanted, moves=False)
-            if wanted.address in self.committed:
-                self.committed = carried_out(self.committed, wanted, moves=True)
+            self.changes.append(change)
+            self._check_references(change)
+            self._edit_files(change)
+            self.resources = apply_change(self.resources, change, moves=False)
+            if change.address in self.committed:
+                self.committed = apply_change(self.committed, change, moves=True)
             else:
-                self.notices.append(_uncommitted(wanted.address))
+                self.notices.append(_uncommitted_notice(change.address))
         files = self._checked_files()
         return Transaction(
-            wanted=tuple(self.wanted),
+            changes=tuple(self.changes),
             edits=self.edits.made,
             committed=self._checked_committed(),
             files=files,
-            live=live_of(self.wanted),
+            live=strongest_live(self.changes),
             notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
         )
 
-    def _check_references(self, wanted: Requested) -> None:
-        kind = resource_kind(wanted.address.kind, self.named[wanted.address].type)
+    def _check_references(self, change: RequestedChange) -> None:
+        kind = resource_kind(change.address.kind, self.resources[change.address].type)
         roles = {(reference.property,): reference for reference in kind.references}
-        for edit, at in zip(wanted.edits, wanted.locations, strict=True):
+        for edit, at in zip(change.edits, change.locations, strict=True):
             if edit.path in roles and isinstance(edit.value, str):
-                self._ensure_readable(roles[edit.path].address(edit.value, self.named), at)
+                self._ensure_readable(roles[edit.path].address(edit.value, self.resources), at)
 
     def _ensure_readable(self, address: Address, at: At) -> None:
         """Raise MzplanError MZ146 if unreadable files may declare the resource."""
-        if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
+        if address in self.resources or (self.files.is_whole and address not in self.files.mistaken):
             return
         mistakes = self.files.mistakes
         first = next((mistake for mistake in mistakes if mistake.address == address), mistakes[0])
@@ -167,14 +167,14 @@ class _Reading:
             )
         )
 
-    def _edit_files(self, wanted: Requested) -> None:
-        address = wanted.address
-        kept = [edit for edit in wanted.edits if not same_value(self.named[address], edit)]
+    def _edit_files(self, change: RequestedChange) -> None:
+        address = change.address
+        edits = [edit for edit in change.edits if not same_value(self.resources[address], edit)]
         try:
-            if kept:
-                self.edits.edit(address, kept, self.named[address].body)
-            if wanted.after != address:
-                self._rename(address, wanted.after)
+            if edits:
+                self.edits.edit(address, edits, self.resources[address].body)
+            if change.new_address != address:
+                self._rename(address, change.new_address)
         except MzplanError:
             if self.files.mistakes:  # perhaps the file that declares it can't be parsed
                 raise MzplanError(self.files.mistakes) from None
@@ -184,7 +184,7 @@ class _Reading:
         if old in self.committed:
             self.edits.edit(old, [moved_from(old)])
         self.edits.rename(old, new.name)
-        for user, resource in self.named.items():
+        for user, resource in self.resources.items():
             names = {role: new.name for role, target in resource.references.items() if target == old}
             if names and resource.through:
                 raise _named_by_view(user, resource.through, old)
@@ -210,13 +210,13 @@ class _Reading:
             try:
                 after = self._files(self.edits.contents)
             except MzplanError as problem:
-                raise MzplanError(self._moved(problem.diagnostics)) from None
-        before = {_same(diagnostic) for diagnostic in self.files.mistakes}
-        if new := [d for d in after.mistakes if _same(d) not in before]:
-            raise MzplanError(self._moved(new))
+                raise MzplanError(self._relocated(problem.diagnostics)) from None
+        before = {_identity(diagnostic) for diagnostic in self.files.mistakes}
+        if new := [d for d in after.mistakes if _identity(d) not in before]:
+            raise MzplanError(self._relocated(new))
         self._check_removed(after)
         if after.mistakes:
-            self.notices.append(_mistaken(after.mistakes))
+            self.notices.append(_mistakes_notice(after.mistakes))
         return after
 
     def _check_removed(self, after: FilesRead) -> None:
@@ -224,50 +224,50 @@ class _Reading:
 
         The next apply would bring it back."""
         problems = []
-        for wanted in self.wanted:
-            now = after.resources.get(wanted.after)
-            if now is None:
+        for change in self.changes:
+            resource = after.resources.get(change.new_address)
+            if resource is None:
                 continue
-            for edit, at in zip(wanted.edits, wanted.locations, strict=True):
-                value = _value_at(now.body, edit.path) if edit.remove else None
-                if value is not None and edit.path not in now.assumed:
-                    problems.append(pointed(of_defaults(wanted.after, edit.path), wanted, at))
+            for edit, at in zip(change.edits, change.locations, strict=True):
+                value = _value_at(resource.body, edit.path) if edit.remove else None
+                if value is not None and edit.path not in resource.assumed:
+                    problems.append(at_location(default_error(change.new_address, edit.path), change, at))
         if problems:
             raise MzplanError(problems)
 
-    def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    def _relocated(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         edits = {edit.path: edit for edit in self.edits.made}
 
-        def moved(diagnostic: Diagnostic) -> Diagnostic:
+        def relocated(diagnostic: Diagnostic) -> Diagnostic:
             edit = edits.get(diagnostic.range.path) if diagnostic.range is not None else None
             if edit is None:
                 return diagnostic
-            for wanted in self.wanted:
-                spans = places_of(edit, wanted.after, [e.path for e in wanted.edits])
-                if located := in_statement(diagnostic, wanted, edit, spans):
+            for change in self.changes:
+                spans = places_of(edit, change.new_address, [e.path for e in change.edits])
+                if located := locate_in_statement(diagnostic, change, edit, spans):
                     return located
             return diagnostic
 
-        return [moved(diagnostic) for diagnostic in found]
+        return [relocated(diagnostic) for diagnostic in diagnostics]
 
     def _checked_committed(self) -> Configuration:
         """Return the committed resources with the edits, and uncommitted resources that these name.
 
         Resources within reach of the edits are checked like a new configuration."""
         resources = {**self.committed}
-        touched = [w.after for w in self.wanted if w.after in resources]
-        for address in touched:
+        changed = [w.new_address for w in self.changes if w.new_address in resources]
+        for address in changed:
             self._add_needed(resources, address)
-        if touched:
+        if changed:
             graph = DependencyGraph.of(resources)
-            reached = {*touched, *graph.reach(touched)}
+            affected = {*changed, *graph.reach(changed)}
             bodies = {
-                a: resources[a].body for a in sorted(reached | graph.requirements(reached), key=natural)
+                a: resources[a].body for a in sorted(affected | graph.requirements(affected), key=natural)
             }
             checked, mistakes = check_bodies(bodies, self.state.instances)
             if mistakes:
                 raise MzplanError([self._at_edit(*mistake) for mistake in mistakes])
-            resources |= {a: r for a, r in checked.items() if a in touched or a not in self.committed}
+            resources |= {a: r for a, r in checked.items() if a in changed or a not in self.committed}
         return Configuration(
             project=self.project.settings.project,
             warehouse=self.state.warehouse,
@@ -278,20 +278,20 @@ class _Reading:
 
     def _add_needed(self, resources: dict[Address, Resource], address: Address) -> None:
         for target in resources[address].references.values():
-            if target not in resources and target in self.named:
-                resources[target] = self.named[target]
+            if target not in resources and target in self.resources:
+                resources[target] = self.resources[target]
                 self._add_needed(resources, target)
 
     def _at_edit(self, diagnostic: Diagnostic, path: tuple[str | int, ...]) -> Diagnostic:
-        wanted = next((w for w in self.wanted if w.after == diagnostic.address), None)
-        if wanted is None:
+        change = next((w for w in self.changes if w.new_address == diagnostic.address), None)
+        if change is None:
             return diagnostic
-        pairs = zip(wanted.edits, wanted.locations, strict=True)
+        pairs = zip(change.edits, change.locations, strict=True)
         location = next((at for e, at in pairs if not e.remove and path[: len(e.path)] == e.path), None)
-        return pointed(diagnostic, wanted, location)
+        return at_location(diagnostic, change, location)
 
 
-def _same(diagnostic: Diagnostic) -> tuple[Any, ...]:
+def _identity(diagnostic: Diagnostic) -> tuple[Any, ...]:
     return (diagnostic.code, diagnostic.summary, diagnostic.detail, diagnostic.address)
 
 
@@ -306,7 +306,7 @@ def _named_by_view(user: Address, through: Sequence[str], read: Address) -> Mzpl
     )
 
 
-def _uncommitted(address: Address) -> Diagnostic:
+def _uncommitted_notice(address: Address) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ145",
@@ -325,12 +325,13 @@ def _value_at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
     return value
 
 
-def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:
-    first = found[0]
+def _mistakes_notice(mistakes: Sequence[Diagnostic]) -> Diagnostic:
+    first = mistakes[0]
     return Diagnostic(
         severity="notice",
         code="MZ146",
-        summary=f"The files have {count(len(found), 'mistake')}, and the statement is applied without them",
+        summary=f"The files have {count(len(mistakes), 'mistake')}, and the statement is applied without "
+        "them",
         detail=f"The statement doesn't need them. The first mistake: {first.summary} ({first.range}).",
         hint="`mzplan validate` shows them all; `mzplan apply` waits until they are corrected.",
     )

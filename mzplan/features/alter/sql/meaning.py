@@ -35,8 +35,8 @@ def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind
     if mistakes:
         return Meaning(diagnostics=tuple(mistakes))
     edits = tuple(reader.edit(action) for action in statement.actions)
-    if reader.found:
-        return Meaning(diagnostics=tuple(reader.found))
+    if reader.mistakes:
+        return Meaning(diagnostics=tuple(reader.mistakes))
     locations = tuple((action.value or action.option).at for action in statement.actions)
     return Meaning(edits=edits, locations=locations)
 
@@ -72,9 +72,9 @@ class _ClauseReader:
             action.value.at
             for action in statement.actions
             if _is_word(action.value)
-            and not ((option := self.option(action)) and (_named(option) or _choices(option)))
+            and not ((option := self.option(action)) and (_is_name(option) or _choices(option)))
         )
-        self.found: list[Diagnostic] = []
+        self.mistakes: list[Diagnostic] = []
 
     def point(self, at: At, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
         return point(
@@ -103,10 +103,10 @@ class _ClauseReader:
         for action in self.statement.actions:
             if self.option(action) is not None:
                 continue
-            whole = f"{action.option.text} {action.value.value}".upper() if _is_word(action.value) else ""
+            text = f"{action.option.text} {action.value.value}".upper() if _is_word(action.value) else ""
             start = next((n for n in sorted(names, key=len, reverse=True) if _begins(action.option, n)), "")
-            if whole in self.options.single:
-                summary, detail, hint = f"{whole} needs a value", "", f"write SET {whole} = …"
+            if text in self.options.single:
+                summary, detail, hint = f"{text} needs a value", "", f"write SET {text} = …"
             elif start and action.value is not None:
                 # The words after it aren't part of the option, and may be a secret.
                 summary, detail, hint = "A text without quotes", "", f"write SET {start} = 'text'."
@@ -122,7 +122,7 @@ class _ClauseReader:
         """Yield MZ072 for identifiers where an option doesn't take a name."""
         for action in self.statement.actions:
             value, option = action.value, self.option(action)
-            if value is None or not value.word or option is None or _named(option) or _choices(option):
+            if value is None or not value.word or option is None or _is_name(option) or _choices(option):
                 continue
             at, quoted = value.at, 'As in SQL, "…" is a name.' if value.quoted else ""
             summary = "A text in double quotes" if value.quoted else "A text without quotes"
@@ -156,15 +156,15 @@ class _ClauseReader:
             return PropertyEdit(path=option.path, remove=True)
         return PropertyEdit(path=option.path, value=self._value(option, action.value))
 
-    def _value(self, option: SqlOption, given: Value) -> Any:
+    def _value(self, option: SqlOption, literal: Value) -> Any:
         """Return the value in the property's form. The connection's check finds values that don't fit."""
-        value = given.value
-        if given.word:
-            return _as_named(option, given)
-        if given.secret and not is_reference(value):
-            self.found.append(
+        value = literal.value
+        if literal.word:
+            return _name_or_choice(option, literal)
+        if literal.secret and not is_reference(value):
+            self.mistakes.append(
                 self.point(
-                    given.at,
+                    literal.at,
                     "MZ016",
                     f"Secret written out for {option.name}",
                     "SECRET takes a reference: files are shared and kept in history, and so are commands.",
@@ -175,8 +175,8 @@ class _ClauseReader:
         if types == "array":
             if option.one and isinstance(value, list):
                 hint = f"name several with {option.schema['x-sql']}."
-                self.found.append(
-                    self.point(given.at, "MZ073", f"{option.name} takes one value", "This is a list.", hint)
+                self.mistakes.append(
+                    self.point(literal.at, "MZ073", f"{option.name} takes one value", "This is a list.", hint)
                 )
             return value if isinstance(value, list) else [value]
         if isinstance(value, str):
@@ -195,7 +195,7 @@ def _begins(option: Option, name: str) -> bool:
     return option.key is None and option.text.startswith(f"{name} ")
 
 
-def _named(option: SqlOption) -> bool:
+def _is_name(option: SqlOption) -> bool:
     """Whether the option's value is the name of a resource."""
     return "x-reference" in option.schema
 
@@ -204,12 +204,12 @@ def _choices(option: SqlOption) -> list[Any]:
     return cast("list[Any]", option.schema.get("enum", []))
 
 
-def _as_named(option: SqlOption, given: Value) -> Any:
+def _name_or_choice(option: SqlOption, literal: Value) -> Any:
     """Return the value as SQL reads it.
 
     A name without quotes is in lower case. For an option with a fixed choice, returns the word that differs
     only in case."""
-    if given.quoted or not isinstance(given.value, str):
-        return given.value
-    alike = (choice for choice in _choices(option) if str(choice).lower() == given.value.lower())
-    return given.value.lower() if _named(option) else next(alike, given.value)
+    if literal.quoted or not isinstance(literal.value, str):
+        return literal.value
+    matching = (choice for choice in _choices(option) if str(choice).lower() == literal.value.lower())
+    return literal.value.lower() if _is_name(option) else next(matching, literal.value)

@@ -20,7 +20,7 @@ from mzplan.features.alter.sql.statements import (
     Statement,
     ValidateConnection,
     Value,
-    masked_broken,
+    masked_unparsable,
     point,
 )
 from mzplan.model.address import Kind
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_LENGTH = 64 * 1024
 _MAX_DIGITS = 18  # of a number that fits 64 bits
 # The grammar's terminals, for people; keywords stand for themselves.
-_WORDS = {
+_TERMINALS = {
     "WORD": "a name",
     "QUOTED": "",
     "TEXT": "a 'text'",
@@ -64,12 +64,14 @@ def parse_statements(text: str) -> tuple[Statement, ...]:
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as problem:
-        raise _explained(text, problem) from None
+        raise _explain(text, problem) from None
     reader = _StatementReader(text)
     statements = tuple(reader.statement(cast("Tree[Token]", child)) for child in tree.children)
     if not statements:
         at = len(text.rstrip())
-        raise _error(text, At(at, at + 1), "The statement ends too early", "There is none.", _form(text))
+        raise _error(
+            text, At(at, at + 1), "The statement ends too early", "There is none.", _syntax_hint(text)
+        )
     checks = [statement for statement in statements if isinstance(statement, ValidateConnection)]
     if checks and len(statements) > 1:
         detail = "Several statements are one transaction, and VALIDATE changes nothing."
@@ -107,7 +109,7 @@ class _StatementReader:
                     actions=tuple(a for t in _trees(tree, "set", "drop", "reset") for a in self._actions(t)),
                     validate=_validate(tree),
                 )
-                return _repointing(alter) or alter
+                return _set_connection(alter) or alter
             case "rotate":
                 return RotateKeys(name=names[0], if_exists=if_exists)
             case "rename":
@@ -151,7 +153,7 @@ class _StatementReader:
             end = _at(_tokens(words)[0]).end
             at = At(end, end + 1)
             raise _error(
-                self.text, at, "The statement ends too early", "A value is missing.", _form(self.text)
+                self.text, at, "The statement ends too early", "A value is missing.", _syntax_hint(self.text)
             )
         last = keys[0] if keys else cast("Token", words.children.pop())
         return Action(verb="SET", option=self._words(words), value=_identifier(last))
@@ -184,7 +186,7 @@ class _StatementReader:
         return float(token) if "." in token else int(token)
 
 
-def _repointing(alter: Alter) -> SetConnection | None:
+def _set_connection(alter: Alter) -> SetConnection | None:
     """Return the statement that only changes a source's or sink's connection; None for any other."""
     value = alter.actions[0].value
     option = alter.actions[0].option
@@ -225,7 +227,7 @@ def _at(token: Token) -> At:
     return At(start, start + len(token))
 
 
-def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
+def _explain(text: str, problem: UnexpectedInput) -> MzplanError:
     """Return MZ072 with the mistake at the location where the parser stopped."""
     # `accepts` has the terminals that can follow here; the other sets also have terminals for other contexts.
     sets = (getattr(problem, name, None) for name in ("accepts", "expected", "allowed"))
@@ -233,9 +235,13 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
     token = getattr(problem, "token", None)
     end = len(text.rstrip())
     if token is not None and token.type == "$END":
-        return _error(text, At(end, end + 1), "The statement ends too early", _wanted(expected), _form(text))
+        return _error(
+            text, At(end, end + 1), "The statement ends too early", _expected(expected), _syntax_hint(text)
+        )
     if token is not None and token.type == "SEMICOLON":
-        return _error(text, _at(token), "The statement ends too early", _wanted(expected), _form(text))
+        return _error(
+            text, _at(token), "The statement ends too early", _expected(expected), _syntax_hint(text)
+        )
     start = problem.pos_in_stream or 0
     unexpected = str(token) if token is not None else text[start : start + 1]
     at = At(start, start + max(1, len(unexpected)))
@@ -258,21 +264,21 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
         at = At(begin, start + len(re.split(r"[\s,()'\";]", text[start:], maxsplit=1)[0]))
         hint = "write texts in single quotes: 'text'."
         return _error(text, at, "A text without quotes", "", hint)
-    hint = did_you_mean(unexpected, sorted(expected - _WORDS.keys())) or _form(text)
-    shown = masked_broken(text)[start : start + len(unexpected)]
+    hint = did_you_mean(unexpected, sorted(expected - _TERMINALS.keys())) or _syntax_hint(text)
+    shown = masked_unparsable(text)[start : start + len(unexpected)]
     shown = shown if shown == unexpected == safe(unexpected) and unexpected[0] not in "'\"" else ""
-    return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _wanted(expected), hint)
+    return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _expected(expected), hint)
 
 
-def _wanted(expected: Iterable[str]) -> str:
-    words = [_WORDS.get(name, name) for name in sorted(expected, key=lambda n: (n in _WORDS, n))]
+def _expected(expected: Iterable[str]) -> str:
+    words = [_TERMINALS.get(name, name) for name in sorted(expected, key=lambda n: (n in _TERMINALS, n))]
     words = [word for word in words if word]
     if not words:
         return ""
     return f"Expected {', '.join(words[:-1])} or {words[-1]}." if len(words) > 1 else f"Expected {words[0]}."
 
 
-def _form(text: str) -> str:
+def _syntax_hint(text: str) -> str:
     """Return the syntax of the kind of statement that was probably meant."""
     words = text.upper().split()[:2]
     match words:

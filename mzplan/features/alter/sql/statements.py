@@ -132,7 +132,7 @@ PATH = "<statement>"
 # A comment, or a text in single or double quotes, closed or not.
 _TEXT = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)""", re.S)
 # The text after an option with a secret's name, or after SECRET, up to the next action.
-_BEHIND = re.compile(r"(?i)\b(?:PASSWORD|SECRET|TOKEN|KEY)\b[^,;]*")
+_AFTER_SECRET = re.compile(r"(?i)\b(?:PASSWORD|SECRET|TOKEN|KEY)\b[^,;]*")
 _UNSURE = re.compile(r"(?i)['\"]|--|/\*|\bSECRET\b")
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
 _WORD = re.compile(r"[^\s,()=\[\];'\"]+")
@@ -179,10 +179,10 @@ def excerpt_of(
     start = min(at.start, len(text))
     line, column = _line_and_column(text, start)
     end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
-    whole = masked_broken(text) if shown is None else masked(text, shown)
+    result = masked_unparsable(text) if shown is None else masked(text, shown)
     for part in hidden:
-        whole = whole[: part.start] + re.sub(r"\S", "*", whole[part.start : part.end]) + whole[part.end :]
-    lines = whole.split("\n")
+        result = result[: part.start] + re.sub(r"\S", "*", result[part.start : part.end]) + result[part.end :]
+    lines = result.split("\n")
     return lines[line], SourceRange(
         path=PATH, line=line + 1, column=column + 1, end_line=end_line + 1, end_column=end_column + 1
     )
@@ -202,30 +202,30 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
     return _without_words(_TEXT.sub(star, text))
 
 
-def masked_broken(text: str) -> str:
+def masked_unparsable(text: str) -> str:
     """Return an unparsable statement with its values masked. Keeps its length.
 
     Its quotes may enclose any part. So from the first quote, comment or SECRET on, only keywords, words
     of options and references are shown."""
     match = _UNSURE.search(text)
     first = match.start() if match is not None else len(text)
-    return _without_words(text[:first]) + _WORD.sub(_unknown, text[first:])
+    return _without_words(text[:first]) + _WORD.sub(_mask_unknown, text[first:])
 
 
 def _without_words(shown: str) -> str:
     """Mask unquoted words in places where a secret may be."""
 
     def star(match: re.Match[str]) -> str:
-        behind = match.group()
+        secret_text = match.group()
         return "".join(
-            part if index % 2 else _WORD.sub(_unknown, part)
-            for index, part in enumerate(_QUOTED.split(behind))
+            part if index % 2 else _WORD.sub(_mask_unknown, part)
+            for index, part in enumerate(_QUOTED.split(secret_text))
         )
 
-    return _BEHIND.sub(star, shown)
+    return _AFTER_SECRET.sub(star, shown)
 
 
-def _unknown(match: re.Match[str]) -> str:
+def _mask_unknown(match: re.Match[str]) -> str:
     word = match.group()
     return word if word.upper() in _known_words() or is_reference(word) else "*" * len(word)
 

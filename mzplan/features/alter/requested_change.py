@@ -20,7 +20,7 @@ Resources = Mapping[Address, Resource]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requested:
+class RequestedChange:
     """A statement's change of one resource: edits with their locations in the text, or a new name.
 
     - `live`: how to validate, as in `apply`; from the statement's WITH, or the connection type's default.
@@ -32,34 +32,34 @@ class Requested:
     edits: tuple[PropertyEdit, ...] = ()
     locations: tuple[At, ...] = ()
     name: Name
-    renamed: str | None = None
-    shown: tuple[At, ...] = ()
+    new_name: str | None = None
+    clear_locations: tuple[At, ...] = ()
     live: bool | None = None
     rotates: bool = False
 
     @property
-    def after(self) -> Address:
+    def new_address(self) -> Address:
         """The resource's address after the change."""
-        return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
+        return self.address if self.new_name is None else Address(self.address.kind, self.new_name)
 
 
-def live_of(wanted: Iterable[Requested]) -> bool | None:
+def strongest_live(changes: Iterable[RequestedChange]) -> bool | None:
     """Return the strongest `live` of several statements."""
-    asked = [requested.live for requested in wanted]
-    if True in asked:
+    values = [requested.live for requested in changes]
+    if True in values:
         return True
-    return None if None in asked or not asked else False
+    return None if None in values or not values else False
 
 
-def carried_out(resources: Resources, wanted: Requested, *, moves: bool) -> dict[Address, Resource]:
+def apply_change(resources: Resources, change: RequestedChange, *, moves: bool) -> dict[Address, Resource]:
     """Return the resources after a statement. `moves`: record the old name of a renamed resource."""
     result = dict(resources)
-    resource = result[wanted.address]
-    if wanted.edits:
-        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits), result)
-    if wanted.after == wanted.address:
+    resource = result[change.address]
+    if change.edits:
+        result[change.address] = _with_body(resource, edited(resource.body, change.edits), result)
+    if change.new_address == change.address:
         return result
-    old, new = wanted.address, wanted.after
+    old, new = change.address, change.new_address
     resource = result.pop(old)
     body = edited(resource.body, [moved_from(old)]) if moves else resource.body
     result[new] = _with_body(replace(resource, address=new), body, result)
@@ -88,13 +88,13 @@ def same_value(resource: Resource, edit: PropertyEdit) -> bool:
     if edit.path in resource.assumed:
         return False
     kind = resource_kind(resource.address.kind, resource.type)
-    now, then = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
-    return now == then and not edit.remove
+    body_before, body_after = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
+    return body_before == body_after and not edit.remove
 
 
-def in_statement(
+def locate_in_statement(
     diagnostic: Diagnostic,
-    wanted: Requested,
+    change: RequestedChange,
     edit: FileEdit,
     spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
 ) -> Diagnostic | None:
@@ -102,35 +102,39 @@ def in_statement(
 
     Returns None if it isn't about this statement's edits. `spans`: where each property begins and ends in the
     edited file."""
-    where = diagnostic.range
-    if diagnostic.address not in (wanted.after, None) or where is None or where.path != edit.path:
+    edited_range = diagnostic.range
+    if (
+        diagnostic.address not in (change.new_address, None)
+        or edited_range is None
+        or edited_range.path != edit.path
+    ):
         return None
-    at = (where.line, where.column)
-    pairs = zip(wanted.edits, wanted.locations, strict=True)
+    at = (edited_range.line, edited_range.column)
+    pairs = zip(change.edits, change.locations, strict=True)
     location = next((p for e, p in pairs if e.path in spans and _within(at, spans[e.path])), None)
     if location is None and diagnostic.address is None:
         return None
-    return pointed(diagnostic, wanted, location)
+    return at_location(diagnostic, change, location)
 
 
-def pointed(diagnostic: Diagnostic, wanted: Requested, location: At | None) -> Diagnostic:
+def at_location(diagnostic: Diagnostic, change: RequestedChange, location: At | None) -> Diagnostic:
     """Return the diagnostic at a location in the statement.
 
     None is for a missing property, which has no location: it is reported where it was removed or is
     needed."""
     if location is None:
-        pairs = zip(wanted.edits, wanted.locations, strict=True)
-        location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
-    marked = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
+        pairs = zip(change.edits, change.locations, strict=True)
+        location = next((p for e, p in pairs if e.remove), (*change.locations, change.name.at)[0])
+    located = point(change.text, location, diagnostic.code, diagnostic.summary, shown=change.clear_locations)
     hint = "set it in the same statement." if diagnostic.kind == "missing-property" else diagnostic.hint
-    return replace(diagnostic, range=marked.range, excerpt=marked.excerpt, hint=hint)
+    return replace(diagnostic, range=located.range, excerpt=located.excerpt, hint=hint)
 
 
 def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
     return span[0] <= at < span[1]
 
 
-def of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
+def default_error(address: Address, path: Sequence[str]) -> Diagnostic:
     name = ".".join(path)
     return Diagnostic(
         code="MZ075",
