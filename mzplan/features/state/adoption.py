@@ -26,7 +26,7 @@ from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.storage import remove_storage
 
-_LOOK_S = 300.0  # limit while the state is locked, because some object stores never answer
+_INSPECTION_S = 300.0  # limit while the state is locked, because some object stores never answer
 _REMOVAL_S = 60.0
 
 
@@ -44,30 +44,31 @@ def adopt_foreign(
     id_ = new_id()
     adoptable: list[ForeignQuery] = []
 
-    def planned(state: State) -> Plan:
+    def plan_adoption(state: State) -> Plan:
         configuration = validate(work.project, work.reporter)
         plan = plan_adopt(configuration, state, address, id_, 1)
         _ensure_here(work.project, address, plan)
         with work.reporter.working("looking at the checkpoint and the table"):
-            adoptable.append(_look(work.project, configuration, address, checkpoint, table))
-        left = adoptable[0]
-        reason = f"adopts {left.checkpoint} and {left.table}, after micro-batch {left.done}"
+            adoptable.append(_inspect(work.project, configuration, address, checkpoint, table))
+        query = adoptable[0]
+        reason = f"adopts {query.checkpoint} and {query.table}, after micro-batch {query.done}"
         changes = [replace(c, reason=reason) if c.address == address else c for c in plan.changes]
         return replace(plan, changes=tuple(changes))
 
-    def approved(plan: Plan) -> None:
+    def copy_and_approve(plan: Plan) -> None:
         approve(plan)
         warehouse = absolute(work.directory, plan.warehouse)
         with work.reporter.working("copying the checkpoint and the table"):
             try:
                 foreign_query.copy(adoptable[0], warehouse, id_)
-                with_time_limit(lambda: foreign_query.ensure_unchanged(adoptable[0]), _LOOK_S)
+                with_time_limit(lambda: foreign_query.ensure_unchanged(adoptable[0]), _INSPECTION_S)
             except (NotAdoptableError, OSError) as problem:
                 raise _refused(address, problem) from None
 
     try:
         return carry_out(
-            work, CommitRequest(command="import", planned=planned, approve=approved, options=options)
+            work,
+            CommitRequest(command="import", planned=plan_adoption, approve=copy_and_approve, options=options),
         )
     except BaseException:
         if adoptable:
@@ -75,12 +76,12 @@ def adopt_foreign(
         raise
 
 
-def _look(
+def _inspect(
     project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
 ) -> ForeignQuery:
     declared = configuration.resources[address]
-    adopts = adoption.find_adoption(declared.type) if address.reads_upstream else None
-    if adopts is None:
+    adopter = adoption.find_adoption(declared.type) if address.reads_upstream else None
+    if adopter is None:
         raise _refused(
             address,
             NotAdoptableError(
@@ -90,17 +91,17 @@ def _look(
         )
     body = resource_kind("source", declared.type).with_defaults(declared.body)
     connection = configuration.resources[declared.references["connection"]]
-    folder = adopts.folder(project.settings.directory, connection.body, body)
+    folder = adopter.folder(project.settings.directory, connection.body, body)
     try:
         places = foreign_query.place(checkpoint), foreign_query.place(table)
         columns = columns_of(declared.type, body)
 
-        def look() -> ForeignQuery:
-            left = foreign_query.inspect(*places)
-            adoption.ensure_adoptable(left, declared.type, body, folder, columns)
-            return left
+        def inspect() -> ForeignQuery:
+            query = foreign_query.inspect(*places)
+            adoption.ensure_adoptable(query, declared.type, body, folder, columns)
+            return query
 
-        return with_time_limit(look, _LOOK_S)
+        return with_time_limit(inspect, _INSPECTION_S)
     except (NotAdoptableError, OSError) as problem:
         raise _refused(address, problem) from None
 

@@ -39,7 +39,7 @@ def command_state() -> None:
     """Inspect and edit the state."""
 
 
-def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
+def _subcommand(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
     """Add a command to the group `state`."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
@@ -50,7 +50,7 @@ def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]],
     return decorate
 
 
-@_sub("list")
+@_subcommand("list")
 def state_list(invocation: Invocation) -> None:
     """List what is committed, an address a line."""
     state = invocation.project().store.read_state()
@@ -76,7 +76,7 @@ def state_list(invocation: Invocation) -> None:
         invocation.note(f"Forgotten, and kept: {address} ({id_}, generation {generation})")
 
 
-@_sub("show")
+@_subcommand("show")
 @click.argument("address", type=ADDRESS)
 def state_show(invocation: Invocation, address: Address) -> None:
     """Show a committed resource as JSON."""
@@ -86,7 +86,7 @@ def state_show(invocation: Invocation, address: Address) -> None:
     invocation.document(resource_to_json(committed_resource(state, address)))
 
 
-@_sub("mv", changing=True)
+@_subcommand("mv", changing=True)
 @click.argument("former", type=ADDRESS)
 @click.argument("new", type=ADDRESS)
 @message_option
@@ -98,19 +98,19 @@ def state_mv(invocation: Invocation, former: Address, new: Address, message: str
     _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
 
 
-@_sub("rm", changing=True)
+@_subcommand("rm", changing=True)
 @click.argument("addresses", nargs=-1, required=True, type=ADDRESS)
 @message_option
 def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: str | None) -> None:
     """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
     from mzplan.features.state.state_edits import forget
 
-    given = list(dict.fromkeys(addresses))
-    plan = forget(invocation.work(), given, message)
-    _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
+    requested = list(dict.fromkeys(addresses))
+    plan = forget(invocation.work(), requested, message)
+    _show_commit(invocation, plan, f"Forgot {', '.join(map(str, requested))}. What is stored stays.")
 
 
-@_sub("rollback", changing=True)
+@_subcommand("rollback", changing=True)
 @click.argument("serial", required=False, type=click.IntRange(min=0))
 @click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 @live_option
@@ -129,14 +129,14 @@ def state_rollback(
     from mzplan.features.state.state_edits import roll_back
     from mzplan.operations.apply import ApplyOptions
 
-    asks = approval(invocation, auto_approve, "state rollback")
+    ask = approval(invocation, auto_approve, "state rollback")
 
     def approve(plan: Plan, undone: list[HistoryEntry]) -> None:
         if not invocation.json:
             from mzplan.render.history import render_undone
 
             invocation.out(render_undone(undone))
-        asks(plan)
+        ask(plan)
 
     options = ApplyOptions(allow_replace=True, live=live, message=message, wait=wait)
     applied = roll_back(invocation.work(), serial, approve, options)
@@ -158,33 +158,33 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:
         invocation.out(f"Committed serial {serial}: {count(len(plan.changes), 'resource')}. {text}")
 
 
-@_sub("pull")
+@_subcommand("pull")
 @click.option(
     "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to this file (default: -, stdout)."
 )
 @click.option("--serial", type=click.IntRange(min=1), help="The serial to print: current or historical.")
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> None:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
-    from mzplan.features.state.migration import beside, pull
+    from mzplan.features.state.migration import pull, records_path
 
-    data, carried, led = pull(invocation.project(), serial)
+    data, records, live_instances = pull(invocation.project(), serial)
     if out in (None, "-"):
         invocation.output.raw(data.decode())
         return
     write_bytes(out, data)
-    if carried is None:
-        beside(out).unlink(missing_ok=True)  # left by an earlier pull
+    if records is None:
+        records_path(out).unlink(missing_ok=True)  # left by an earlier pull
     elif Path(out).is_file():  # don't put a file beside a pipe or a device
-        write_bytes(str(beside(out)), carried)
+        write_bytes(str(records_path(out)), records)
         invocation.note(
-            f"Wrote {beside(out)} too: what runners have noted down. `state push` takes it along."
+            f"Wrote {records_path(out)} too: what runners have noted down. `state push` takes it along."
         )
-    for name in led:
+    for name in live_instances:
         invocation.note(f"A runner of instance {name} follows this state: stop it before you push elsewhere.")
     invocation.result({"written": out}, f"Wrote {out}.")
 
 
-@_sub("push", changing=True)
+@_subcommand("push", changing=True)
 @click.argument("file", type=click.Path())
 @click.option("--force", is_flag=True, help="Overwrite another lineage, later commits, or a damaged state.")
 @live_option
@@ -197,13 +197,13 @@ def state_push(
     The queries that it starts or changes are validated first. In an empty store, only a runner that is alive
     validates them.
     """
-    from mzplan.features.state.migration import beside, push
+    from mzplan.features.state.migration import push, records_path
 
     data, name = _read(file)
-    rest = beside(file)
-    carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
+    records_file = records_path(file)
+    records = _read(str(records_file))[0] if file != "-" and records_file.exists() else None
     serial, written = push(
-        invocation.work(), data, name, force=force, live=live, carried=carried, message=message
+        invocation.work(), data, name, force=force, live=live, records_data=records, message=message
     )
     invocation.result(
         {"serial": serial, "written": written},
@@ -222,7 +222,7 @@ def _read(file: str) -> tuple[bytes, str]:
         ) from None
 
 
-@_sub("lock", changing=True)
+@_subcommand("lock", changing=True)
 @click.option("--reason", default="", help="The reason to show to people who are locked out.")
 def state_lock(invocation: Invocation, reason: str) -> None:
     """Keep everybody from changing the state until `state unlock`."""
@@ -232,23 +232,23 @@ def state_lock(invocation: Invocation, reason: str) -> None:
     invocation.result({"lock": encode(info)}, f"Locked. To release it: mzplan state unlock {info.id}")
 
 
-@_sub("unlock", changing=True)
+@_subcommand("unlock", changing=True)
 @click.argument("lock_id", metavar="ID")
 def state_unlock(invocation: Invocation, lock_id: str) -> None:
     """Release a lock: one of `state lock`, or one that a killed command has left."""
     store = invocation.project().store
-    held = store.release(lock_id)
-    if held is None:
+    lock = store.release(lock_id)
+    if lock is None:
         current = store.holder()
         detail = f"The lock that is held has id {current.id}." if current else "No lock is held."
         raise usage_error(f"There is no lock {safe(lock_id)!r}", detail)
     invocation.result(
-        {"released": encode(held), "by": getpass.getuser()},
-        f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).",
+        {"released": encode(lock), "by": getpass.getuser()},
+        f"Released the lock of {safe(lock.user)} on {safe(lock.host)} ({safe(lock.command)}).",
     )
 
 
-@_sub("gc")
+@_subcommand("gc")
 @click.option(
     "--apply", "apply", is_flag=True, help="Remove storage that nothing has written to for `retain_dropped`."
 )

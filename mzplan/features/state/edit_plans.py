@@ -28,20 +28,20 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
         raise _usage(f"{old} can't become {new}", "A resource keeps its kind.")
     if new in state.resources:
         raise _usage(f"There is a {new} already", "Nothing was changed.")
-    now, originals = rename_records(state.resources, {old: new})
+    resources, originals = rename_records(state.resources, {old: new})
     changes = []
-    for address in DependencyGraph.of(now).order(originals):
-        before, after = originals[address], now[address]
-        is_it = address == new
-        query = is_it and bool(after.digest)
+    for address in DependencyGraph.of(resources).order(originals):
+        before, after = originals[address], resources[address]
+        is_renamed = address == new
+        restarts = is_renamed and bool(after.digest)
         changes.append(
             Change(
                 address=address,
-                action="move" if is_it else "update",
-                effect="restart" if query else "in-place",
+                action="move" if is_renamed else "update",
+                effect="restart" if restarts else "in-place",
                 fields=tuple(moved_references(before, after)),
-                reason=f"renamed from {old}" if is_it else f"{old} is renamed",
-                triggered_by=() if is_it else (new,),
+                reason=f"renamed from {old}" if is_renamed else f"{old} is renamed",
+                triggered_by=() if is_renamed else (new,),
                 before=before,
                 after=after,
                 cause="hand",
@@ -56,10 +56,10 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
     Their queries stop; their storage stays and can be adopted again."""
     for address in addresses:
         committed_record(state, address)
-    doomed = set(addresses)
+    forgotten = set(addresses)
     graph = DependencyGraph.of(state.resources)
     for address in addresses:
-        users = [user for user in graph.dependents(address) if user not in doomed]
+        users = [user for user in graph.dependents(address) if user not in forgotten]
         if users:
             raise refusal(
                 "MZ042",
@@ -76,12 +76,12 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
             reason="forgotten: its query stops, its storage stays",
             before=state.resources[address],
         )
-        for address in reversed(graph.order(doomed))
+        for address in reversed(graph.order(forgotten))
     ]
     plan = plan_of(state, changes, {})
     # `prevent_destroy` guards storage, which stays.
-    kept = tuple(d for d in plan.diagnostics if d.kind != "destroy-prevented")
-    return dataclasses.replace(plan, diagnostics=kept)
+    diagnostics = tuple(d for d in plan.diagnostics if d.kind != "destroy-prevented")
+    return dataclasses.replace(plan, diagnostics=diagnostics)
 
 
 def plan_adopt(
@@ -95,15 +95,15 @@ def plan_adopt(
         raise _usage(f"No file declares {address}", "What is imported must be declared: it says what runs.")
     if address in state.resources:
         raise _usage(f"{address} is in the state already", "Nothing was changed.")
-    taken = next((r for r in state.resources.values() if r.id == id_), None)
-    if taken is not None:
+    owner = next((r for r in state.resources.values() if r.id == id_), None)
+    if owner is not None:
         raise _refused(
-            f"{id_} belongs to {taken.address}",
+            f"{id_} belongs to {owner.address}",
             "One checkpoint can't go on in two places.",
-            f"take it from there first: mzplan state rm {taken.address}, or mv.",
+            f"take it from there first: mzplan state rm {owner.address}, or mv.",
         )
-    needed = DependencyGraph.of(configuration.resources).requirements([address])
-    missing = sorted((a for a in needed if a not in state.resources), key=natural)
+    requirements = DependencyGraph.of(configuration.resources).requirements([address])
+    missing = sorted((a for a in requirements if a not in state.resources), key=natural)
     for other in missing:
         if other.kind != "connection":
             raise _refused(
@@ -130,40 +130,40 @@ def plan_adopt(
     )
 
 
-def plan_rollback(state: State, then: State) -> Plan:
+def plan_rollback(state: State, target: State) -> Plan:
     """Plan to restore the resources of an earlier serial, as the next serial."""
-    _check_generations(state, then)
-    return plan_restore(state, then)
+    _check_generations(state, target)
+    return plan_restore(state, target)
 
 
-def plan_restore(state: State, then: State) -> Plan:
+def plan_restore(state: State, target: State) -> Plan:
     """Plan to replace the resources by another state's. Doesn't check generations."""
-    addresses = state.resources.keys() | then.resources.keys()
-    differing = {a for a in addresses if state.resources.get(a) != then.resources.get(a)}
-    doomed = differing - then.resources.keys()
-    order = DependencyGraph.of(then.resources).order(differing - doomed)
-    gone = list(reversed(DependencyGraph.of(state.resources).order(doomed)))
-    back = plan_between(state, then)
-    shown = {change.address: change for change in back.changes}
+    addresses = state.resources.keys() | target.resources.keys()
+    differing = {a for a in addresses if state.resources.get(a) != target.resources.get(a)}
+    deleted = differing - target.resources.keys()
+    order = DependencyGraph.of(target.resources).order(differing - deleted)
+    deletions = list(reversed(DependencyGraph.of(state.resources).order(deleted)))
+    between = plan_between(state, target)
+    references = {change.address: change for change in between.changes}
     changes = [
-        _back(state.resources.get(a), then.resources.get(a), then.serial, shown.get(a))
-        for a in (*order, *gone)
+        _restored_change(state.resources.get(a), target.resources.get(a), target.serial, references.get(a))
+        for a in (*order, *deletions)
     ]
     plan = plan_of(state, changes, {})
     return dataclasses.replace(
         plan,
-        instances=then.instances,
-        instances_changed=dict(then.instances) != dict(state.instances),
-        warehouse=then.warehouse,
-        settings=back.settings,
-        settings_changes=back.settings_changes,
+        instances=target.instances,
+        instances_changed=dict(target.instances) != dict(state.instances),
+        warehouse=target.warehouse,
+        settings=between.settings,
+        settings_changes=between.settings_changes,
     )
 
 
-def _back(
-    before: ResourceState | None, after: ResourceState | None, serial: int, shown: Change | None
+def _restored_change(
+    before: ResourceState | None, after: ResourceState | None, serial: int, reference: Change | None
 ) -> Change:
-    """Return a restored resource's change. `shown`: the change between both states, with its causes."""
+    """Return a restored resource's change. `reference`: the change between both states, with its causes."""
     reason = f"as in serial {serial}"
     if before is None or after is None:
         resource = after or before
@@ -183,24 +183,24 @@ def _back(
     return Change(
         address=after.address,
         action="update" if fields or effect == "in-place" else "restart",
-        effect=effect if shown is None or after.digest else shown.effect,
-        fields=shown.fields if shown is not None else fields,
+        effect=effect if reference is None or after.digest else reference.effect,
+        fields=reference.fields if reference is not None else fields,
         reason=reason,
-        triggered_by=shown.triggered_by if shown is not None else (),
-        ways=shown.ways if shown is not None else {},
+        triggered_by=reference.triggered_by if reference is not None else (),
+        ways=reference.ways if reference is not None else {},
         before=before,
         after=after,
         cause="hand",
     )
 
 
-def _check_generations(state: State, then: State) -> None:
+def _check_generations(state: State, target: State) -> None:
     """Refuse to restore a replaced generation: its storage may be gone, its targets are fenced."""
-    for address, record in sorted(then.resources.items(), key=natural_item):
+    for address, record in sorted(target.resources.items(), key=natural_item):
         now = state.resources.get(address)
         if now is not None and now.id == record.id and now.generation > record.generation:
             raise _refused(
-                f"Serial {then.serial} can't come back whole",
+                f"Serial {target.serial} can't come back whole",
                 f"{address} was replaced since: generation {record.generation} is over, its storage may be "
                 "removed, and its target is fenced from it.",
                 "put the files back instead, and apply them.",

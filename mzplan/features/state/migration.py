@@ -42,7 +42,7 @@ _KEY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _RecordsFile:
     """The file that `state pull` writes beside the state."""
 
     format_version: int = FORMAT_VERSION
@@ -59,7 +59,7 @@ class RunnerRecords:
     epoch: int
 
 
-def beside(file: str) -> Path:
+def records_path(file: str) -> Path:
     """Return the path of the records beside a state file: `FILE.runners`."""
     return Path(f"{file}.runners")
 
@@ -75,7 +75,7 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
     epoch = newest_epoch(store.backend)
     if not records and not epoch:
         return None
-    document = _File(lineage=lineage, epoch=epoch, keys=records)
+    document = _RecordsFile(lineage=lineage, epoch=epoch, keys=records)
     return (json.dumps(encode(document), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -86,7 +86,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
     if data is None:
         return RunnerRecords(keys={}, epoch=0)
     try:
-        content = decode(_File, parse_json(data))
+        content = decode(_RecordsFile, parse_json(data))
         if content.format_version != FORMAT_VERSION:
             raise ValueError("it was written by another version of mzplan")
         if content.lineage != lineage:
@@ -117,20 +117,20 @@ def _check(key: str, value: bytes) -> None:
         decode_journal(Dropped, value, key)
 
 
-def write_records(store: Store, found: RunnerRecords) -> None:
+def write_records(store: Store, records: RunnerRecords) -> None:
     """Write the records that the store doesn't have yet. After a crash, it can be repeated."""
-    write_epoch(store, found)
-    for key, value in sorted(found.keys.items()):
+    write_epoch(store, records)
+    for key, value in sorted(records.keys.items()):
         try:
             store.backend.write(key, value, expected=None)
         except ConflictError:
             continue
 
 
-def write_epoch(store: Store, found: RunnerRecords) -> None:
+def write_epoch(store: Store, records: RunnerRecords) -> None:
     """Make the next runner's epoch higher than all epochs of the store that the records come from."""
-    if found.epoch:
-        raise_epoch(store.backend, found.epoch)
+    if records.epoch:
+        raise_epoch(store.backend, records.epoch)
 
 
 def refuse_open_edit(project: Project) -> None:
@@ -164,10 +164,10 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
         place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
     state = decode_state(blob.data, f"{place_of(project)}")
-    led = [
+    live_instances = [
         name for name in sorted(state.instances, key=natural) if project.store.leases.leader(name) is not None
     ]
-    return blob.data, collect_records(project.store, state.lineage), led
+    return blob.data, collect_records(project.store, state.lineage), live_instances
 
 
 def place_of(project: Project) -> str:
@@ -181,29 +181,29 @@ def push(
     *,
     force: bool,
     live: bool | None = None,
-    carried: bytes | None = None,
+    records_data: bytes | None = None,
     message: str | None = None,
 ) -> tuple[int, bool]:
     """Make a state file the state (`state push`). Returns the serial, and whether it was written.
 
-    In an empty store, the state is written unchanged, with the records of its runners (`carried`). Otherwise
-    it becomes a later serial, with only the epoch of `carried`. `live`: see ApplyOptions.
+    In an empty store, the state is written unchanged, with the records of its runners (`records_data`).
+    Otherwise it becomes a later serial, with only the epoch of `records_data`. `live`: see ApplyOptions.
 
     Raises MZ034 for the state of another environment or lineage, and MZ038 if the store is ahead, all exit 7.
     `force` overrides the last two, and a damaged state. Also raises validation's findings.
     """
-    given = decode_state(data, name)
+    pushed = decode_state(data, name)
     refuse_open_edit(work.project)
-    if given.project != work.project.settings.project:
+    if pushed.project != work.project.settings.project:
         raise refusal(
             "MZ034",
             "The state belongs to another project",
-            f"{name} is of project {given.project!r}, and this is {work.project.settings.project!r}.",
+            f"{name} is of project {pushed.project!r}, and this is {work.project.settings.project!r}.",
             "push it in its own folder.",
         )
     store = work.store
-    store.ensure_own(given, name)
-    records = read_records(carried, f"{name}.runners", given.lineage)
+    store.ensure_own(pushed, name)
+    records = read_records(records_data, f"{name}.runners", pushed.lineage)
     with locked(store, work.reporter, "state push"):
         try:
             state = read_state(store, work.reporter)
@@ -213,28 +213,28 @@ def push(
             # A runner answers no proposal while it can't read the state. It will check the pushed state
             # itself.
             write_epoch(store, records)
-            given = replace(given, commit=record_of(work.project, "state push", None, message or ""))
-            new = _over_what_is_damaged(store, given, work.reporter)
+            pushed = replace(pushed, commit=record_of(work.project, "state push", None, message or ""))
+            new = _replace_damaged(store, pushed, work.reporter)
             record_outcome(store, work.reporter, new, None)
             wake(work.runners, new)
             return new.serial, True
         if state.serial == 0 and not state.lineage:
-            new = given
+            new = pushed
             _validate(work, state, new, live)
             write_records(store, records)  # before the commit, so a runner that follows it finds them
-        elif encode_state(replace(given, serial=state.serial, commit=state.commit)) == encode_state(state):
+        elif encode_state(replace(pushed, serial=state.serial, commit=state.commit)) == encode_state(state):
             write_epoch(store, records)
             return state.serial, False
         else:
             if not force:
-                _check_push(given, state, name)
+                _check_push(pushed, state, name)
             record = record_of(work.project, "state push", None, message or "")
-            new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
+            new = replace(pushed, serial=max(pushed.serial, state.serial + 1), commit=record)
             _validate(work, state, new, live)
             write_epoch(store, records)
         with committing(work.reporter, new.serial):
             store.commit(new, state)
-        if new is not given:
+        if new is not pushed:
             record_outcome(store, work.reporter, new, None)
     wake(work.runners, new)
     return new.serial, True
@@ -246,22 +246,24 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
     An empty store has no queries that a mistake could stop, and the moved queries were validated before. So
     only a live runner validates them, unless `live` says otherwise.
     """
-    plan, moves = plan_restore(state, new), state.serial == 0
-    if not live and not moves:
+    plan, is_move = plan_restore(state, new), state.serial == 0
+    if not live and not is_move:
         ensure_validated(work, plan, new, refuses=live is None)
     if live is False:
         return
-    own = AllowingGuard()
+    guard = AllowingGuard()
     # Don't start a runner for this: on this machine it would have the same network and values.
-    from_here = live or (not moves and all(one.type != "cluster" for one in new.instances.values()))
-    findings = reach_changed(work, plan, new, here=own if from_here else None, own=own)
+    from_here = live or (
+        not is_move and all(instance.type != "cluster" for instance in new.instances.values())
+    )
+    findings = reach_changed(work, plan, new, here=guard if from_here else None, own=guard)
     if any(finding.severity == "error" for finding in findings):
         raise MzplanError(findings)
     for finding in findings:
         work.reporter.stage(f"{finding.severity}: {finding.summary}")
 
 
-def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
+def _replace_damaged(store: Store, pushed: State, reporter: Reporter) -> State:
     """Replace a damaged state by a whole one. The damaged one stays in the history."""
     newest = max(store.serials(), default=0)
     # Include its serial if it can be found: a runner that knows it only accepts a later one.
@@ -269,24 +271,24 @@ def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> Sta
         newest = max(newest, store.read_edited().serial)
     with suppress(MzplanError):
         newest = max(newest, *(status.serial for status in store.read_statuses().values()), 0)
-    new = replace(given, serial=max(given.serial, newest) + 1)
+    new = replace(pushed, serial=max(pushed.serial, newest) + 1)
     with committing(reporter, new.serial):
         store.replace_damaged(new)
     return new
 
 
-def _check_push(given: State, state: State, name: str) -> None:
-    if given.lineage != state.lineage:
+def _check_push(pushed: State, state: State, name: str) -> None:
+    if pushed.lineage != state.lineage:
         raise refusal(
             "MZ034",
             "The state belongs to another history",
-            f"{name} has lineage {given.lineage}, and the store has {state.lineage}. Nothing was changed.",
+            f"{name} has lineage {pushed.lineage}, and the store has {state.lineage}. Nothing was changed.",
             "push it into an empty store; or, if it is to replace what is there, with --force.",
         )
-    if given.serial <= state.serial:
+    if pushed.serial <= state.serial:
         raise refusal(
             "MZ038",
             "The store is ahead of what is pushed",
-            f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost.",
+            f"{name} has serial {pushed.serial}, and the store has {state.serial}: commits would be lost.",
             "pull anew and make the change again; or give them up: --force.",
         )

@@ -59,29 +59,29 @@ def roll_back(
     """Restore an earlier serial (None: the previous one) as the next serial (`state rollback`).
 
     Follows it as apply does. `approve` also gets the commits to undo, the newest first."""
-    undone: list[HistoryEntry] = []
+    undone_commits: list[HistoryEntry] = []
     serials = work.store.serials()
-    now = read_state(work.store, work.reporter).serial
-    wanted = serial if serial is not None else max((s for s in serials if s < now), default=None)
+    current = read_state(work.store, work.reporter).serial
+    target = serial if serial is not None else max((s for s in serials if s < current), default=None)
 
-    def planned(state: State) -> Plan:
-        then = work.store.read_serial(wanted) if wanted is not None else None
-        if then is None or then.lineage != state.lineage:
-            shown = f"{serials[0]} to {serials[-1]}" if serials else "none"
+    def plan_target(state: State) -> Plan:
+        earlier = work.store.read_serial(target) if target is not None else None
+        if earlier is None or earlier.lineage != state.lineage:
+            available = f"{serials[0]} to {serials[-1]}" if serials else "none"
             raise refusal(
                 "MZ038",
-                f"There is no serial {wanted} to go back to" if wanted is not None else "There is no history",
-                f"The state is at serial {state.serial}; its history has: {shown}.",
+                f"There is no serial {target} to go back to" if target is not None else "There is no history",
+                f"The state is at serial {state.serial}; its history has: {available}.",
                 "name one of these; `mzplan history` lists them.",
             )
-        undone.extend(e for e in work.store.read_history() if e.serial > then.serial)
-        return plan_rollback(state, then)
+        undone_commits.extend(e for e in work.store.read_history() if e.serial > earlier.serial)
+        return plan_rollback(state, earlier)
 
-    why = options.message if options.message is not None else f"Back to serial {wanted}"
+    why = options.message if options.message is not None else f"Back to serial {target}"
     request = CommitRequest(
         command="state rollback",
-        planned=planned,
-        approve=lambda plan: approve(plan, undone),
+        planned=plan_target,
+        approve=lambda plan: approve(plan, undone_commits),
         options=replace(options, message=why),
     )
     return carry_out(work, request)
@@ -99,18 +99,18 @@ def plan_import(
     Without an id, uses the one that `state rm` left under this name."""
     configuration = validate(work.project, work.reporter)
     if id_ is None:
-        known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
-        if len(known) != 1:
+        candidates = {i: g for i, (a, g) in state.forgotten.items() if a == address}
+        if len(candidates) != 1:
             raise refusal(
                 "MZ165",
                 f"What {address} is to adopt is not known",
-                f"The state remembers {len(known)} forgotten checkpoints of this name"
-                + (f": {', '.join(sorted(known, key=natural))}." if known else "."),
+                f"The state remembers {len(candidates)} forgotten checkpoints of this name"
+                + (f": {', '.join(sorted(candidates, key=natural))}." if candidates else "."),
                 "name it: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
                 address=address,
             )
-        ((id_, remembered),) = known.items()
-        generation = generation or remembered
+        ((id_, forgotten_generation),) = candidates.items()
+        generation = generation or forgotten_generation
     if generation is None:
         generation = state.forgotten[id_][1] if id_ in state.forgotten else 1
     plan = plan_adopt(configuration, state, address, id_, generation)
@@ -163,15 +163,15 @@ def _check_storage(project: Project, warehouse: str, address: Address, id_: str,
     if place is None:
         return
     below = f"{id_}/g{generation}"
-    needed = [Path(place) / "checkpoints" / below]
+    folders = [Path(place) / "checkpoints" / below]
     if address.writes_collection:
-        needed.append(Path(place) / "collections" / below)
-    missing = [str(path) for path in needed if not path.is_dir()]
+        folders.append(Path(place) / "collections" / below)
+    missing = [str(path) for path in folders if not path.is_dir()]
     if missing:
-        raise _not_there(address, missing)
+        raise _nothing_to_adopt(address, missing)
 
 
-def _not_there(address: Address, missing: list[str]) -> MzplanError:
+def _nothing_to_adopt(address: Address, missing: list[str]) -> MzplanError:
     return refusal(
         "MZ165",
         f"There is nothing for {address} to adopt",

@@ -49,7 +49,7 @@ class Unclaimed:
 
 def find_unclaimed(project: Project, reporter: Reporter, *, foreign: bool) -> list[Unclaimed]:
     """Return the unclaimed storage, and why it would be kept. Changes nothing, and takes no lock."""
-    return _found(project, read_state(project.store, reporter), reporter, foreign)
+    return _unclaimed_storage(project, read_state(project.store, reporter), reporter, foreign)
 
 
 def remove_unclaimed(
@@ -65,7 +65,7 @@ def remove_unclaimed(
     with locked(project.store, reporter, "state gc"):
         state = read_state(project.store, reporter)
         _ensure_quiet(project.store, state)
-        entries = _found(project, state, reporter, foreign)
+        entries = _unclaimed_storage(project, state, reporter, foreign)
         for index, entry in enumerate(entries):
             if entry.kept is not None:
                 continue
@@ -90,7 +90,7 @@ def _remove(project: Project, state: State, place: Place) -> None:
     remove_generation(warehouse, place, secrets, directory)
 
 
-def _found(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:
+def _unclaimed_storage(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:
     warehouse = _warehouse(project, state)
     with reporter.working(f"looking at {warehouse}"):
         names, forgotten = _history(project.store, state)
@@ -98,7 +98,7 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
         try:
             places = unclaimed(places_below(warehouse), places_of(state), recorded)
             retain = (state.settings or project.settings.runner).retain_dropped
-            return [_look(warehouse, place, names, foreign, retain) for place in places]
+            return [_inspect(warehouse, place, names, foreign, retain) for place in places]
         except OSError as problem:
             raise error(
                 "MZ090",
@@ -113,19 +113,19 @@ def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]
 
     A rollback would need that storage. Raises MzplanError for an unreadable serial."""
     names: dict[str, Address] = {}
-    kept: set[Place] = set()
+    forgotten: set[Place] = set()
     for serial in store.serials():
-        then = store.read_serial(serial)
-        if then is None or then.lineage != state.lineage:
+        earlier = store.read_serial(serial)
+        if earlier is None or earlier.lineage != state.lineage:
             continue
-        names |= {record.id: address for address, record in then.resources.items()}
-        names |= {id_: address for id_, (address, _) in then.forgotten.items()}
-        kept |= {(id_, generation) for id_, (_, generation) in then.forgotten.items()}
+        names |= {record.id: address for address, record in earlier.resources.items()}
+        names |= {id_: address for id_, (address, _) in earlier.forgotten.items()}
+        forgotten |= {(id_, generation) for id_, (_, generation) in earlier.forgotten.items()}
     names |= {record.id: address for address, record in state.resources.items()}
-    return names, kept
+    return names, forgotten
 
 
-def _look(
+def _inspect(
     warehouse: str, place: Place, names: Mapping[str, Address], foreign: bool, retain: float
 ) -> Unclaimed:
     folders = {
@@ -136,8 +136,8 @@ def _look(
         part: contents for part, folder in folders.items() if (contents := stored_in(folder)) is not None
     }
     times = [contents.changed for contents in stored.values()]
-    known = [at for at in times if at is not None]
-    changed = max(known) if known and len(known) == len(times) else None
+    known_times = [at for at in times if at is not None]
+    changed = max(known_times) if known_times and len(known_times) == len(times) else None
     return Unclaimed(
         id=place[0],
         generation=place[1],
@@ -193,31 +193,32 @@ def _warehouse(project: Project, state: State) -> str:
     return absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
 
 
-def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
+def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
     """Return a table, and a summary of what would be removed or (`applied`) was removed."""
     paint = Paint(color)
-    if not found:
+    if not entries:
         return "Everything in the warehouse is claimed."
     header = ("WAS", "ID", "GENERATION", "WHAT", "SIZE", "LAST WRITTEN (UTC)", "")
-    rows = [_row(entry, applied) for entry in found]
+    rows = [_row(entry, applied) for entry in entries]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = [paint(_line(header, widths), "bold"), *(_line(row, widths) for row in rows)]
-    gone = [entry for entry in found if (entry.removed if applied else entry.kept is None)]
-    total = size(sum(entry.bytes for entry in gone))
+    removed = [entry for entry in entries if (entry.removed if applied else entry.kept is None)]
+    total = size(sum(entry.bytes for entry in removed))
     if applied:
-        lines.append(f"Removed {count(len(gone), 'generation')}, {total}.")
-    elif gone:
-        lines.append(f"`mzplan state gc --apply` removes {count(len(gone), 'generation')}, {total}.")
+        lines.append(f"Removed {count(len(removed), 'generation')}, {total}.")
+    elif removed:
+        lines.append(f"`mzplan state gc --apply` removes {count(len(removed), 'generation')}, {total}.")
     else:
         lines.append("Nothing of it would be removed now.")
     return "\n".join(lines)
 
 
-def _row(one: Unclaimed, applied: bool) -> tuple[str, ...]:
-    when = datetime.fromtimestamp(one.changed, UTC).strftime("%Y-%m-%d %H:%M:%S") if one.changed else "?"
-    note = "removed" if one.removed else f"kept: {one.kept}" if one.kept else "" if applied else "to remove"
-    name = str(one.address) if one.address is not None else "?"
-    return name, one.id, str(one.generation), "+".join(one.what), size(one.bytes), when, note
+def _row(entry: Unclaimed, applied: bool) -> tuple[str, ...]:
+    when = datetime.fromtimestamp(entry.changed, UTC).strftime("%Y-%m-%d %H:%M:%S") if entry.changed else "?"
+    kept = f"kept: {entry.kept}" if entry.kept else "" if applied else "to remove"
+    note = "removed" if entry.removed else kept
+    name = str(entry.address) if entry.address is not None else "?"
+    return name, entry.id, str(entry.generation), "+".join(entry.what), size(entry.bytes), when, note
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

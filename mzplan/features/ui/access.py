@@ -16,7 +16,7 @@ from mzplan.host.network import is_named
 
 COOKIE = "mzplan_ui"
 SESSION = 12 * 3600  # seconds
-OPEN = ("/login", "/session", "/static/")  # open to everyone; /session checks the token itself
+OPEN_PATHS = ("/login", "/session", "/static/")  # open to everyone; /session checks the token itself
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -49,9 +49,9 @@ class Access:
         """Whether a request's Host header names this server."""
         return is_named(host, self.host, by_address=bool(self.token))
 
-    def is_token(self, given: str) -> bool:
+    def is_token(self, text: str) -> bool:
         """Whether this is the token. Takes constant time, which reveals nothing about the token."""
-        return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
+        return bool(self.token) and hmac.compare_digest(text.encode(), self.token.encode())
 
     def session(self) -> str:
         """Return a cookie's value that gives access for twelve hours."""
@@ -66,8 +66,8 @@ class Access:
 
     def has_token(self, headers: Headers) -> bool:
         """Whether a request carries the token itself."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and self.is_token(given.strip())
+        kind, _, text = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and self.is_token(text.strip())
 
     def lets_in(self, headers: Headers) -> bool:
         """Whether a request carries the token or a session cookie for it, or needs none."""
@@ -113,7 +113,7 @@ class AccessGuard:
             return PlainTextResponse(
                 "This is not the address of these pages. Behind a proxy, start mzplan ui with --url.\n", 421
             )
-        if path.startswith(OPEN) or self._access.lets_in(headers):
+        if path.startswith(OPEN_PATHS) or self._access.lets_in(headers):
             return None
         if "text/html" in headers.get("accept", "") and path != "/live":
             return RedirectResponse("/login", 303)

@@ -34,7 +34,7 @@ from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element, static_text
 
 EVENTS_SHOWN = 20  # of a query; `mzplan events` lists all
-EVENTS_OF = 7 * 86_400.0  # seconds
+EVENTS_SECONDS = 7 * 86_400.0  # seconds
 _STATIC = {
     "graph.css": ("mzplan.render", "text/css"),
     "search.js": ("mzplan.render", "text/javascript"),
@@ -86,17 +86,17 @@ class Pages:
         def content(overview: Overview) -> Content:
             name = request.query_params.get("connection")
             connection = _committed(overview, f"connection.{name}") if name is not None else None
-            return graph_page(overview, connection, every="all" in request.query_params)
+            return graph_page(overview, connection, ungrouped="all" in request.query_params)
 
         return self._page("Graph", content, "graph", refresh=10)
 
     def queries(self, request: Request) -> Response:
-        only, name = (request.query_params.get(key, "") for key in ("condition", "connection"))
+        condition, name = (request.query_params.get(key, "") for key in ("condition", "connection"))
         view = self._follower.view()
 
         def content(overview: Overview) -> Content:
             connection = _committed(overview, f"connection.{name}").name if name else ""
-            return queries_page(view, only if only in CONDITIONS else "", connection)
+            return queries_page(view, condition if condition in CONDITIONS else "", connection)
 
         return self._page("Queries", content, "queries", view)
 
@@ -111,7 +111,7 @@ class Pages:
                     self._origins.clear()
                 self._origins[key] = origin_of(self._project.store, overview.state, address)
             store = self._project.store
-            events = latest_events(store, address, EVENTS_SHOWN, time.time() - EVENTS_OF)
+            events = latest_events(store, address, EVENTS_SHOWN, time.time() - EVENTS_SECONDS)
             origin_ = origin(self._origins[key])
             return resource_page(overview, address, self._follower.samples, origin_, events)
 
@@ -207,16 +207,16 @@ class Pages:
         )
         if not self._access.lets_in(request.headers):  # reveal nothing about the project
             return PlainTextResponse("There is no such page.\n", problem.status_code)
-        shown = page("Not found", self._follower.view(), self._follower.boot, element("h1", text))
-        return HTMLResponse(shown, problem.status_code)
+        body = page("Not found", self._follower.view(), self._follower.boot, element("h1", text))
+        return HTMLResponse(body, problem.status_code)
 
     def failed(self, request: Request, problem: MzplanError) -> Response:
         """Report a single page's error. Pages that are open to everyone read nothing and can't fail."""
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
-        known = any(diagnostic.kind == "no-such-serial" for diagnostic in problem.diagnostics)
-        shown = page("Problem", self._follower.view(), self._follower.boot, *content)
-        return HTMLResponse(shown, 404 if known else 503)
+        is_missing_serial = any(diagnostic.kind == "no-such-serial" for diagnostic in problem.diagnostics)
+        body = page("Problem", self._follower.view(), self._follower.boot, *content)
+        return HTMLResponse(body, 404 if is_missing_serial else 503)
 
     def broken(self, request: Request, problem: Exception) -> Response:
         """Report a defect. Only the log has its details."""
@@ -237,8 +237,8 @@ class Pages:
             if view.overview is not None
             else element("p", "Nothing could be read yet.")
         )
-        shown = page(title, view, self._follower.boot, body, current=current, refresh=refresh)
-        return HTMLResponse(shown)
+        html = page(title, view, self._follower.boot, body, current=current, refresh=refresh)
+        return HTMLResponse(html)
 
 
 def _committed(overview: Overview, text: str) -> Address:

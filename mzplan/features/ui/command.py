@@ -45,10 +45,10 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
     project = invocation.project()
     access = access_for(host, read_token(token_file), url)
 
-    def opened(environment: str) -> Project:
+    def open_project(environment: str) -> Project:
         return replace(invocation, environment=environment).project() if environment else project
 
-    def begun(address: str, port: int) -> None:
+    def show_address(address: str, port: int) -> None:
         if invocation.json:
             invocation.document({"url": url or address, "port": port, "token": bool(access.token)})
             return
@@ -60,7 +60,7 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
             )
 
     try:
-        serve(opened, host, port, access, begun)
+        serve(open_project, host, port, access, show_address)
     except KeyboardInterrupt:  # the usual way to stop it
         invocation.end_progress()
     return ExitCode.OK

@@ -11,9 +11,9 @@ from ipaddress import IPv6Address, ip_address
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEADERS = 10.0  # seconds within which a request's head must arrive
-PER_CLIENT = 64  # connections of one address: a browser has six
-PLACES = 200  # connections in total
+HEADER_SECONDS = 10.0  # seconds within which a request's head must arrive
+MAX_PER_CLIENT = 64  # connections of one address: a browser has six
+MAX_CONNECTIONS = 200  # connections in total
 
 
 class Connection(H11Protocol):
@@ -22,24 +22,24 @@ class Connection(H11Protocol):
     If its client has no place left, the client's oldest waiting connection is closed. If the server has no
     place left, the oldest waiting connection of all clients is closed."""
 
-    waits_since = 0.0  # the loop's time
+    waiting_since = 0.0  # the loop's time
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.waits_since = self.loop.time()
-        self._look_again(HEADERS)
+        self.waiting_since = self.loop.time()
+        self._check_later(HEADER_SECONDS)
         others = [
             connection
             for connection in self.connections
             if isinstance(connection, Connection) and connection is not self
         ]
-        own = [connection for connection in others if connection.network == self.network]
-        for group, most in ((own, PER_CLIENT), (others, PLACES - 1)):
-            if len(group) >= most:
-                waiting = [connection for connection in group if connection.waits]
+        from_client = [connection for connection in others if connection.network == self.network]
+        for group, limit in ((from_client, MAX_PER_CLIENT), (others, MAX_CONNECTIONS - 1)):
+            if len(group) >= limit:
+                waiting = [connection for connection in group if connection.is_waiting]
                 if not waiting and group is others:
                     return  # all are busy: uvicorn answers 503
-                min(waiting, key=lambda connection: connection.waits_since, default=self).close()
+                min(waiting, key=lambda connection: connection.waiting_since, default=self).close()
                 return
 
     @property
@@ -52,7 +52,7 @@ class Connection(H11Protocol):
         return address.exploded[:19] if isinstance(address, IPv6Address) else str(address)
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
@@ -62,17 +62,19 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def on_response_complete(self) -> None:
-        self.waits_since = self.loop.time()
+        self.waiting_since = self.loop.time()
         super().on_response_complete()
 
-    def _look_again(self, seconds: float) -> None:
-        self.loop.call_later(seconds, self._look)
+    def _check_later(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self.transport.is_closing():
             return
-        left = self.waits_since + HEADERS - self.loop.time() if self.waits else HEADERS
-        if left <= 0:
+        remaining = (
+            self.waiting_since + HEADER_SECONDS - self.loop.time() if self.is_waiting else HEADER_SECONDS
+        )
+        if remaining <= 0:
             self.close()
         else:
-            self._look_again(left)
+            self._check_later(remaining)

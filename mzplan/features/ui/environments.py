@@ -26,8 +26,8 @@ class Environments:
     Without a valid cookie, the environment is `first`. Runs behind the guard: the cookie only selects and
     permits nothing."""
 
-    def __init__(self, first: str, names: Sequence[str], opened: Callable[[str], ASGIApp]):
-        self._first, self._names, self._open = first, names, opened
+    def __init__(self, first: str, names: Sequence[str], open_app: Callable[[str], ASGIApp]):
+        self._first, self._names, self._open_app = first, names, open_app
         self._apps: dict[str, ASGIApp] = {}
         self._opening = threading.Lock()
 
@@ -46,7 +46,7 @@ class Environments:
         with self._opening:
             if name not in self._apps:
                 try:
-                    self._apps[name] = self._open(name)
+                    self._apps[name] = self._open_app(name)
                 except MzplanError as problem:  # the next request tries again
                     report = element("pre", render_diagnostics(problem.diagnostics, False), class_="box told")
                     links = environment_links(self._names, name)

@@ -45,7 +45,9 @@ def error_page(code: str) -> Content | None:
 
 @cache
 def _sections() -> dict[str, tuple[str, str]]:
-    inside = files("mzplan") / "_docs" / "errors.md"
-    path = inside if inside.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"  # in a checkout
+    packaged = files("mzplan") / "_docs" / "errors.md"
+    path = (
+        packaged if packaged.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"
+    )  # in a checkout
     text = path.read_text(encoding="utf-8")
     return {match[1]: (match[2], match[3]) for match in _SECTION.finditer(text)}

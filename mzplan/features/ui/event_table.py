@@ -8,7 +8,7 @@ from mzplan.render.event_text import summary
 from mzplan.render.html import Content, Markup, element
 from mzplan.store.event_log import LoggedEvent, seconds_of
 
-_SHOWN = 100  # events
+_MAX_EVENTS = 100  # events
 _COLUMNS = ("When", "What", "Query", "Why")
 _LOOKS = {
     "failed": "failed",
@@ -19,11 +19,11 @@ _LOOKS = {
 }
 
 
-def event_table(title: str, found: EventList) -> Content:
+def event_table(title: str, events: EventList) -> Content:
     """Return the events as a table in their order, or None without events."""
-    if not found.events:
+    if not events.events:
         return None
-    rows = [_row(event) for event in found.events[:_SHOWN]]
+    rows = [_row(event) for event in events.events[:_MAX_EVENTS]]
     head = element("thead", element("tr", [element("th", name, scope="col") for name in _COLUMNS]))
     table = element("table", head, element("tbody", rows), id="events")
     return [element("h2", title), scrolled(table, title)]

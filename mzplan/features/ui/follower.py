@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 
 from mzplan.features.ui.overview import Overview, OverviewReader
-from mzplan.features.ui.samples import EVERY, Samples
+from mzplan.features.ui.samples import SAMPLE_SECONDS, Samples
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import SAMPLE_INTERVAL
@@ -23,10 +23,10 @@ from mzplan.render.status import COLUMNS, row
 
 log = logging.getLogger("mzplan.ui")
 
-LOOK = 1.0  # seconds between two reads while a page is open
-WATCHED = 10.0  # seconds after a page's last request for which it counts as open
-HELD = 8.0  # maximum seconds for which a request for changes waits
-FIRST = 20.0  # seconds that the first page waits for the first read
+POLL_SECONDS = 1.0  # seconds between two reads while a page is open
+OPEN_SECONDS = 10.0  # seconds after a page's last request for which it counts as open
+MAX_WAIT_SECONDS = 8.0  # maximum seconds for which a request for changes waits
+FIRST_WAIT_SECONDS = 20.0  # seconds that the first page waits for the first read
 _NUMBERS = tuple(COLUMNS.index(name) for name in ("STEP", "ROWS", "ROWS/S", "LAG"))
 
 Numbers = tuple[str, ...]  # latency, step, rows, rows/s and lag, as `status` shows them
@@ -57,8 +57,8 @@ class Follower:
         self.samples = Samples()
         self._reader = reader
         self._view = View()
-        self._asked = 0.0
-        self._sampled = self._recalled = 0.0
+        self._requested_at = 0.0
+        self._sampled_at = self._recalled_at = 0.0
         self._wake = threading.Event()
         self._ready = threading.Event()
         self.is_ended = False
@@ -79,20 +79,20 @@ class Follower:
 
     def view(self) -> View:
         """Return the current view and keep the reading active. Any thread may call this."""
-        idle = time.monotonic() - self._asked > LOOK
-        self._asked = time.monotonic()
+        idle = time.monotonic() - self._requested_at > POLL_SECONDS
+        self._requested_at = time.monotonic()
         if idle:
             self._wake.set()
-        self._ready.wait(FIRST)
+        self._ready.wait(FIRST_WAIT_SECONDS)
         return self._view
 
     async def view_after(self, version: int) -> View:
         """Return the view once its version changes, or unchanged after some seconds."""
         view = await run_in_threadpool(self.view)
-        until = time.monotonic() + HELD
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while view.version == version and time.monotonic() < until and not self.is_ended:
-            await asyncio.sleep(LOOK / 5)
-            self._asked = time.monotonic()
+            await asyncio.sleep(POLL_SECONDS / 5)
+            self._requested_at = time.monotonic()
             view = self._view
         return view
 
@@ -100,15 +100,15 @@ class Follower:
         while not self.is_ended:
             began = time.monotonic()
             self._wake.clear()
-            self._look()
-            watched = began - self._asked < WATCHED
-            pause = max(LOOK, self._reader.pause) if watched else EVERY
+            self._poll()
+            is_open = began - self._requested_at < OPEN_SECONDS
+            pause = max(POLL_SECONDS, self._reader.pause) if is_open else SAMPLE_SECONDS
             # Keep a minimum pause even if woken: a reader must not be able to make this loop spin.
-            spent = time.monotonic() - began
-            if self._wake.wait(max(0.0, pause - spent)) and not self.is_ended:
-                time.sleep(max(0.0, min(LOOK, self._reader.pause) - spent))
+            elapsed = time.monotonic() - began
+            if self._wake.wait(max(0.0, pause - elapsed)) and not self.is_ended:
+                time.sleep(max(0.0, min(POLL_SECONDS, self._reader.pause) - elapsed))
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             overview = self._reader.read()
         except MzplanError as problem:
@@ -124,15 +124,15 @@ class Follower:
 
     def _sample(self, overview: Overview) -> None:
         now = time.time()
-        if now - self._recalled >= SAMPLE_INTERVAL:
-            self._recalled = now
+        if now - self._recalled_at >= SAMPLE_INTERVAL:
+            self._recalled_at = now
             with contextlib.suppress(MzplanError):  # plots are optional, so their failure hides nothing else
                 self.samples.recalled = self._reader.recent()
         for query in overview.status.queries:
             if query.observation is not None and query.observation.run_id:
                 self.samples.started(query.resource.address, query.observation.run_id, now)
-        if now - self._sampled >= EVERY:
-            self._sampled = now
+        if now - self._sampled_at >= SAMPLE_SECONDS:
+            self._sampled_at = now
             self.samples.add(overview.status.queries, now)
 
     def _show(self, overview: Overview | None, problem: tuple[Diagnostic, ...]) -> None:
@@ -147,12 +147,14 @@ class Follower:
                 address: version if cells != before.numbers.get(address) else before.changed[address]
                 for address, cells in numbers.items()
             }
-        same = problem == before.problem and list(_essence(overview)) == list(_essence(before.overview))
+        is_unchanged = problem == before.problem and list(_page_values(overview)) == list(
+            _page_values(before.overview)
+        )
         self._view = View(
             overview=overview,
             problem=problem,
             version=version,
-            page=before.page if same else before.page + 1,
+            page=before.page if is_unchanged else before.page + 1,
             numbers=numbers,
             changed=changed,
         )
@@ -165,7 +167,7 @@ def _numbers(query: QueryStatus) -> Numbers:
     return (shown, *(cells[n] for n in _NUMBERS))
 
 
-def _essence(overview: Overview | None) -> Iterator[object]:
+def _page_values(overview: Overview | None) -> Iterator[object]:
     """Yield the values whose change affects more than a page's numbers."""
     if overview is None:
         return
@@ -173,13 +175,19 @@ def _essence(overview: Overview | None) -> Iterator[object]:
     yield from (status.serial, overview.pending, overview.drift)
     yield from ((instance.name, instance.alive, instance.serial) for instance in status.instances)
     for query in status.queries:
-        seen = query.observation
+        observation = query.observation
         yield (
             query.condition,
-            seen
+            observation
             and (
-                *(seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id),
-                *(seen.failures, seen.retry_at),
+                *(
+                    observation.at_fault,
+                    observation.error,
+                    observation.held,
+                    observation.warning,
+                    observation.run_id,
+                ),
+                *(observation.failures, observation.retry_at),
             ),
         )
 

@@ -44,9 +44,9 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
         data_page=f"{boot}-{view.page}",
         data_refresh=refresh or None,
     )
-    away = "mzplan ui does not answer. This page goes on when it does."
-    gone = element("div", away, id="away", role="alert", hidden=True)
-    body = element("body", header, banner, gone, main)
+    message = "mzplan ui does not answer. This page goes on when it does."
+    unreachable = element("div", message, id="away", role="alert", hidden=True)
+    body = element("body", header, banner, unreachable, main)
     return document(f"{title} · {project}", ("search.js", "live.js"), body)
 
 

@@ -28,26 +28,26 @@ CONDITIONS: tuple[Condition, ...] = (
 )
 
 
-def graph_page(overview: Overview, connection: Address | None = None, *, every: bool = False) -> Content:
-    """Return the whole graph, or a connection's part of it. `every`: never group the queries."""
-    of = element("h1", "Graph")
+def graph_page(overview: Overview, connection: Address | None = None, *, ungrouped: bool = False) -> Content:
+    """Return the whole graph, or a connection's part of it. `ungrouped`: never group the queries."""
+    heading = element("h1", "Graph")
     shown: Collection[Address] = overview.state.resources.keys()
-    whole: Content = None
+    link_line: Content = None
     if connection is not None:
         shown = {connection, *overview.graph.reach([connection])}
         shown |= overview.graph.requirements(shown)
-        of = element("h1", f"What uses {connection}")
-        whole = element("p", element("a", "The whole graph", href="/"), " · ", resource_link(connection))
+        heading = element("h1", f"What uses {connection}")
+        link_line = element("p", element("a", "The whole graph", href="/"), " · ", resource_link(connection))
     elif len(shown) > COLLAPSED:
-        link = ("By connection", "/") if every else ("Each query by itself", "/?all=1")
-        whole = element("p", element("a", link[0], href=link[1]))
+        link = ("By connection", "/") if ungrouped else ("Each query by itself", "/?all=1")
+        link_line = element("p", element("a", link[0], href=link[1]))
     if not shown:
-        return [of, element("p", "Nothing is committed yet: `mzplan apply` does that.", class_="quiet")]
-    group = len(shown) > COLLAPSED and not every and connection is None
+        return [heading, element("p", "Nothing is committed yet: `mzplan apply` does that.", class_="quiet")]
+    group = len(shown) > COLLAPSED and not ungrouped and connection is None
     return [
-        of,
+        heading,
         summary(overview),
-        whole,
+        link_line,
         search_field("Find in the graph"),
         scrolled(drawing(overview, shown, group=group), "Graph"),
     ]
@@ -84,8 +84,8 @@ def drawing(
     `looks`: a look and note for some resources, in place of the ones for their condition."""
     graph, state = overview.graph, overview.state
     addresses = sorted((address for address in shown if address in state.resources), key=natural)
-    inside = set(addresses)
-    references = {a: [used for used in graph.dependencies(a) if used in inside] for a in addresses}
+    included = set(addresses)
+    references = {a: [needed for needed in graph.dependencies(a) if needed in included] for a in addresses}
     faults = {
         query.observation.at_fault
         for query in overview.status.queries
@@ -96,7 +96,7 @@ def drawing(
     for address in addresses:
         query = overview.queries.get(address)
         look, note = (looks or {}).get(address) or _look(query, address in faults)
-        seen = query.observation if query is not None else None
+        observation = query.observation if query is not None else None
         nodes[address] = DrawnNode(
             key=str(address),
             column=columns[address],
@@ -108,7 +108,7 @@ def drawing(
             place=", ".join(connection.name for connection in own_connections(overview, address))
             if query
             else "",
-            rate=seen.input_rows_per_second if seen is not None else None,
+            rate=observation.input_rows_per_second if observation is not None else None,
             lag=row(query, time.time())[COLUMNS.index("LAG")].strip("-") if query is not None else "",
         )
     if group:

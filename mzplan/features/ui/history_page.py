@@ -12,12 +12,12 @@ from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import plan_view, search_field
 from mzplan.store.store import Store
 
-_SHOWN = 200  # serials; `mzplan history` lists all
+_MAX_SERIALS = 200  # serials; `mzplan history` lists all
 _COLUMNS = ("Serial", "When", "Who", "What", "Message", "Ended")
 
 
 def history_page(store: Store) -> Content:
-    entries = store.read_history(_SHOWN)
+    entries = store.read_history(_MAX_SERIALS)
     if not entries:
         return [element("h1", "History"), element("p", "Nothing is committed yet.", class_="quiet")]
     head = element("thead", element("tr", [element("th", name, scope="col") for name in _COLUMNS]))
@@ -44,27 +44,27 @@ def serial_page(store: Store, serial: int) -> Content:
     entry = entry_of(store, serial)
     commit, outcome = entry.commit, entry.outcome
     details: list[tuple[str, Content]] = [
-        ("Committed", _who(commit)),
+        ("Committed", _author(commit)),
         ("When", commit.time),
         ("Command", commit.command),
     ]
     details += [("Message", commit.message)] if commit.message else []
     details += [("Digest of the plan", commit.digest)] if commit.digest else []
     details += [("Git", _git(commit))] if commit.git is not None else []
-    details.append(("Ended", _ended(entry)))
-    still = [
+    details.append(("Ended", _outcome(entry)))
+    unconverged = [
         f"{address}: {query.status}: {query.reason}"
         for address, query in (outcome.open if outcome else {}).items()
     ]
     current = store.read_state().serial
-    since = element("a", "What has changed since", href=f"/history/{serial}..{current}")
+    changes_since = element("a", "What has changed since", href=f"/history/{serial}..{current}")
     return [
         element("h1", f"Serial {serial}", " ", chip("current", "running") if entry.current else None),
         facts(details),
-        None if entry.current else element("p", since),
+        None if entry.current else element("p", changes_since),
         event_table("What it has done, in fact", events_of_serial(store, serial, commit)),
-        [element("h2", "Not converged then"), element("pre", "\n".join(still), class_="box")]
-        if still
+        [element("h2", "Not converged then"), element("pre", "\n".join(unconverged), class_="box")]
+        if unconverged
         else None,
         element("h2", "What it has changed"),
         plan_view(changes_of(store, serial)),
@@ -86,32 +86,32 @@ def origin(entry: HistoryEntry | None) -> Content:
     if entry is None:
         return None
     link = element("a", f"serial {entry.serial}", href=f"/history/{entry.serial}")
-    return [link, ", ", _who(entry.commit), f": {entry.commit.message}"]
+    return [link, ", ", _author(entry.commit), f": {entry.commit.message}"]
 
 
 def _row(entry: HistoryEntry) -> Markup:
     commit = entry.commit
-    words = [str(entry.serial), _who(commit), commit.message, commit.time]
+    words = [str(entry.serial), _author(commit), commit.message, commit.time]
     return element(
         "tr",
         element("th", element("a", str(entry.serial), href=f"/history/{entry.serial}"), scope="row"),
         element("td", commit.time[:19].replace("T", " ")),
-        element("td", _who(commit)),
-        element("td", _what(commit)),
+        element("td", _author(commit)),
+        element("td", _summary(commit)),
         element("td", commit.message, class_="wide"),
-        element("td", _ended(entry)),
+        element("td", _outcome(entry)),
         data_name=" ".join(words),
     )
 
 
-def _who(commit: CommitRecord) -> str:
+def _author(commit: CommitRecord) -> str:
     where = f"{commit.user}@{commit.host}"
     return f"{commit.actor} ({commit.ci or 'CI'})" if commit.actor else where
 
 
-def _what(commit: CommitRecord) -> str:
-    shown = [f"{commit.summary[action]:,} {action}" for action in ACTIONS if commit.summary.get(action)]
-    return f"{commit.command}: {', '.join(shown)}" if shown else commit.command
+def _summary(commit: CommitRecord) -> str:
+    counts = [f"{commit.summary[action]:,} {action}" for action in ACTIONS if commit.summary.get(action)]
+    return f"{commit.command}: {', '.join(counts)}" if counts else commit.command
 
 
 def _git(commit: CommitRecord) -> str:
@@ -120,18 +120,18 @@ def _git(commit: CommitRecord) -> str:
     return f"{commit.git.commit[:12]}, tree {tree}"
 
 
-def _ended(entry: HistoryEntry) -> Content:
+def _outcome(entry: HistoryEntry) -> Content:
     if entry.outcome is None:
         return element("span", "not seen", class_="quiet")
     return chip(entry.outcome.status, entry.outcome.status)
 
 
-def _number(name: str, label: str, value: int, least: int, most: int) -> Markup:
-    field = element("input", type="number", name=name, value=value, min=least, max=most, required=True)
+def _number(name: str, label: str, value: int, minimum: int, maximum: int) -> Markup:
+    field = element("input", type="number", name=name, value=value, min=minimum, max=maximum, required=True)
     return element("label", label, " ", field, " ")
 
 
 def _older(oldest: int, number: int) -> Content:
-    if number < _SHOWN or oldest <= 1:
+    if number < _MAX_SERIALS or oldest <= 1:
         return None
     return element("p", f"Older than serial {oldest}: `mzplan history` lists all.", class_="quiet")

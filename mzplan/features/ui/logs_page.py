@@ -15,19 +15,19 @@ from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element
 from mzplan.render.text import cut
 
-_SHOWN = 200  # the newest entries; `mzplan logs` has all
-_LONGEST = 8000  # characters of an entry
+_MAX_ENTRIES = 200  # the newest entries; `mzplan logs` has all
+_MAX_CHARACTERS = 8000  # characters of an entry
 
 
 def logs_page(project: Project, overview: Overview, address: Address) -> Content:
     """Return the newest entries, the last one at the bottom, or why there is no log here."""
     state, head = overview.state, element("h1", "Logs of ", resource_link(address))
     try:
-        entries = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_SHOWN)
+        entries = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_MAX_ENTRIES)
     except MzplanError as problem:
         return [head, element("pre", linked(render_diagnostics(problem.diagnostics, False)), class_="box")]
     if not entries:
         return [head, element("p", "Its runner has logged nothing of it.", class_="quiet")]
-    text = "\n".join(cut(entry.text, _LONGEST) for entry in entries)
+    text = "\n".join(cut(entry.text, _MAX_CHARACTERS) for entry in entries)
     more = element("p", "All of them: ", element("code", f"mzplan logs {address}"), class_="quiet")
     return [head, element("pre", linked(text), class_="box"), more]

@@ -9,7 +9,7 @@ from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address
 from mzplan.render.html import Content, Markup, element
 
-_SHOWN = 500  # in each list; the commands show all
+_MAX_ITEMS = 500  # in each list; the commands show all
 
 
 def open_page(overview: Overview) -> Content:
@@ -21,9 +21,9 @@ def open_page(overview: Overview) -> Content:
             p.condition if p.condition in CONDITIONS else "held",
             p.reason,
         )
-        for p in overview.pending[:_SHOWN]
+        for p in overview.pending[:_MAX_ITEMS]
     ]
-    drift = [_item(_named(d.address), d.kind, "pending", d.detail) for d in overview.drift[:_SHOWN]]
+    drift = [_item(_link(d.address), d.kind, "pending", d.detail) for d in overview.drift[:_MAX_ITEMS]]
     return [
         element("h1", "Open"),
         element("h2", f"Committed, but not converged: {len(overview.pending):,}"),
@@ -42,12 +42,12 @@ def open_page(overview: Overview) -> Content:
     ]
 
 
-def _item(name: Content, word: str, look: str, said: str) -> Markup:
-    reason = element("pre", linked(said)) if said and said != word else None
-    return element("div", element("p", name, " ", chip(word, look)), reason, class_="item")
+def _item(name: Content, kind: str, look: str, reason: str) -> Markup:
+    text = element("pre", linked(reason)) if reason and reason != kind else None
+    return element("div", element("p", name, " ", chip(kind, look)), text, class_="item")
 
 
-def _named(text: str) -> Content:
+def _link(text: str) -> Content:
     """Return a link if the text is a resource's address: drift also names instances."""
     try:
         return resource_link(Address.parse(text))
@@ -55,5 +55,9 @@ def _named(text: str) -> Content:
         return text
 
 
-def _more(number: int, how: str) -> Content:
-    return element("p", f"And {number - _SHOWN:,} more: {how}.", class_="quiet") if number > _SHOWN else None
+def _more(number: int, command: str) -> Content:
+    return (
+        element("p", f"And {number - _MAX_ITEMS:,} more: {command}.", class_="quiet")
+        if number > _MAX_ITEMS
+        else None
+    )

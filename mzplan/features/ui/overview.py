@@ -71,7 +71,7 @@ class OverviewReader:
         Raises MzplanError if the store can't be read."""
         version = self._store.state_version()
         if self._state is None or self._state[0] != version:
-            state = self._there(self._store.read_state())
+            state = self._require_state(self._store.read_state())
             self._state = (version, state, DependencyGraph.of(state.resources))
         _, state, graph = self._state
         names = sorted({*self._project.settings.instances, *state.instances}, key=natural)
@@ -79,18 +79,18 @@ class OverviewReader:
             self._statuses.setdefault(name, NewestStatus(self._store, name)).read()
         leases = [self._store.leases.leader(name) for name in names]
         alive = tuple(lease.epoch if lease is not None else None for lease in leases)
-        seen_now = (version, tuple(self._statuses[name].version for name in names), alive)
+        versions = (version, tuple(self._statuses[name].version for name in names), alive)
         # Whether a query has stalled depends on time alone, so compare again now and then.
         now = time.time()
-        if self._last is None or self._last[0] != seen_now or now - self._last[1].read_at > 30:
-            self._last = (seen_now, self._made(state, graph, now))
+        if self._last is None or self._last[0] != versions or now - self._last[1].read_at > 30:
+            self._last = (versions, self._build(state, graph, now))
         return self._last[1]
 
     def recent(self) -> Recent:
         """Return the last hour's samples of all queries by their runners. Raises MzplanError."""
         return {a: samples for name in self._statuses for a, samples in self._store.read_recent(name).items()}
 
-    def _there(self, state: State) -> State:
+    def _require_state(self, state: State) -> State:
         """Return the state. Raises MZ030 if it is empty now but wasn't before."""
         before = self._state[1] if self._state is not None else state
         if before.lineage and not state.lineage:
@@ -102,8 +102,10 @@ class OverviewReader:
             )
         return state
 
-    def _made(self, state: State, graph: DependencyGraph, now: float) -> Overview:
-        statuses = {name: known.status for name, known in self._statuses.items() if known.status is not None}
+    def _build(self, state: State, graph: DependencyGraph, now: float) -> Overview:
+        statuses = {
+            name: newest.status for name, newest in self._statuses.items() if newest.status is not None
+        }
         status = status_of_project(self._project, state, statuses)
         return Overview(
             state=state,
@@ -127,12 +129,12 @@ def origin_of(store: Store, state: State, address: Address) -> HistoryEntry | No
     """Return the serial that made a resource what it is now.
 
     Returns None if it is older than the last hundred serials or than the history."""
-    now, origin = state.resources.get(address), state.serial
+    current, origin = state.resources.get(address), state.serial
     for serial in sorted(store.serials(), reverse=True)[:HISTORY]:
         earlier = store.read_serial(serial) if serial < state.serial else None
         if earlier is None:
             continue
-        if earlier.resources.get(address) != now:
+        if earlier.resources.get(address) != current:
             return entry_of(store, origin)
         origin = serial
     return entry_of(store, origin) if origin == 1 else None

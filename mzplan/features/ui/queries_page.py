@@ -21,18 +21,18 @@ _COLUMNS = ("Query", "Condition", "Connection", "Error", *NUMBERS, "Last batch",
 _ERROR = 160  # characters; the query's own page shows the whole error
 
 
-def queries_page(view: View, only: str = "", connection: str = "") -> Content:
+def queries_page(view: View, condition: str = "", connection: str = "") -> Content:
     """Return all queries, or only queries in a condition, or of a connection.
 
     A query is of a connection if it uses it, or reads from a query that does."""
     overview = view.overview
     assert overview is not None
-    used = {address: sorted(_connections(overview, address)) for address in overview.queries}
+    connections_of = {address: sorted(_connections(overview, address)) for address in overview.queries}
     queries = [
         query
         for query in overview.status.queries
-        if (not only or query.condition == only)
-        and (not connection or connection in used[query.resource.address])
+        if (not condition or query.condition == condition)
+        and (not connection or connection in connections_of[query.resource.address])
     ]
     queries.sort(key=lambda query: (CONDITIONS.index(query.condition), natural(query.resource.address)))
     head = element(
@@ -42,12 +42,12 @@ def queries_page(view: View, only: str = "", connection: str = "") -> Content:
         ),
     )
     body = element("tbody", [_row(overview, query, view.numbers) for query in queries])
-    label = ": ".join(filter(None, ("Queries", ", ".join(filter(None, (only, connection))))))
-    names = sorted({name for connections in used.values() for name in connections})
+    label = ": ".join(filter(None, ("Queries", ", ".join(filter(None, (condition, connection))))))
+    names = sorted({name for connections in connections_of.values() for name in connections})
     return [
         element("h1", label),
         summary(overview),
-        _filter(only, connection, names),
+        _filter(condition, connection, names),
         search_field("Find a query"),
         scrolled(element("table", head, body), label),
         element("p", count(len(queries), "query", "queries"), class_="quiet"),
@@ -58,12 +58,12 @@ def _connections(overview: Overview, address: Address) -> set[str]:
     return {needed.name for needed in overview.graph.requirements([address]) if needed.kind == "connection"}
 
 
-def _filter(only: str, connection: str, connections: list[str]) -> Markup:
+def _filter(condition: str, connection: str, connections: list[str]) -> Markup:
     fields = [
-        _choice("condition", "Condition", only, CONDITIONS),
+        _choice("condition", "Condition", condition, CONDITIONS),
         _choice("connection", "Connection", connection, connections),
         element("button", "Show", type="submit"),
-        [" ", element("a", "All queries", href="/queries")] if only or connection else None,
+        [" ", element("a", "All queries", href="/queries")] if condition or connection else None,
     ]
     return element("form", fields, action="/queries", method="get", class_="filter")
 
@@ -75,18 +75,25 @@ def _choice(name: str, label: str, chosen: str, choices: Iterable[str]) -> Marku
 
 
 def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple[str, ...]]) -> Markup:
-    address, seen = query.resource.address, query.observation
+    address, observation = query.resource.address, query.observation
     cells = [element("td", number, class_="number") for number in numbers[address]]
-    own = own_connections(overview, address)
-    names = (str(address), query.condition, *(connection.name for connection in own), query.resource.instance)
+    connections = own_connections(overview, address)
+    names = (
+        str(address),
+        query.condition,
+        *(connection.name for connection in connections),
+        query.resource.instance,
+    )
     return element(
         "tr",
         element("th", resource_link(address), scope="row"),
         element("td", chip(query.condition, query.condition)),
-        element("td", [[resource_link(connection, connection.name), " "] for connection in own]),
-        element("td", _error(query), class_="wide" if seen is not None and seen.error else None),
+        element("td", [[resource_link(connection, connection.name), " "] for connection in connections]),
+        element(
+            "td", _error(query), class_="wide" if observation is not None and observation.error else None
+        ),
         cells,
-        element("td", moment(seen.last_batch_at if seen is not None else None)),
+        element("td", moment(observation.last_batch_at if observation is not None else None)),
         element("td", query.resource.instance),
         data_name=" ".join(names),
         data_query=str(address),
@@ -95,13 +102,17 @@ def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple
 
 def _error(query: QueryStatus) -> Content:
     """Return the last attempt's error, the number of failures, and the time of the next attempt."""
-    seen = query.observation
-    if seen is None or not seen.error:
+    observation = query.observation
+    if observation is None or not observation.error:
         return None
-    tried = f"{count(seen.failures, 'attempt')}" if seen.failures else ""
-    again = [", next at " if tried else "next at ", moment(seen.retry_at)] if seen.retry_at else None
+    attempts = f"{count(observation.failures, 'attempt')}" if observation.failures else ""
+    next_attempt = (
+        [", next at " if attempts else "next at ", moment(observation.retry_at)]
+        if observation.retry_at
+        else None
+    )
     return [
-        [code_link(seen.error_code), " "] if seen.error_code else None,
-        cut(seen.error.split("\n")[0], _ERROR),
-        element("div", tried, again, class_="quiet") if tried or again else None,
+        [code_link(observation.error_code), " "] if observation.error_code else None,
+        cut(observation.error.split("\n")[0], _ERROR),
+        element("div", attempts, next_attempt, class_="quiet") if attempts or next_attempt else None,
     ]

@@ -20,12 +20,12 @@ from mzplan.render.cause_text import cause_in_words
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, notes, row
 
-_STEPS = 20  # the most to show: a store may contain any number
+_MAX_STEPS = 20  # the most to show: a store may contain any number
 _STEP = ("Step", "When", "Rows")
 _HOUR = 3600.0  # seconds
 _WIDTH, _HEIGHT, _LEFT, _FOOT = 640, 150, 64, 22
 _GAP = 150.0  # seconds without a sample that break the line; runners record one each minute
-_DRAWN = 200  # nodes; a larger impact is a list instead
+_MAX_NODES = 200  # nodes; a larger impact is a list instead
 
 
 def resource_page(
@@ -60,31 +60,31 @@ def resource_page(
 def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | None, origin: Content) -> Markup:
     pairs: list[tuple[str, Content]] = [("Type", resource.type)]
     if query is not None:
-        seen, cells = query.observation, row(query, time.time())
+        observation, cells = query.observation, row(query, time.time())
         pairs += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
         pairs.append(("Generation", str(resource.generation)))
         if resource.restart_token:
             restarts = f"{count(resource.restart_token, 'time')} by hand, or for a secret"
             pairs.append(("Restarts", restarts))
-        if seen is not None and (cause := seen.started_because) is not None:
+        if observation is not None and (cause := observation.started_because) is not None:
             pairs.append(("Started because of", f"{cause_in_words(cause)} ({cause.at or '-'})"))
-        pairs += measures(seen) if seen is not None else []
-        if seen is not None and seen.resumed:
-            pairs.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
+        pairs += measures(observation) if observation is not None else []
+        if observation is not None and observation.resumed:
+            pairs.append(("Went on after", f"step {observation.resumed.get('step', '-')}"))
     pairs.append(("Put there by", origin if origin is not None else "-"))
     return facts(pairs)
 
 
-def measures(seen: Observation) -> list[tuple[str, Content]]:
+def measures(observation: Observation) -> list[tuple[str, Content]]:
     """Return the last batch's measures, the size of the query's state, and the runner's counters."""
     pairs: list[tuple[str, Content]] = []
     for name, measure in MEASURES.items():
-        if (number := getattr(seen, name)) is not None:
+        if (number := getattr(observation, name)) is not None:
             pairs.append((measure.title, measure.text(number)))
-    if (counted := seen.counters) is not None:
-        parts = [count(counted.batches, "batch", "batches"), count(counted.restarts, "restart")]
-        parts.append(count(counted.retries, "retry", "retries"))
-        pairs.append(("Since its runner leads", f"{counted.rows:,} rows, {', '.join(parts)}"))
+    if (counters := observation.counters) is not None:
+        parts = [count(counters.batches, "batch", "batches"), count(counters.restarts, "restart")]
+        parts.append(count(counters.retries, "retry", "retries"))
+        pairs.append(("Since its runner leads", f"{counters.rows:,} rows, {', '.join(parts)}"))
     return pairs
 
 
@@ -113,8 +113,8 @@ def _open(overview: Overview, address: Address) -> Content:
 
 
 def _plots(query: QueryStatus, samples: Samples) -> Content:
-    address, seen, now = query.resource.address, query.observation, time.time()
-    unit = (seen.lag_unit if seen is not None else None) or "records"
+    address, observation, now = query.resource.address, query.observation, time.time()
+    unit = (observation.lag_unit if observation is not None else None) or "records"
     runs = samples.runs(address)[1:]
     starts = [element("h2", "Restarts seen"), element("ul", [element("li", moment(at)) for at in runs])]
     return [
@@ -138,14 +138,14 @@ def _conditions(changes: list[tuple[float, Condition]]) -> Content:
     if len(changes) < 2:
         return None
     lines = [
-        element("li", moment(at), " ", chip(condition, condition)) for at, condition in changes[-_STEPS:]
+        element("li", moment(at), " ", chip(condition, condition)) for at, condition in changes[-_MAX_STEPS:]
     ]
     return [element("h2", "Conditions of the last hour"), element("ul", lines, id="conditions")]
 
 
 def last_steps(query: QueryStatus) -> Content:
     """Return the last micro-batches, as the runner reported them."""
-    steps = query.observation.last_steps[:_STEPS] if query.observation is not None else ()
+    steps = query.observation.last_steps[:_MAX_STEPS] if query.observation is not None else ()
     if not steps:
         return None
     names = [element("th", name, scope="col", class_=name != "When" and "number") for name in _STEP]
@@ -179,7 +179,7 @@ def _reach(overview: Overview, address: Address) -> Content:
     running = count(len(impact.downstream), "query", "queries")
     summary = f"A change of {address} would restart {restarts}; {running} downstream would keep running."
     parts = [element("h2", "What a change would reach"), element("p", summary)]
-    if len(shown) <= _DRAWN:
+    if len(shown) <= _MAX_NODES:
         parts.append(scrolled(drawing(overview, shown, looks=looks), "What depends on it"))
     elif address.kind == "connection":
         parts.append(
@@ -188,34 +188,38 @@ def _reach(overview: Overview, address: Address) -> Content:
     dependents = graph.dependents(address)
     if dependents:
         links = [element("li", resource_link(dependent)) for dependent in dependents]
-        inside = element("ul", links, class_="columns")
+        list_ = element("ul", links, class_="columns")
         title = element("summary", f"Used by {count(len(dependents), 'resource')}")
-        parts.append(element("details", title, inside, class_="box"))
+        parts.append(element("details", title, list_, class_="box"))
     return parts
 
 
 def plot(points: Sequence[Point], label: str, now: float) -> Markup:
     """Return a plot of the hour before `now`; a line connects consecutive samples."""
-    shown = [(at, value) for at, value in points if now - _HOUR <= at <= now]
-    most = max((value for _, value in shown if value is not None), default=0.0) or 1.0
+    visible = [(at, value) for at, value in points if now - _HOUR <= at <= now]
+    maximum = max((value for _, value in visible if value is not None), default=0.0) or 1.0
     right, bottom = _WIDTH - 8, _HEIGHT - _FOOT
 
     def place(at: float, value: float) -> str:
         x = _LEFT + (at - now + _HOUR) / _HOUR * (right - _LEFT)
-        return f"{x:.1f},{bottom - value / most * (bottom - 14):.1f}"
+        return f"{x:.1f},{bottom - value / maximum * (bottom - 14):.1f}"
 
     lines: list[list[str]] = [[]]
     before = 0.0
-    for at, value in shown:
+    for at, value in visible:
         if value is None or at - before > _GAP:
             lines.append([])
         if value is not None:
             lines[-1].append(place(at, value))
             before = at
-    last = next((value for _, value in reversed(shown) if value is not None), None)
+    last = next((value for _, value in reversed(visible) if value is not None), None)
     marks = [
         element(
-            "text", f"{most:,.4g}" if most < 100 else f"{most:,.0f}", x=_LEFT - 8, y=18, class_="axis end"
+            "text",
+            f"{maximum:,.4g}" if maximum < 100 else f"{maximum:,.0f}",
+            x=_LEFT - 8,
+            y=18,
+            class_="axis end",
         ),
         element("text", "0", x=_LEFT - 8, y=bottom, class_="axis end"),
         element("path", d=f"M{_LEFT} {bottom}H{right}M{_LEFT} 14H{right}", class_="grid"),
@@ -226,13 +230,19 @@ def plot(points: Sequence[Point], label: str, now: float) -> Markup:
         marks.append(
             element("text", text, x=round(x), y=_HEIGHT - 6, class_="axis" if minutes == 60 else "axis end")
         )
-    drawn = [
+    polylines = [
         element("polyline", points=" ".join(line if len(line) > 1 else line * 2), class_="line")
         for line in lines
         if line
     ]
     caption = f"{label}, now {last:,.4g}" if last is not None else f"{label}: nothing is known"
     svg = element(
-        "svg", marks, drawn, class_="plot", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=caption
+        "svg",
+        marks,
+        polylines,
+        class_="plot",
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        aria_label=caption,
     )
     return element("figure", element("figcaption", caption), svg)

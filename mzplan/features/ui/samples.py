@@ -15,9 +15,9 @@ from mzplan.model.observed import MAX_SAMPLES as MINUTES
 from mzplan.model.observed import Condition, Recent
 from mzplan.model.state import QueryStatus
 
-EVERY = 10.0  # seconds between two samples
-KEPT = 360  # samples of each query: one hour
-RUNS = 20  # starts remembered for each query
+SAMPLE_SECONDS = 10.0  # seconds between two samples
+SAMPLES = 360  # samples of each query: one hour
+MAX_RUNS = 20  # starts remembered for each query
 
 Point = tuple[float, float | None]  # seconds since the epoch, and a value
 
@@ -27,33 +27,35 @@ class Samples:
 
     One thread adds. A concurrent reader may see one sample more or less."""
 
-    def __init__(self, kept: int = KEPT):
-        self._kept = kept
-        self._taken = 0
-        self._times = array("d", [math.nan]) * kept
+    def __init__(self, size: int = SAMPLES):
+        self._size = size
+        self._added = 0
+        self._times = array("d", [math.nan]) * size
         self._values: dict[Address, tuple[array[float], array[float]]] = {}
         self._runs: dict[Address, deque[tuple[float, str]]] = {}
         self.recalled: Recent = {}  # the runners' records, which also cover the time before this process
 
     def add(self, queries: Iterable[QueryStatus], now: float) -> None:
         """Add a sample of every query at `now` (seconds since the epoch), and forget removed queries."""
-        at = self._taken % self._kept
+        at = self._added % self._size
         self._times[at] = now
         present = set()
         for query in queries:
-            address, seen = query.resource.address, query.observation
+            address, observation = query.resource.address, query.observation
             present.add(address)
             rates, lags = self._ring(address)
-            rates[at] = seen.input_rows_per_second if seen is not None else math.nan
-            lags[at] = seen.lag if seen is not None and seen.lag is not None else math.nan
+            rates[at] = observation.input_rows_per_second if observation is not None else math.nan
+            lags[at] = (
+                observation.lag if observation is not None and observation.lag is not None else math.nan
+            )
         for gone in self._values.keys() - present:
             del self._values[gone]
             self._runs.pop(gone, None)
-        self._taken += 1
+        self._added += 1
 
     def started(self, address: Address, run_id: str, now: float) -> None:
         """Record that a run of a query was seen at `now`; a known run changes nothing."""
-        runs = self._runs.setdefault(address, deque(maxlen=RUNS))
+        runs = self._runs.setdefault(address, deque(maxlen=MAX_RUNS))
         if not runs or runs[-1][1] != run_id:
             runs.append((now, run_id))
 
@@ -77,22 +79,22 @@ class Samples:
                 changes.append((at, condition))
         return changes
 
-    def _points(self, address: Address, which: int) -> list[Point]:
+    def _points(self, address: Address, index: int) -> list[Point]:
         """Return the runners' records up to this process's first sample, then its own samples."""
-        own = self._own(address, which)
+        own = self._own_points(address, index)
         first = own[0][0] if own else math.inf
         recalled = self.recalled.get(address, ())[-MINUTES:]
-        return [*((at, (rate, lag)[which]) for at, rate, lag, _ in recalled if at < first), *own]
+        return [*((at, (rate, lag)[index]) for at, rate, lag, _ in recalled if at < first), *own]
 
-    def _own(self, address: Address, which: int) -> list[Point]:
+    def _own_points(self, address: Address, index: int) -> list[Point]:
         if address not in self._values:
             return []
-        values, taken = self._values[address][which], self._taken
-        order = (n % self._kept for n in range(max(0, taken - self._kept), taken))
+        values, added = self._values[address][index], self._added
+        order = (n % self._size for n in range(max(0, added - self._size), added))
         return [(self._times[n], None if math.isnan(values[n]) else values[n]) for n in order]
 
     def _ring(self, address: Address) -> tuple[array[float], array[float]]:
         if address not in self._values:
-            empty = array("d", [math.nan]) * self._kept
+            empty = array("d", [math.nan]) * self._size
             self._values[address] = (empty, array("d", empty))
         return self._values[address]

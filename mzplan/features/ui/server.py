@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from mzplan.features.ui.access import Access, AccessGuard
 from mzplan.features.ui.app import make_app
-from mzplan.features.ui.connections import PLACES, Connection
+from mzplan.features.ui.connections import MAX_CONNECTIONS, Connection
 from mzplan.features.ui.environments import Environments
 from mzplan.features.ui.follower import Follower
 from mzplan.features.ui.overview import OverviewReader
@@ -24,7 +24,7 @@ from mzplan.model.diagnostics import error, refusal, usage_error
 from mzplan.operations.project import Project
 
 TOKEN_VARIABLE = "MZPLAN_UI_TOKEN"
-SHORTEST = 16  # characters of a token
+MIN_TOKEN = 16  # characters of a token
 _MAX_TOKEN = 4096  # bytes of the token file
 
 
@@ -33,17 +33,17 @@ def read_token(file: str | None) -> str:
     where = file or f"${TOKEN_VARIABLE}"
     if file is not None:
         try:
-            with Path(file).open("rb") as opened:
-                text = opened.read(_MAX_TOKEN).decode(errors="replace").strip()
+            with Path(file).open("rb") as stream:
+                text = stream.read(_MAX_TOKEN).decode(errors="replace").strip()
         except OSError as problem:
             raise _no_token(f"{file} can't be read: {problem.strerror or problem}.") from None
     else:
         text = os.environ.get(TOKEN_VARIABLE, "").strip()
         if not text:
             return ""
-    if len(text) < SHORTEST or not (text.isascii() and text.isprintable()) or " " in text:
+    if len(text) < MIN_TOKEN or not (text.isascii() and text.isprintable()) or " " in text:
         raise _no_token(
-            f"The text of {where} is not a token: {SHORTEST} characters or more, of ASCII, without spaces."
+            f"The text of {where} is not a token: {MIN_TOKEN} characters or more, of ASCII, without spaces."
         )
     return text
 
@@ -71,22 +71,27 @@ def access_for(host: str, token: str, url: str | None) -> Access:
 
 
 def serve(
-    opened: Callable[[str], Project], host: str, port: int, access: Access, begun: Callable[[str, int], None]
+    open_project: Callable[[str], Project],
+    host: str,
+    port: int,
+    access: Access,
+    on_start: Callable[[str, int], None],
 ) -> None:
     """Serve until the process is interrupted (KeyboardInterrupt).
 
     Raises MzplanError MZ188 if it can't serve.
-    `opened` returns the project in an environment ("": the command's own). With a token, visitors see only
-    that one; without, users of this machine can choose any. `begun` is called with address and port once the
-    server accepts connections."""
+
+    `open_project` returns the project in an environment ("": the command's own). With a token, visitors see
+    only that one; without, users of this machine can choose any. `on_start` is called with address and port
+    once the server accepts connections."""
     import uvicorn
 
-    project = opened("")
+    project = open_project("")
     names = () if access.token else project.settings.environments
     followers: list[Follower] = []
 
     def pages(name: str) -> ASGIApp:
-        chosen = project if name == project.settings.environment else opened(name)
+        chosen = project if name == project.settings.environment else open_project(name)
         chosen = replace(chosen, settings=replace(chosen.settings, environments=names))
         followers.append(stack.enter_context(Follower(OverviewReader(chosen))))
         return make_app(chosen, followers[-1], access)
@@ -102,14 +107,14 @@ def serve(
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=PLACES,
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=2,
         )
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 await super().startup(sockets)
-                begun(_address(listener), listener.getsockname()[1])
+                on_start(_address(listener), listener.getsockname()[1])
 
             async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
                 for follower in followers:
@@ -133,9 +138,11 @@ def _listening(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except (OSError, UnicodeError) as problem:
-        taken = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
+        is_in_use = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
         hint = (
-            "name another port (--port 0 takes a free one)." if taken else "name an address of this machine."
+            "name another port (--port 0 takes a free one)."
+            if is_in_use
+            else "name an address of this machine."
         )
         why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         raise error("MZ188", f"The pages can't be served at {host}, port {port}", f"{why}.", hint) from None

@@ -380,7 +380,7 @@ def test_where_a_resource_comes_from(shown: ShownProject) -> None:
 
 def test_samples_are_a_ring() -> None:
     state = commit(shop())
-    samples, address = Samples(kept=3), at("source.orders")
+    samples, address = Samples(size=3), at("source.orders")
     for number in range(5):
         seen = observe(state, orders={"input_rows_per_second": float(number), "lag": None})
         record = state.resources[address]
