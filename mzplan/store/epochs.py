@@ -54,10 +54,10 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
             raise error(
                 "MZ030",
                 f"{EPOCH_KEY} has no epoch left",
-                f"The epoch {chosen - 1} was handed out, and none can be higher than {MAX_NUMBER}: nobody "
-                "takes over an instance so often. Somebody else has written it, or a lease.",
-                f"look who else writes the store; then delete {EPOCH_KEY}, and any lease or status with such "
-                "an epoch.",
+                f"The epoch {chosen - 1} was handed out, and {MAX_NUMBER} is the maximum. So many take-overs are "
+                "impossible: another program has written it, or a lease.",
+                f"find out what else writes to the store; then delete {EPOCH_KEY}, and any lease or status "
+                "with such an epoch.",
             )
         content = canonical({"format_version": FORMAT_VERSION, **encode(Newest(epoch=chosen))}) + "\n"
         try:
@@ -70,7 +70,7 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
 def _newest(backend: Backend, blob: Blob | None) -> int:
     if blob is None:
         return _highest(backend)
-    return load_as(Newest, blob.data, EPOCH_KEY, "delete it: leases have it, too.").epoch
+    return load_as(Newest, blob.data, EPOCH_KEY, "delete it: the leases also have the epoch.").epoch
 
 
 def _highest(backend: Backend) -> int:

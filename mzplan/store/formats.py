@@ -35,8 +35,8 @@ _EMPTY_CHECKSUM = b'"checksum": ""'
 _RESOURCES = b'\n  "resources": {'  # written last by `_lines`
 # Don't suggest copying an earlier serial's file over it: an earlier serial isn't the current state.
 _RESTORE_HINT = (
-    "take FILE, the latest, from version control or a backup; or mzplan state pull --serial N --out FILE, N "
-    "the last below history/; then mzplan state push FILE --force."
+    "take the latest FILE from version control or a backup, or run mzplan state pull --serial N --out "
+    "FILE with the last N below history/; then mzplan state push FILE --force."
 )
 # For an earlier serial: pushing a state would commit a new serial and leave this file as it is.
 FORGO_HINT = "put it back from a backup, or delete it: then only this serial is missing from the history."
@@ -105,7 +105,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
             raise error(
                 "MZ030",
                 f"{place} is damaged or was edited by hand",
-                "Its checksum does not fit its content. Nothing was changed.",
+                "Its checksum doesn't match its content. Nothing was changed.",
                 hint,
                 kind="edited",
             )
@@ -147,7 +147,7 @@ def encode_outcome(outcome: CommitOutcome) -> bytes:
 
 
 def decode_outcome(data: bytes, place: str) -> CommitOutcome:
-    return load_as(CommitOutcome, data, place, "delete it: then nothing is known of how that serial ended.")
+    return load_as(CommitOutcome, data, place, "delete it: then the outcome of that serial is unknown.")
 
 
 def _check_consistency(
@@ -163,11 +163,12 @@ def _check_consistency(
             )
     undeclared = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
     if undeclared:
-        raise ValueError(f"no instance {min(undeclared)} is declared, and queries are to run there")
+        raise ValueError(f"queries run on instance {min(undeclared)}, which isn't declared")
     dependencies = {address: resource.dependencies for address, resource in resources.items()}
     if missing := set(chain.from_iterable(dependencies.values())) - resources.keys():
         raise ValueError(
-            f"{next(a for a in dependencies if missing & set(dependencies[a]))} refers to what is not there"
+            f"{next(a for a in dependencies if missing & set(dependencies[a]))} refers to a resource that "
+            "isn't there"
         )
     try:
         TopologicalSorter(dependencies).prepare()
@@ -226,7 +227,7 @@ def _finite(value: Any) -> Any:
 
 
 def decode_status(data: bytes, place: str) -> Status:
-    return load_as(Status, data, place, "delete it: the runner writes it anew.")
+    return load_as(Status, data, place, "delete it: the runner writes it again.")
 
 
 def serial_in_status(data: bytes) -> int:
@@ -266,7 +267,7 @@ def encode_recent(recent: Recent) -> bytes:
 
 
 def decode_recent(data: bytes, place: str) -> Recent:
-    hint = "delete it: the runner writes it anew."
+    hint = "delete it: the runner writes it again."
     return load(lambda document: dict(decode(Recent, document, "it")), data, place, hint)
 
 

@@ -147,8 +147,8 @@ class Store:
         if environment != self.environment and environment in self.environments:
             raise refusal(
                 "MZ034",
-                f"The state is that of environment {environment!r}",
-                f"{place} was committed for it, and this is {self.environment!r}. Nothing was changed.",
+                f"The state belongs to environment {environment!r}",
+                f"{place} was committed for it, but this is {self.environment!r}. Nothing was changed.",
                 "give each environment its own `state:` in mzplan.yaml; check --state-config "
                 "(MZPLAN_STATE_CONFIG).",
             )
@@ -425,7 +425,7 @@ def digest_of_state(state: State) -> str:
 def _stale(planned_on: State, stored: State) -> Exception:
     detail = f"The plan was made on serial {planned_on.serial}; the state now has serial {stored.serial}."
     if planned_on.lineage and stored.lineage and planned_on.lineage != stored.lineage:
-        detail = "The state has another lineage: it belongs to another project, or was begun anew."
+        detail = "The state has another lineage: it belongs to another project, or was started again."
     return error(
         "MZ036",
         "The plan is stale",
@@ -440,9 +440,10 @@ def _unknown(serial: int, problem: MzplanError) -> UnknownWriteError:
     return UnknownWriteError(
         Diagnostic(
             code="MZ175",
-            summary=f"Serial {serial} was being committed, and it is not known whether it is",
+            summary=f"It is unknown whether serial {serial} was committed",
             detail=f"{why.summary}: {why.detail}",
-            hint="when the store answers, `mzplan plan` shows whether it is; if not, run the command again.",
+            hint="when the store answers again, `mzplan plan` shows whether it was; if not, run the "
+            "command again.",
             exit_code=ExitCode.NOT_CONVERGED,
         )
     )

@@ -65,7 +65,9 @@ def _copy_stream(
             break
         target.write(chunk)
     if remaining:
-        raise OSError(f"{place} has not the {size:,} bytes that were listed of it: somebody writes there")
+        raise OSError(
+            f"{place} doesn't have the {size:,} bytes that were listed: another program writes to it"
+        )
 
 
 def _open_side(place: str) -> _Local | _Remote:

@@ -50,8 +50,8 @@ def missing_file_error(log: CollectionLog, file: str, use: str) -> GoneError | D
     removed_in = removals.removed_in.get(file)
     if removed_in is None and _CHANGE_DATA not in file:
         return DamagedError(
-            f"{file}, {use}, is missing, and no version has taken it out of the table: it was not mzplan or "
-            "Delta that removed it"
+            f"{file}, {use}, is missing, and no version has taken it out of the table: neither mzplan nor "
+            "Delta has removed it"
         )
     # No version takes change-feed files out of the table: VACUUM goes by their age.
     vacuum = next((version for version in removals.vacuums if version > (removed_in or 0)), None)

@@ -56,20 +56,20 @@ def inspect(checkpoint: str, table: str) -> ForeignQuery:
     log = CheckpointLog(checkpoint)
     query_id = log.query_id()
     if query_id is None:
-        raise NotAdoptableError(f"{checkpoint} is no checkpoint of a streaming query: it has no metadata.")
+        raise NotAdoptableError(f"{checkpoint} isn't a streaming query's checkpoint: it has no metadata.")
     planned = log.newest()
     if planned < 0:
         raise NotAdoptableError("The query has not read anything yet: declare the source as new.")
     if open_folder(f"{checkpoint}/state").names():
         raise NotAdoptableError(
-            "The query keeps state (an aggregation, a join, or dropped duplicates), and a source does not."
+            "The query keeps state (an aggregation, a join, or dropped duplicates), but a source has none."
         )
     lines = log.lines(planned)
     if lines[:1] != ["v1"] or len(lines) != 3:
         raise NotAdoptableError(
             f"The query reads {max(0, len(lines) - 2)} upstreams, and a source reads one."
             if lines[:1] == ["v1"]
-            else "Its log of offsets is of a format that is not known."
+            else "The format of its offset log is unknown."
         )
     return ForeignQuery(
         checkpoint=checkpoint,
@@ -91,7 +91,7 @@ def copy(query: ForeignQuery, warehouse: str, id_: str) -> None:
 def ensure_unchanged(query: ForeignQuery) -> None:
     """Check after the copy that nothing changed. Raises NotAdoptableError, OSError."""
     if inspect(query.checkpoint, query.table).mark != query.mark:
-        raise NotAdoptableError("The query still runs: it has written while it was copied. Stop it first.")
+        raise NotAdoptableError("The query is still running: it wrote while it was copied. Stop it first.")
 
 
 def files_read(query: ForeignQuery) -> Iterator[str]:

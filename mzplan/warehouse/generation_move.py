@@ -124,8 +124,8 @@ def _not_begun(description: Description, source: CollectionRead) -> MzplanError:
     return error(
         "MZ063",
         f"{description.address} could not be started",
-        f"Generation {source.generation} of {source.address} has not begun yet.",
-        "nothing to do: it is tried again.",
+        f"Generation {source.generation} of {source.address} hasn't begun yet.",
+        "nothing to do: mzplan tries again.",
         address=description.address,
     )
 
@@ -134,8 +134,8 @@ def _other_generation(description: Description, source: CollectionRead) -> Mzpla
     return refusal(
         "MZ069",
         f"{description.address} has read another generation of {source.address}",
-        f"It is to read generation {source.generation}, which has not begun with the rows that the sink has "
-        "read.",
-        f"let it begin anew: mzplan apply --replace {description.address} --allow-replace.",
+        f"It should read generation {source.generation}, which didn't begin with the rows that the sink "
+        "has read.",
+        f"start again with all rows: mzplan apply --replace {description.address} --allow-replace.",
         address=description.address,
     )

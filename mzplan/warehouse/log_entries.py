@@ -191,5 +191,5 @@ def action_of(line: bytes) -> dict[str, Any]:
     """Parse a line of a commit, or of a checkpoint in JSON. Raises ValueError."""
     action = json.loads(line.decode())
     if not isinstance(action, dict):
-        raise ValueError("a line is no action")
+        raise ValueError("a line isn't an action")
     return action

@@ -33,7 +33,7 @@ def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) ->
             scalars[name] = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("us"))
         else:
             if pa.types.is_decimal(types[name]) and not _DECIMAL.fullmatch(text):
-                raise ValueError(f"{text[:60]!r} is no {types[name]}")
+                raise ValueError(f"{text[:60]!r} isn't a {types[name]}")
             scalars[name] = pa.scalar(text).cast(types[name])
     return scalars
 

@@ -77,7 +77,7 @@ def require_commit(log: CollectionLog, version: int) -> Commit:
 def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
     """Return the commit that holds a step. Raises GoneError, OSError."""
     if record.version is None:
-        raise GoneError(f"Which version of {log.collection} holds step {record.step} is not known.")
+        raise GoneError(f"It is unknown which version of {log.collection} holds step {record.step}.")
     commit = require_commit(log, record.version)
     if commit.step != record.step:
         content = "no step" if commit.step is None else f"step {commit.step}"
@@ -131,7 +131,7 @@ def _read_between(log: CollectionLog, record: StepRecord) -> tuple[Any, dict[str
     """Return Delta's offsets of a sink's step; None for a read from the start. Raises GoneError."""
     is_known = isinstance(record.end, dict) and isinstance(record.start, dict | None)
     if not is_known or (record.start is None and record.step > 0):
-        raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
+        raise GoneError(f"It is no longer known which part of {log.collection} step {record.step} has read.")
     return record.start, record.end
 
 
@@ -179,14 +179,14 @@ def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
     start, end = _read_between(log, record)
     if end.get("isStartingVersion") or (start is not None and start.get("isStartingVersion")):
         raise GoneError(
-            f"Step {record.step} has read a snapshot of {log.collection}: what was there when the sink began "
-            "is not told apart by steps."
+            f"Step {record.step} has read a snapshot of {log.collection}: rows from before the sink began "
+            "don't belong to single steps."
         )
     versions = versions_between(start, end, log)
     with decoding(f"the offset of step {record.step} in {log.collection}"):
         last = int(end["index"])
     if versions is None or not (last < 0 or require_commit(log, versions[1]).is_read_by(last)):
-        raise GoneError(f"Step {record.step} has read no version of {log.collection} to its end.")
+        raise GoneError(f"Step {record.step} has read no version of {log.collection} completely.")
     return versions
 
 

@@ -138,7 +138,7 @@ def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
     Raises GoneError, also for a step that isn't there, and OSError."""
     record = next((r for r in history.committed(step, step) if r.step == step), None)
     if record is None:
-        raise GoneError(f"Which version of {history.collection.collection} holds step {step} is not known.")
+        raise GoneError(f"It is unknown which version of {history.collection.collection} holds step {step}.")
     version = commit_of(history.collection, record).version
     return TableSnapshot(history.collection.collection, _merged_version(history.collection, version))
 
@@ -157,7 +157,7 @@ def ensure_one_condition(text: str) -> None:
     if len(text) > MAX_CONDITION:
         raise ConditionError(f"It is longer than {MAX_CONDITION:,} characters")
     if "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text):
-        raise ConditionError("It holds a character that no text has")
+        raise ConditionError("It contains an invalid character")
     depth, at = 0, 0
     while at < len(text):
         sign = text[at]
@@ -167,10 +167,12 @@ def ensure_one_condition(text: str) -> None:
                 raise ConditionError(f"A {sign} is never closed")
             at = end
         elif sign == ";" or text[at : at + 2] in ("--", "/*"):
-            raise ConditionError(f"{text[at : at + 2].strip()} has no place in a condition: one, no comments")
+            raise ConditionError(
+                f"{text[at : at + 2].strip()} isn't allowed: write a single condition without comments"
+            )
         depth += (sign == "(") - (sign == ")")
         if depth < 0:
-            raise ConditionError("A ) closes what was never opened")
+            raise ConditionError("A ) has no matching (")
         at += 1
     if depth:
         raise ConditionError("A ( is never closed")

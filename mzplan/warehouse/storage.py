@@ -67,9 +67,9 @@ def _missing_collection(
     """Yield MZ161 if the collection that `address` writes or reads is gone. Raises OSError."""
     table = collection_path(warehouse, *place)
     if not _has_log(table):
-        yield _replaced_collection(address, owner, table, "is not there, or has no Delta log")
+        yield _replaced_collection(address, owner, table, "is missing or has no Delta log")
     elif _is_replaced(Checkpoint.of(warehouse, *place), table):
-        yield _replaced_collection(address, owner, table, "was removed, and another one was made there")
+        yield _replaced_collection(address, owner, table, "was removed, and another one was created there")
 
 
 def _has_log(table: str) -> bool:
@@ -84,17 +84,16 @@ def _steps_given_up(address: Address, owner: Address, needed: int, since: int) -
         kind="steps-given-up",
         summary=f"{address} has waited too long: its next steps are gone",
         detail=f"It needs step {needed} of {owner}, whose collection begins with step {since}: `max_hold` "
-        "is over.",
-        hint=f"begin anew with all rows: mzplan apply --replace {address} --allow-replace; and give {owner} "
-        "a "
-        "longer max_hold.",
+        "has passed.",
+        hint=f"start again with all rows: mzplan apply --replace {address} --allow-replace; and give "
+        f"{owner} a longer max_hold.",
         address=address,
     )
 
 
 def _missing_checkpoint(address: Address, folder: str) -> Diagnostic:
     again = "read its upstream again from the start" if address.reads_upstream else "write all rows again"
-    detail = f"{folder} is not there, or not whole. Without it the query would {again}."
+    detail = f"{folder} is missing or incomplete. Without it, the query would {again}."
     return _missing("checkpoint-missing", address, f"The checkpoint of {address} is gone", detail, address)
 
 
@@ -105,7 +104,7 @@ def _missing(kind: ProblemKind, address: Address, summary: str, detail: str, own
         kind=kind,
         summary=summary,
         detail=detail,
-        hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
+        hint=f"restore it from a backup; or start again: mzplan apply --replace {owner} --allow-replace.",
         address=address,
     )
 
@@ -116,7 +115,7 @@ def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> N
         recorded = checkpoint.collection()
         is_missing = recorded is not None and not is_there(f"{table}/_delta_log")
         if is_missing or _is_replaced(checkpoint, table):
-            why = "is not there" if is_missing else "was removed, and another one was made there"
+            why = "is not there" if is_missing else "was removed, and another one was created there"
             raise MzplanError(_replaced_collection(address, address, table, why))
         if recorded is not None and (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
             raise MzplanError(_collection_restored(address, table, *missing))
@@ -136,7 +135,7 @@ def _is_replaced(checkpoint: Checkpoint, table: str) -> bool:
 
 
 def _replaced_collection(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
-    detail = f"{table} {why}. Its checkpoint goes on behind what it held."
+    detail = f"{table} {why}. The checkpoint continues after the rows that it held."
     return _missing("collection-missing", address, f"The collection of {owner} is gone", detail, owner)
 
 
@@ -157,7 +156,7 @@ def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -
 
 def _collection_restored(address: Address, table: str, first: int, last: int) -> Diagnostic:
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    summary = f"The collection of {address} lacks {steps}"
+    summary = f"The collection of {address} is missing {steps}"
     detail = f"Its checkpoint has written {steps}, but {table} was restored to an older copy."
     return replace(_missing("steps-missing", address, summary, detail, address), exit_code=ExitCode.REFUSED)
 
@@ -226,7 +225,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     """
     if ID.fullmatch(id_) is None or generation < 1:
         raise error(
-            "MZ035", f"Storage of {id_!r} g{generation} is not removed", "That is not an id of mzplan's."
+            "MZ035", f"Storage of {id_!r} g{generation} is not removed", "That isn't an id from mzplan."
         )
     checkpoint = Checkpoint.of(warehouse, id_, generation)
     for folder in (
@@ -245,7 +244,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
                 "MZ035",
                 f"{folder} can't be removed",
                 f"{problem.strerror or problem}.",
-                "give the runner the right to remove it; it is tried again.",
+                "give the runner the right to remove it; mzplan tries again.",
             ) from None
 
 

@@ -93,7 +93,7 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     assert codes(warehouse) == ["MZ161"] and codes(warehouse, SINK, ("o", 1)) == ["MZ161"]
     with pytest.raises(MzplanError) as caught:
         storage.ensure_collection(checkpoint, A, table)
-    assert "another one was made there" in caught.value.diagnostics[0].detail
+    assert "another one was created there" in caught.value.diagnostics[0].detail
 
     remove(entry)
     write_text(f"{table}/_delta_log/_last_checkpoint", "{}")

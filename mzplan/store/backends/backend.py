@@ -173,7 +173,7 @@ def unknown_write(
             code="MZ095",
             kind="unreachable",
             summary=f"The state in {place} can't be reached",
-            detail=f"{why}. Whether {key} was written before that is not known.",
+            detail=f"{why}. It is unknown whether {key} was written before that.",
             hint=hint,
         )
     )
@@ -242,8 +242,8 @@ def misplaced_error(key: str, content: str, instance: str) -> MzplanError:
     return error(
         "MZ030",
         f"{key} is not the {content} of this instance",
-        f"It is that of instance {instance}.",
-        "delete it: the runner writes it anew.",
+        f"It belongs to instance {instance}.",
+        "delete it: the runner writes it again.",
     )
 
 

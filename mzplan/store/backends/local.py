@@ -62,7 +62,7 @@ class LocalBackend:
         except OSError as problem:
             if problem.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
                 why = problem.strerror or ""
-        hint = "name a folder, or what can become one."
+        hint = "name a folder, or a path where one can be created."
         return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint, kind="damaged") if why else None
 
     def read(self, key: str) -> Blob | None:
@@ -238,9 +238,9 @@ def _unsynced(path: Path, problem: OSError) -> MzplanError:
     return CommittedError(
         Diagnostic(
             code="MZ035",
-            summary=f"{path} is committed, and may not survive a power failure",
+            summary=f"{path} is committed but may not survive a power failure",
             detail=f"Its folder could not be synced: {problem.strerror or problem}. Runners follow it.",
-            hint="look at the disk (its logs); once it is well, `mzplan plan` shows what is committed.",
+            hint="check the disk and its logs; once it works, `mzplan plan` shows what is committed.",
             exit_code=ExitCode.NOT_CONVERGED,
         )
     )

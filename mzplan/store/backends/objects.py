@@ -288,8 +288,8 @@ def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None
 def _unreleased(info: LockInfo, place: str, problem: MzplanError) -> Diagnostic:
     return Diagnostic(
         code="MZ033",
-        summary=f"The lock of {place} could not be given back",
-        detail=f"{problem.diagnostics[0].summary}. It stays, and every other command is refused.",
+        summary=f"The lock of {place} could not be released",
+        detail=f"{problem.diagnostics[0].summary}. The lock stays, so every other command is refused.",
         hint=f"when this command has ended: mzplan state unlock {info.id}",
     )
 

@@ -75,11 +75,11 @@ _ALREADY_EXISTS = (
     psycopg.errors.DuplicateSchema,
     psycopg.errors.DuplicateTable,
 )
-_SERVER_HINT = "look at the server, and at the network to it."
+_SERVER_HINT = "check the server, and the network to it."
 # `state.tls.mode` has gained this default, so a server that worked before may become unreachable.
 _DEFAULT_TLS_HINT = (
-    " Its certificate is checked (verify-full), as state.tls.mode is not written: write it, and as "
-    "state.tls.ca the certificate to trust; or prefer, and whoever answers there is taken for the server."
+    " Its certificate is checked (verify-full), because state.tls.mode isn't set. Set state.tls.ca to the "
+    "certificate to trust; or set state.tls.mode to prefer, which trusts any server that answers."
 )
 
 
@@ -285,8 +285,8 @@ class PostgresBackend:
             "MZ033",
             "The state is locked",
             f"A session of login {session.login} (pid {session.pid} of the database, application "
-            f"{session.application!r}) holds the lock of {self.describe()}, and has not written down for "
-            "which command: it has only just begun, or is none of mzplan's.",
+            f"{session.application!r}) holds the lock of {self.describe()} but hasn't recorded its "
+            "command: it has only just started, or isn't mzplan.",
             f"wait for it; to end that session: mzplan state unlock {_unknown_holder(session).id}",
             exit_code=ExitCode.LOCKED,
         )
@@ -388,7 +388,7 @@ class PostgresBackend:
         except UnicodeError:  # psycopg passes on Python's error about the host name
             raise unreachable(
                 self.describe(),
-                "no server can have that name: a part of it is empty, or longer than 63 characters",
+                "the host name is invalid: a part of it is empty, or longer than 63 characters",
                 "correct the host in mzplan.yaml (state).",
             ) from None
         except psycopg.Error as problem:
@@ -407,7 +407,7 @@ class PostgresBackend:
             code,
             f"The state in {self.describe()} can't be used",
             f"{text}.",
-            "look at the server.",
+            "check the server.",
             kind=_KINDS.get(code, ""),
         )
 
@@ -416,7 +416,8 @@ class PostgresBackend:
             "MZ035",
             f"Cannot write {key} in {self.describe()}",
             f"{_first_line(problem)}. Nothing was changed: what was there before is intact.",
-            f"give the user the right to create schema {self.schema} and to write in it; the server, space.",
+            f"let the user create schema {self.schema} and write to it, and make sure that the server has "
+            "space.",
         )
 
 

@@ -252,7 +252,7 @@ def test_how_the_state_is_reached(
         backend.read("x")
     assert (found[0]["sslmode"], found[0].get("require_auth")) == (mode, auth)
     (said,) = caught.value.diagnostics
-    assert said.code == "MZ095" and ("state.tls.mode is not written" in said.hint) == (mode == "verify-full")
+    assert said.code == "MZ095" and ("state.tls.mode isn't set" in said.hint) == (mode == "verify-full")
 
 
 @pytest.mark.parametrize("host", ["db..example", f"{'a' * 64}.example"])

@@ -181,8 +181,8 @@ def test_what_a_store_lists_is_copied_as_it_is(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [
-        ({"a": 1}, "has not the 1 bytes"),
-        ({"a": 100}, "has not the 100 bytes"),
+        ({"a": 1}, "doesn't have the 1 bytes"),
+        ({"a": 100}, "doesn't have the 100 bytes"),
         ({"a.parquet": 1 << 62}, "more than the disk has room for"),
     ],
 )

@@ -99,7 +99,7 @@ def test_it_goes_on_from_a_copy(folder: Path, tmp_path: Path) -> None:
             "source.orders",
             "has a column x",
         ),
-        (lambda p: p, "source.orders", "no checkpoint of a streaming query"),
+        (lambda p: p, "source.orders", "isn't a streaming query's checkpoint"),
         (leave, "sink.out", "only sources of the types kafka and files"),
         (leave, "source.raw", "only sources of the types kafka and files"),
     ],
@@ -149,7 +149,7 @@ def test_a_query_that_still_runs(folder: Path, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(foreign_query, "copy_folder", writing)
     ran = import_(folder, left)
-    assert ran.code == 7 and "still runs" in ran.error()["detail"]
+    assert ran.code == 7 and "still running" in ran.error()["detail"]
     assert stored(folder) == []
 
 
