@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("features.snapshot.command", "Print the rows of a collection as of a step."),
     "steps": ("features.steps.command", "List the durable steps of queries."),
     "verify": ("features.steps.command", "Read steps again and compare them with their records."),
-    "expire": ("features.steps.command", "Declare that nobody needs the steps below STEP."),
+    "expire": ("features.steps.command", "Declare that the steps below STEP aren't needed any more."),
     "run": ("cli.run", "Run an instance: follow the state, host its queries."),
     "up": ("cli.run", "Start the runner of this machine in the background."),
     "down": ("cli.run", "Stop the runner of this machine; checkpoints stay."),

@@ -158,7 +158,7 @@ def preview(work: Workbench, text: str, options: ApplyOptions) -> AlterResult:
         return AlterResult(notices=transaction.notices)
     plan, left_out = _plan(work, state, transaction, options)
     if transaction.live and transaction.rotated:
-        work.reporter.stage("Nothing is validated: the new keys are made only when the change is applied")
+        work.reporter.stage("Nothing is validated: the new keys are created only when the change is applied")
     elif transaction.live:
         plan = validated(work, state, plan, options.chosen)
     return AlterResult(edits=transaction.edits, plan=plan, left_out=left_out)
@@ -278,7 +278,7 @@ def _left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ145",
-        summary=f"{number} of the files {'is' if len(addresses) == 1 else 'are'} left out",
+        summary=f"{number} in the files {'is' if len(addresses) == 1 else 'are'} left out",
         detail=f"Not committed yet, and no part of this statement: {listed}.",
         hint="`mzplan plan` shows them, `mzplan apply` commits them.",
     )

@@ -155,7 +155,7 @@ def _show_edit(invocation: Invocation, result: AlterResult) -> int:
         names = ", ".join(safe(edit.path) for edit in result.edits)
         invocation.out(f"Edited {names}. `mzplan apply` commits it.")
     elif not result.reached and not result.notices:
-        invocation.out("Nothing to edit: the files say it already.")
+        invocation.out("Nothing to edit: the files already have this change.")
     _show_keys(invocation, result)
     if result.notices:
         invocation.show(result.notices)

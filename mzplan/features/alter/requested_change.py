@@ -139,7 +139,7 @@ def default_error(address: Address, path: Sequence[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ075",
         summary=f"{name} of {address} is one of the project's defaults",
-        detail="If the resource loses it, `defaults` bring it back; other resources have it from there, too.",
+        detail="If it is removed here, `defaults` set it again. Other resources use this default too.",
         hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
         address=address,
     )

@@ -159,7 +159,7 @@ class _TransactionReader:
                 self.text,
                 at,
                 "MZ146",
-                f"What the files say of {address} can't be read",
+                f"The declaration of {address} can't be read",
                 f"It is not committed, and the files have {count(len(mistakes), 'mistake')}: {first.summary} "
                 f"({first.range}){', and others' if len(mistakes) > 1 else ''}.",
                 "correct them (`mzplan validate` shows all), then give the statement again.",
@@ -300,7 +300,7 @@ def _named_by_view(user: Address, through: Sequence[str], read: Address) -> Mzpl
     return error(
         "MZ304",
         f"The SQL of {views} names {read.name}",
-        f"{user} reads {read} by that SQL (materialize: false), and ALTER does not edit it.",
+        f"{user} reads {read} through that SQL (materialize: false), which ALTER doesn't edit.",
         f"rename it in the files, with `lifecycle: {{moved_from: {read.name}}}`; then mzplan apply.",
         address=read,
     )

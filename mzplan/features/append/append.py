@@ -113,7 +113,8 @@ def _without_key(address: Address) -> MzplanError:
         "MZ083",
         f"Rows of {address} can't be deleted",
         "It has no key, so rows are only added. Nothing was written.",
-        "a source that declares `key: [COLUMN, …]` keeps the latest row of each key; its rows can go.",
+        "a source that declares `key: [COLUMN, …]` keeps the latest row of each key, and its rows can be "
+        "deleted.",
         address=address,
         exit_code=ExitCode.USAGE,
     )
@@ -134,7 +135,7 @@ def _write(
             "MZ084",
             f"The next step of {resource.address} is {stale.next_step}, not {expect}",
             "Somebody else has appended meanwhile. Nothing was written.",
-            f"look at what was appended, then append with --expect-step {stale.next_step}.",
+            f"check the appended rows, then append with --expect-step {stale.next_step}.",
             address=resource.address,
         ) from None
     except LostStepsError as lost:
@@ -142,7 +143,7 @@ def _write(
             "MZ081",
             f"Steps of {resource.address} are lost",
             f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. Nothing was written.",
-            f"bring back its newest files; or begin anew: mzplan apply --replace {resource.address} "
+            f"restore its newest files; or start again: mzplan apply --replace {resource.address} "
             "--allow-replace.",
             address=resource.address,
         ) from None
@@ -152,7 +153,7 @@ def _write(
             "MZ035",
             f"Cannot write a step of {resource.address}",
             f"{steps}: {problem.strerror or problem}. Nothing was written.",
-            "check the warehouse and its rights.",
+            "check the warehouse and its permissions.",
             address=resource.address,
         ) from None
 
@@ -162,7 +163,7 @@ def _ensure_free(address: Address, id_: str) -> None:
         raise error(
             "MZ133",
             f"No append may have the id {id_}",
-            f"Ids that begin with {RESERVED} are those of mzplan's own steps. Nothing was written.",
+            f"Ids that begin with {RESERVED} are reserved for mzplan's own steps. Nothing was written.",
             "give it another id.",
             address=address,
             exit_code=ExitCode.USAGE,
@@ -177,7 +178,7 @@ def _other_rows(
         f"The append of id {rows.id} to {address} had other rows than {rows.name}",
         f"It is step {step.step}, of {count(step.rows, 'row')} with the digest {recorded_digest}; the digest "
         f"of these is {given_digest}. Nothing was written.",
-        "repeat it with the file that it had; or append these rows under an id of their own.",
+        "repeat it with the original file; or append these rows under a new id.",
         address=address,
     )
 

@@ -52,7 +52,7 @@ def command_append(
 ) -> int:
     """Append rows to a local source, as one durable step.
 
-    Needs no runner: what is appended is read when one runs. All of a file or, on any mistake, nothing.
+    Needs no runner: a runner reads the rows later. On any mistake in the file, nothing is appended.
     """
     work = invocation.work()
     name, data = _read(file)
@@ -100,5 +100,5 @@ def _format(name: str, requested: str | None) -> Format:
     if chosen is None and name == "stdin":
         return "jsonl"
     if chosen is None:
-        raise click.UsageError(f"How is {name!r} written? Say --format jsonl, csv or parquet.")
+        raise click.UsageError(f"The format of {name!r} is unknown: give --format jsonl, csv or parquet.")
     return chosen

@@ -69,7 +69,7 @@ def _repeated_rows(
                 code="MZ045",
                 summary=f"{subject} the rows of the backfill of {address} over newer rows of the same keys",
                 detail=f"{_listed(upserting)}: with mode: upsert, the row that comes last stays.",
-                hint="if keys have newer rows, let the range end now.",
+                hint="if keys have newer rows, end the range now.",
                 address=address,
             )
         )
@@ -85,37 +85,37 @@ def _ensure_able(record: ResourceState) -> None:
     if not address.reads_upstream:
         raise _unable(
             address,
-            "Only a source reads an upstream; its sinks get what it writes.",
+            "Only a source reads an upstream; its sinks get the rows that it writes.",
             f"name its source: {next(iter(record.reads.values()))}",
         )
-    hint = f"let it begin anew, with its sinks: mzplan apply --replace {address} --allow-replace"
+    hint = f"replace it, with its sinks: mzplan apply --replace {address} --allow-replace"
     connector = find_connector(record.type)
     if connector is None or not connector.by_time:
-        why = f"A source of type {record.type} has no times by which it could read a range again."
+        why = f"A source of type {record.type} can't look up its records by time."
         raise _unable(address, why, hint)
     if keys_of(record.type, record.body):
         why = (
-            "Its collection holds the latest row of each key: older records would take the place of newer "
-            "ones, and bring back what was deleted since."
+            "Its collection holds the latest row of each key: older records would replace newer ones and "
+            "bring back deleted rows."
         )
         raise _unable(address, why, hint)
     if record.paused:
         why = "It is paused: until it is resumed, the range may be deleted upstream."
-        raise _unable(address, why, f"mzplan resume {address}, then ask again.")
+        raise _unable(address, why, f"mzplan resume {address}, then run this command again.")
 
 
 def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
     if start >= end:
-        reason = f"It ends at {instant_text(end)}, and begins at {instant_text(start)}."
-        hint = "--to is the later one, and itself not in the range."
+        reason = f"It ends at {instant_text(end)}, but it begins at {instant_text(start)}."
+        hint = "--to must be later than --from; the range excludes it."
     elif end > now:
-        reason = f"It ends at {instant_text(end)}, and it is {instant_text(now)}: records are still to come."
-        hint = f"--to {instant_text(now // 1000 * 1000)} at the latest."
+        reason = f"It ends at {instant_text(end)}, but it is only {instant_text(now)}: records are to come."
+        hint = f"give --to {instant_text(now // 1000 * 1000)} or earlier."
     else:
         return
     raise error(
         "MZ277",
-        f"{address} could not have all records of that range",
+        f"The range to backfill for {address} is invalid",
         reason,
         hint,
         address=address,

@@ -62,8 +62,8 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
 def _nothing_needed(address: Address, type_: str) -> MzplanError:
     """Return MZ070 for a query that was asked for by name."""
     return usage_error(
-        f"{address} has no table and no grant on a server",
-        f"A {address.kind} of type {type_} needs none: SQL has nothing to make for it.",
+        f"{address} needs no table or grant on a server",
+        f"A {address.kind} of type {type_} needs none.",
         "name a source or a sink on a postgres connection; without an address, all of them are printed.",
         address=address,
     )

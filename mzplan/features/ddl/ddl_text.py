@@ -14,7 +14,7 @@ def render_ddl(queries: Sequence[QueryDdl]) -> str:
 
     For a single database, psql must already be connected; for several, the script connects to each."""
     if not queries:
-        return "-- Nothing of this project needs a table or a grant on a server."
+        return "-- Nothing in this project needs a table or a grant on a server."
     places = list(dict.fromkeys(query.ddl.enter for query in queries))
     blocks: list[str] = []
     for place in places:

@@ -45,7 +45,7 @@ def command_why(invocation: Invocation, address: Address, at: float | None) -> N
 def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
     if keys:
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        invocation.note(f"warning: {keys[0]}{more} of the event log can't be read, and is left out")
+        invocation.note(f"warning: {keys[0]}{more} of the event log can't be read and is skipped")
 
 
 @command("events")
@@ -59,7 +59,7 @@ def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
     multiple=True,
     metavar="K",
     type=click.Choice(KINDS),
-    help=f"Of this kind; repeatable: {', '.join(KINDS)}.",
+    help=f"Only this kind; repeatable: {', '.join(KINDS)}.",
 )
 @click.option("--follow", is_flag=True, help="Keep printing new entries until interrupted.")
 def command_events(
@@ -96,4 +96,4 @@ def command_events(
     invocation.result(events_to_json(events), render_events(events, invocation.color))
     _note_left_out(invocation, events.left_out)
     if (lines := events.unreadable) > len(events.left_out) and not invocation.json:
-        invocation.note(f"notice: {lines} lines of the event log can't be read, and are left out")
+        invocation.note(f"notice: {lines} lines of the event log can't be read and are skipped")

@@ -66,13 +66,13 @@ def command_replay(
     """
     has_steps = missing or steps is not None
     if cancel and (has_steps or dead_letters or where is not None):
-        raise click.UsageError("--cancel takes no other choice.")
+        raise click.UsageError("--cancel can't be combined with other choices.")
     if dead_letters and has_steps:
-        raise click.UsageError("--dead-letters are a source's, --steps and --missing a sink's.")
+        raise click.UsageError("--dead-letters is for sources; --steps and --missing are for sinks.")
     if where is not None and not dead_letters:
         raise click.UsageError("--where goes with --dead-letters.")
     if not (cancel or has_steps or dead_letters):
-        raise click.UsageError("Which steps? Give --steps, --missing, or both; of a source --dead-letters.")
+        raise click.UsageError("Give --steps, --missing, or both; for a source, --dead-letters.")
     if steps is not None and max(steps[0], steps[1] or 0) > MAX_NUMBER:
         raise click.UsageError("No query has so many steps.")
 

@@ -60,11 +60,11 @@ def plan_letters(
     before = committed_record(state, address)
     if not address.reads_upstream:
         hint = f"name its source: {next(iter(before.reads.values()))}"
-        raise letters_refused(address, "Only a source keeps some.", hint)
+        raise letters_refused(address, "Only a source keeps dead letters.", hint)
     ensure_letters(address, before.type, before.body)
     if before.paused:
         why = "It is paused, and reads them when it starts."
-        raise letters_refused(address, why, f"mzplan resume {address}, then ask again.")
+        raise letters_refused(address, why, f"mzplan resume {address}, then run this command again.")
     if where is not None:
         _ensure_condition(address, where)
     title = f"replay of its dead letters{f' where {where}' if where else ''}"
@@ -79,7 +79,7 @@ def _ensure_condition(address: Address, where: str) -> None:
     if parsed.problem:
         why = f"In --where, at {where[parsed.offset :][:20]!r}: {parsed.problem}."
     elif unknown:
-        why = f"--where has {unknown[0]}, and no letter has such a column."
+        why = f"--where uses {unknown[0]}, which isn't a column of dead letters."
     else:
         return
     problem = letters_refused(address, why, f"write a condition over {', '.join(names)}.")
@@ -111,23 +111,23 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
 def _ensure_able(record: ResourceState, *, missing: bool) -> None:
     address = record.address
     if not address.writes_target:
-        why = "Only a sink has a target, into which steps could be written once more."
-        hint = "name a sink; a source reads a range again by mzplan backfill, and its dead letters by "
+        why = "Only a sink has a target to write steps to."
+        hint = "name a sink; for a source, use mzplan backfill or "
         raise _unable(address, why, f"{hint}--dead-letters.")
     connector = find_connector(record.type)
     if connector is None or not connector.replays:
-        why = f"What a sink of type {record.type} has written can't be put right row by row."
-        hint = f"let it write all rows anew: mzplan apply --replace {address} --allow-replace"
+        why = f"The target of a {record.type} sink can't be corrected row by row."
+        hint = f"write all rows again: mzplan apply --replace {address} --allow-replace"
         raise _unable(address, why, hint)
     if not missing and record.body.get("mode", "append") == "append":
         why = (
-            "It appends, and its target does not say of a row which step it came with: it could not be taken "
-            "away first, and would be there twice."
+            "It appends, and its target doesn't record each row's step. So the old rows can't be removed "
+            "first, and each row would be there twice."
         )
-        raise _unable(address, why, "add --missing, which writes only the rows that the target lacks.")
+        raise _unable(address, why, "add --missing, which only writes rows that the target is missing.")
     if record.paused:
         why = "It is paused: until it is resumed, its source may give up these steps."
-        raise _unable(address, why, f"mzplan resume {address}, then ask again.")
+        raise _unable(address, why, f"mzplan resume {address}, then run this command again.")
 
 
 def _unable(address: Address, why: str, hint: str) -> MzplanError:

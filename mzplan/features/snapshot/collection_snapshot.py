@@ -84,7 +84,7 @@ def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) ->
     if steps.upper == 0:
         raise _refused(
             address,
-            f"The collection of {address} has nothing in it yet",
+            f"The collection of {address} is still empty",
             never_runs or "None of its steps is committed.",
             TO_RUN if never_runs else "wait for its query's first step: mzplan status.",
         )
@@ -105,7 +105,7 @@ def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) ->
             range_text
             if newest >= steps.since
             else f"All steps below {steps.since} were, and none came after them.",
-            "read it as of a later step: --as-of, or the newest without it.",
+            "read a later step with --as-of, or the newest one without it.",
         )
     return as_of
 
@@ -137,7 +137,7 @@ def _readable(address: Address) -> Iterator[None]:
             "MZ091",
             f"The collection of {address} can't be read as of that step any more",
             str(gone),
-            "read it as of a later step: --as-of, or the newest without it.",
+            "read a later step with --as-of, or the newest one without it.",
             address=address,
         ) from None
     except ConditionError as problem:

@@ -89,17 +89,21 @@ def command_snapshot(
 
 def _format(invocation: Invocation, requested: str | None, out: str | None, only_count: bool) -> str:
     if only_count and (requested or out):
-        raise click.UsageError("--count prints a number: it goes with neither --format nor --out.")
+        raise click.UsageError("--count prints a number: leave out --format and --out.")
     if out is None:
         if invocation.json and requested is not None:
             raise click.UsageError("--json prints one document; --format is for --out, or without --json.")
         if requested in _BINARY and sys.stdout is not None and sys.stdout.isatty():
-            raise click.UsageError(f"{requested} is not for a terminal: say --out FILE, or send it on.")
+            raise click.UsageError(
+                f"{requested} can't be printed to a terminal: give --out FILE, or redirect the output."
+            )
         return requested or "table"
 
     chosen = requested or out_format_of(out)
     if chosen is None:
-        raise click.UsageError(f"How is {out!r} to be written? Say --format json, csv, parquet or arrow.")
+        raise click.UsageError(
+            f"The format for {out!r} is unknown: give --format json, csv, parquet or arrow."
+        )
     return chosen
 
 

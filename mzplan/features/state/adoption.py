@@ -85,8 +85,8 @@ def _inspect(
         raise _refused(
             address,
             NotAdoptableError(
-                f"A {address.kind} of type {declared.type} can't go on from a checkpoint of another program: "
-                f"only sources of the types {' and '.join(adoption.adopting_types())} can."
+                f"A {address.kind} of type {declared.type} can't continue from another program's "
+                f"checkpoint: only sources of the types {' and '.join(adoption.adopting_types())} can."
             ),
         )
     body = resource_kind("source", declared.type).with_defaults(declared.body)
@@ -136,9 +136,9 @@ def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanEr
     return MzplanError(
         Diagnostic(
             code="MZ165",
-            summary=f"{address} can't continue from what is there",
+            summary=f"{address} can't adopt this checkpoint and table",
             detail=reason,
-            hint="what can be adopted, and how to do it: docs/how-to/adopt-a-query.md.",
+            hint="see docs/how-to/adopt-a-query.md for what can be adopted, and how.",
             address=address,
             exit_code=ExitCode.REFUSED,
         )

@@ -52,7 +52,7 @@ def _subcommand(name: str, *, changing: bool = False) -> Callable[[Callable[...,
 
 @_subcommand("list")
 def state_list(invocation: Invocation) -> None:
-    """List what is committed, an address a line."""
+    """List the committed resources, one address per line."""
     state = invocation.project().store.read_state()
     if invocation.json:
         invocation.document(
@@ -107,7 +107,7 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: st
 
     requested = list(dict.fromkeys(addresses))
     plan = forget(invocation.work(), requested, message)
-    _show_commit(invocation, plan, f"Forgot {', '.join(map(str, requested))}. What is stored stays.")
+    _show_commit(invocation, plan, f"Forgot {', '.join(map(str, requested))}. Their storage stays.")
 
 
 @_subcommand("rollback", changing=True)
@@ -124,7 +124,7 @@ def state_rollback(
     message: str | None,
     wait: float,
 ) -> int:
-    """Commit again the state of an earlier serial (default: the one before), and follow it as apply does."""
+    """Commit an earlier serial's state again (default: the previous one), and follow it as apply does."""
     from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import roll_back
     from mzplan.operations.apply import ApplyOptions
@@ -153,7 +153,7 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:
 
         invocation.document(plan_to_json(plan) | {"serial": serial})
     elif plan.is_empty:
-        invocation.out(f"No changes: serial {serial} says so already.")
+        invocation.out(f"No changes: serial {serial} already has this.")
     else:
         invocation.out(f"Committed serial {serial}: {count(len(plan.changes), 'resource')}. {text}")
 
@@ -164,7 +164,7 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:
 )
 @click.option("--serial", type=click.IntRange(min=1), help="The serial to print: current or historical.")
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> None:
-    """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
+    """Write the state file, byte for byte; with --out, also its runners' records, to move them."""
     from mzplan.features.state.migration import pull, records_path
 
     data, records, live_instances = pull(invocation.project(), serial)
@@ -176,9 +176,7 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> N
         records_path(out).unlink(missing_ok=True)  # left by an earlier pull
     elif Path(out).is_file():  # don't put a file beside a pipe or a device
         write_bytes(str(records_path(out)), records)
-        invocation.note(
-            f"Wrote {records_path(out)} too: what runners have noted down. `state push` takes it along."
-        )
+        invocation.note(f"Also wrote {records_path(out)}, the runners' records. `state push` reads it.")
     for name in live_instances:
         invocation.note(f"A runner of instance {name} follows this state: stop it before you push elsewhere.")
     invocation.result({"written": out}, f"Wrote {out}.")
@@ -218,7 +216,10 @@ def _read(file: str) -> tuple[bytes, str]:
         return read_bounded(file), file
     except OSError as problem:
         raise error(
-            "MZ030", f"Cannot read {file}", f"{problem.strerror or problem}.", "name what `state pull` wrote."
+            "MZ030",
+            f"Cannot read {file}",
+            f"{problem.strerror or problem}.",
+            "name a file written by `state pull`.",
         ) from None
 
 
@@ -235,7 +236,7 @@ def state_lock(invocation: Invocation, reason: str) -> None:
 @_subcommand("unlock", changing=True)
 @click.argument("lock_id", metavar="ID")
 def state_unlock(invocation: Invocation, lock_id: str) -> None:
-    """Release a lock: one of `state lock`, or one that a killed command has left."""
+    """Release a lock: of `state lock`, or left by a killed command."""
     store = invocation.project().store
     lock = store.release(lock_id)
     if lock is None:
@@ -260,7 +261,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
 def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
     """List the checkpoints and collections in the warehouse that nothing claims.
 
-    No resource, no `state rm`, and no runner (which removes by itself what was dropped)."""
+    Resources, `state rm` and runners claim storage. Runners remove dropped storage by themselves."""
     from mzplan.features.state.storage_gc import (
         find_unclaimed,
         remove_unclaimed,
@@ -322,7 +323,9 @@ def command_import(
     from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
     if id_ is not None and not ID.fullmatch(id_):
-        raise click.BadParameter(f"{id_!r} is not an id: it is the name of a folder.", param_hint="--id")
+        raise click.BadParameter(
+            f"{id_!r} isn't a valid id: give the name of a folder below checkpoints/.", param_hint="--id"
+        )
     if (checkpoint is None) != (table is None):
         raise click.UsageError("--checkpoint and --table go together.")
     work = invocation.work()

@@ -65,7 +65,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
                 "MZ042",
                 f"{address} is still in use",
                 f"{', '.join(map(str, users[:5]))} use{'s' if len(users) == 1 else ''} it.",
-                "name them too, or give them another one first.",
+                "name them too, or change them to use another one first.",
                 address=address,
             )
     changes = [
@@ -92,15 +92,18 @@ def plan_adopt(
     Uncommitted connections that it needs are added too."""
     declared = configuration.resources.get(address)
     if declared is None:
-        raise _usage(f"No file declares {address}", "What is imported must be declared: it says what runs.")
+        raise _usage(
+            f"No file declares {address}",
+            "An imported resource must be declared: the declaration says what runs.",
+        )
     if address in state.resources:
         raise _usage(f"{address} is in the state already", "Nothing was changed.")
     owner = next((r for r in state.resources.values() if r.id == id_), None)
     if owner is not None:
         raise _refused(
             f"{id_} belongs to {owner.address}",
-            "One checkpoint can't go on in two places.",
-            f"take it from there first: mzplan state rm {owner.address}, or mv.",
+            "Two resources can't continue one checkpoint.",
+            f"free it first: mzplan state rm {owner.address}.",
         )
     requirements = DependencyGraph.of(configuration.resources).requirements([address])
     missing = sorted((a for a in requirements if a not in state.resources), key=natural)
@@ -200,10 +203,10 @@ def _check_generations(state: State, target: State) -> None:
         now = state.resources.get(address)
         if now is not None and now.id == record.id and now.generation > record.generation:
             raise _refused(
-                f"Serial {target.serial} can't come back whole",
-                f"{address} was replaced since: generation {record.generation} is over, its storage may be "
-                "removed, and its target is fenced from it.",
-                "put the files back instead, and apply them.",
+                f"Serial {target.serial} can't be restored completely",
+                f"{address} was replaced since: the storage of generation {record.generation} may be "
+                "removed, and its target refuses it.",
+                "restore the files instead, and apply them.",
             )
 
 
@@ -217,7 +220,7 @@ def forgotten_by(plan: Plan) -> Mapping[str, Forgotten]:
 
 
 def _usage(summary: str, detail: str) -> MzplanError:
-    return usage_error(summary, detail, "`mzplan state list` shows them.")
+    return usage_error(summary, detail, "`mzplan state list` shows all resources.")
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:

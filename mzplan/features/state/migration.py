@@ -90,7 +90,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
         if content.format_version != FORMAT_VERSION:
             raise ValueError("it was written by another version of mzplan")
         if content.lineage != lineage:
-            raise ValueError("it is of another state")
+            raise ValueError("it belongs to another state")
         records = {key: text.encode() for key, text in content.keys.items()}
         for key, value in records.items():
             _check(key, value)
@@ -99,14 +99,14 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             "MZ038",
             f"{place} can't be moved",
             f"{problem}. Nothing was changed.",
-            "pull anew; without it, targets take the next runner for an older one (MZ068).",
+            "pull again; without this file, targets take the next runner for an older one (MZ068).",
         ) from None
     return RunnerRecords(keys=records, epoch=content.epoch)
 
 
 def _check(key: str, value: bytes) -> None:
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:80]!r} is not a key of it")
+        raise ValueError(f"{key[:80]!r} isn't a key of such a file")
     if key.startswith("status/"):
         decode_accepted(value, key)
     elif key.endswith(".prepared.jsonl"):
@@ -140,7 +140,7 @@ def refuse_open_edit(project: Project) -> None:
         raise refusal(
             "MZ038",
             "An edit of `mzplan alter` is still open in this folder",
-            f"{path} says so. Only its store knows whether it was committed. Nothing was changed.",
+            f"{path} records it. Only its store knows whether it was committed. Nothing was changed.",
             "with the former `state:`, run `mzplan apply`, which finishes it; then pull and push again.",
         )
 
@@ -283,12 +283,12 @@ def _check_push(pushed: State, state: State, name: str) -> None:
             "MZ034",
             "The state belongs to another history",
             f"{name} has lineage {pushed.lineage}, and the store has {state.lineage}. Nothing was changed.",
-            "push it into an empty store; or, if it is to replace what is there, with --force.",
+            "push it into an empty store; or replace the current state with --force.",
         )
     if pushed.serial <= state.serial:
         raise refusal(
             "MZ038",
-            "The store is ahead of what is pushed",
+            "The store is ahead of the pushed state",
             f"{name} has serial {pushed.serial}, and the store has {state.serial}: commits would be lost.",
-            "pull anew and make the change again; or give them up: --force.",
+            "pull again and repeat the change; or discard those commits with --force.",
         )

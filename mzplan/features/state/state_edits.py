@@ -103,7 +103,7 @@ def plan_import(
         if len(candidates) != 1:
             raise refusal(
                 "MZ165",
-                f"What {address} is to adopt is not known",
+                f"It is unclear which storage {address} should adopt",
                 f"The state remembers {len(candidates)} forgotten checkpoints of this name"
                 + (f": {', '.join(sorted(candidates, key=natural))}." if candidates else "."),
                 "name it: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
@@ -175,7 +175,7 @@ def _nothing_to_adopt(address: Address, missing: list[str]) -> MzplanError:
     return refusal(
         "MZ165",
         f"There is nothing for {address} to adopt",
-        f"Not there: {', '.join(missing)}.",
+        f"Missing: {', '.join(missing)}.",
         "look below checkpoints/ and collections/ of the warehouse, and give --id and --generation.",
         address=address,
     )

@@ -151,9 +151,9 @@ def _inspect(
 
 def _why_kept(is_ours: bool, changed: float | None, retain: float) -> str | None:
     if not is_ours:
-        return "this state never had that id: another project's, or an import that failed (--foreign)"
+        return "this state never had that id: it is from another project or a failed import (--foreign)"
     if changed is None:
-        return "when it was last written to is not known"
+        return "it is unknown when it was last written to"
     if time.time() - changed < retain:
         return "it was written to within retain_dropped"
     return None
@@ -163,8 +163,8 @@ def _ensure_quiet(store: Store, state: State) -> None:
     if not state.lineage:
         raise _refused(
             "Nothing was ever committed here",
-            "So nothing tells what in the warehouse is garbage.",
-            "look at `state` in mzplan.yaml: is it the one that the warehouse belongs to?",
+            "So mzplan can't tell which storage is garbage.",
+            "check `state` in mzplan.yaml: does the warehouse belong to it?",
         )
     for name in sorted({*state.instances, *recorded_instances(store)}, key=natural):
         prepared = store.read_prepared(name)
@@ -181,7 +181,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
                 f"The runner of instance {name} is still at serial {taken_in}",
                 f"The state is at {state.serial}: the runner may still use storage that nothing else claims "
                 "any more.",
-                "wait until it has taken that in: mzplan status.",
+                "wait until it has taken in that serial: mzplan status.",
             )
 
 
@@ -209,7 +209,7 @@ def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = F
     elif removed:
         lines.append(f"`mzplan state gc --apply` removes {count(len(removed), 'generation')}, {total}.")
     else:
-        lines.append("Nothing of it would be removed now.")
+        lines.append("Nothing would be removed now.")
     return "\n".join(lines)
 
 

@@ -40,7 +40,7 @@ _MAX_STEP = 2**64 - 1
 def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> None:
     """List the durable steps of queries.
 
-    For each step: what it read of its upstream (for a sink, which steps of its source), rows, bytes, time,
+    For each step: the range read from its upstream (for a sink, the steps of its source), rows, bytes, time,
     and whether it is committed.
     """
     histories = read_steps(invocation.project(), selection, count, invocation.progress)
@@ -95,9 +95,7 @@ def command_verify(
     """
     if content:
         if wanted is not None or from_upstream:
-            raise click.UsageError(
-                "--content reads all of a target: it goes without --steps, --from-upstream."
-            )
+            raise click.UsageError("--content reads the whole target: leave out --steps and --from-upstream.")
         return _verify_content(invocation, address, shared)
     if shared:
         raise click.UsageError("--shared goes with --content.")
@@ -143,7 +141,7 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     help="The oldest step to keep.",
 )
 def command_expire(invocation: Invocation, address: Address, before: int) -> None:
-    """Declare that nobody needs the steps below STEP.
+    """Declare that the steps below STEP aren't needed any more.
 
     Refused (exit code 7) while a query still has to read one of them, even if it is paused.
     """

@@ -39,7 +39,7 @@ def compare_content(
         raise error(
             "MZ094",
             f"{address} has no target",
-            "Its rows are in its collection, and --content compares the target of a sink with that.",
+            "Its rows are in its collection; --content compares the target of a sink.",
             "leave out --content, or name a sink.",
             address=address,
             exit_code=ExitCode.USAGE,
@@ -106,7 +106,7 @@ def _range(result: Compared) -> str:
     if result.last < 0:
         return f"{result.address} has written nothing yet: {rows}."
     if result.first is None:
-        condition = f"of none of its steps, up to {result.last}, does the target keep all rows any more"
+        condition = f"the target no longer keeps all rows of any step up to {result.last}"
         return f"{result.address}: {condition}: {rows}."
     earlier = "" if result.first == 0 else f"; of steps before {result.first}, it keeps some rows or none"
     steps = str(result.last) if result.first == result.last else f"{result.first}..{result.last}"

@@ -40,7 +40,7 @@ def render_recomputed(address: object, result: Recomputed, paint: Paint) -> list
         if result.is_wrong:
             lines = [paint(line, "red") for line in lines]
         else:
-            lines.append(f"Whether that is right can't be told. {result.excused}")
+            lines.append(f"mzplan can't tell whether that is right. {result.excused}")
     if result.unseen:
         columns = ", ".join(map(safe, result.unseen))
         lines.append(

@@ -137,7 +137,7 @@ def _still_needed(source: Address, sink: Address, needed: int, before: int) -> D
         code="MZ093",
         summary=f"{sink} still needs step {needed} of {source}",
         detail=f"It has read the steps below {needed}; --before {before} would remove steps that it needs.",
-        hint=f"wait until it has read on (`mzplan status`), resume it, or expire --before {needed}.",
+        hint=f"wait until it has read further (`mzplan status`), resume it, or expire --before {needed}.",
         address=sink,
         exit_code=ExitCode.REFUSED,
     )
@@ -149,7 +149,7 @@ def _beyond(address: Address, step: int, steps: Steps) -> MzplanError:
     return error(
         "MZ094",
         f"Step {step} of {address} {why}",
-        f"The steps that are there: {kept}.",
+        f"The existing steps: {kept}.",
         f"`mzplan steps {address}` lists them.",
         address=address,
         exit_code=ExitCode.USAGE,

@@ -205,10 +205,10 @@ def _counted(problems: Sequence[Diagnostic]) -> str:
 
 
 _NOT_CHECKED = (
-    "Not looked for: what others have added, changed or deleted in the target since then; "
-    "`mzplan verify {address} --content` compares that, where the target can be read."
+    "Not checked: rows that others have added, changed or deleted in the target since then. `mzplan "
+    "verify {address} --content` compares them, if the target can be read."
 )
-_CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."
+_CHANGED = " [{code}] The sink was changed at this step: the target may have it as pushed before, or in part."
 
 
 def _difference_line(address: object, difference: StepDifference) -> str:

@@ -165,10 +165,10 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     is_gapless = len(records) == last - first + 1
     listed = f"{first} to {last}" if is_gapless else ", ".join(str(record.step) for record in records)
     reasons = {
-        "It holds the rows of the former generation: the upstream has records, and not these.": any(
+        "It holds the rows of the former generation, which aren't in the upstream.": any(
             record.migrated is not None for record in records
         ),
-        "Rows of dead letters were read from the table that had kept these.": any(
+        "Dead letters were read from their own table, not from the upstream.": any(
             record.task is not None for record in records
         ),
         "They were read from the collection of a former generation of its source.": address.reads_collections,
@@ -189,7 +189,7 @@ def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagno
             code="MZ267",
             summary=f"Column {name} of {resource.address} is NULL in every row",
             detail=f"None of the {rows} verified rows has a value for it.",
-            hint="if the records spell the field differently (its case counts), correct the source's schema.",
+            hint="if the records spell the field differently (case matters), correct the source's schema.",
             address=resource.address,
         )
 
@@ -296,7 +296,7 @@ def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
         code="MZ091",
         summary=f"Step {record.step} of {address} can't be replayed",
         detail=why,
-        hint="verify later steps with --steps, or expire those that nobody needs: mzplan expire.",
+        hint="verify later steps with --steps, or expire the steps that aren't needed: mzplan expire.",
         address=address,
     )
 

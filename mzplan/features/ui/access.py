@@ -117,4 +117,4 @@ class AccessGuard:
             return None
         if "text/html" in headers.get("accept", "") and path != "/live":
             return RedirectResponse("/login", 303)
-        return PlainTextResponse("A token is demanded.\n", 401, {"WWW-Authenticate": "Bearer"})
+        return PlainTextResponse("A token is required.\n", 401, {"WWW-Authenticate": "Bearer"})

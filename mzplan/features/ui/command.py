@@ -55,8 +55,8 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
         invocation.out(f"{project.settings.title} is shown at {url or address} until Ctrl-C.")
         if access.token and not access.is_secure:
             invocation.note(
-                "Put a proxy before it that speaks TLS, passes the header Host on, and hides this port from "
-                "others; name its address with --url. Else the token can be read on its way."
+                "Put a TLS proxy in front of it that passes on the header Host and hides this port from "
+                "others; give its address with --url. Otherwise, others can read the token on its way."
             )
 
     try:

@@ -30,7 +30,9 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
     problem = render_diagnostics(view.problem, False)
     banner = element(
         "div",
-        element("pre", f"{problem}\n\nWhat is shown was read before: {_read_at(view)}." if problem else ""),
+        element(
+            "pre", f"{problem}\n\nThis page shows what was last read, at {_read_at(view)}." if problem else ""
+        ),
         id="problem",
         role="alert",
         hidden=not problem,
@@ -44,7 +46,7 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
         data_page=f"{boot}-{view.page}",
         data_refresh=refresh or None,
     )
-    message = "mzplan ui does not answer. This page goes on when it does."
+    message = "mzplan ui doesn't answer. This page continues when it does."
     unreachable = element("div", message, id="away", role="alert", hidden=True)
     body = element("body", header, banner, unreachable, main)
     return document(f"{title} · {project}", ("search.js", "live.js"), body)

@@ -62,7 +62,7 @@ def serial_page(store: Store, serial: int) -> Content:
         element("h1", f"Serial {serial}", " ", chip("current", "running") if entry.current else None),
         facts(details),
         None if entry.current else element("p", changes_since),
-        event_table("What it has done, in fact", events_of_serial(store, serial, commit)),
+        event_table("Events", events_of_serial(store, serial, commit)),
         [element("h2", "Not converged then"), element("pre", "\n".join(unconverged), class_="box")]
         if unconverged
         else None,

@@ -27,7 +27,7 @@ def logs_page(project: Project, overview: Overview, address: Address) -> Content
     except MzplanError as problem:
         return [head, element("pre", linked(render_diagnostics(problem.diagnostics, False)), class_="box")]
     if not entries:
-        return [head, element("p", "Its runner has logged nothing of it.", class_="quiet")]
+        return [head, element("p", "Its runner has logged nothing about it.", class_="quiet")]
     text = "\n".join(cut(entry.text, _MAX_CHARACTERS) for entry in entries)
     more = element("p", "All of them: ", element("code", f"mzplan logs {address}"), class_="quiet")
     return [head, element("pre", linked(text), class_="box"), more]

@@ -47,7 +47,7 @@ def resource_page(
         else None,
         _notes(query) if query else None,
         _open(overview, address),
-        event_table("What has happened", events),
+        event_table("Events", events),
         _plots(query, samples) if query else None,
         last_steps(query) if query else None,
         _reach(overview, address),
@@ -70,8 +70,8 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
             pairs.append(("Started because of", f"{cause_in_words(cause)} ({cause.at or '-'})"))
         pairs += measures(observation) if observation is not None else []
         if observation is not None and observation.resumed:
-            pairs.append(("Went on after", f"step {observation.resumed.get('step', '-')}"))
-    pairs.append(("Put there by", origin if origin is not None else "-"))
+            pairs.append(("Resumed after", f"step {observation.resumed.get('step', '-')}"))
+    pairs.append(("Last changed by", origin if origin is not None else "-"))
     return facts(pairs)
 
 
@@ -84,13 +84,13 @@ def measures(observation: Observation) -> list[tuple[str, Content]]:
     if (counters := observation.counters) is not None:
         parts = [count(counters.batches, "batch", "batches"), count(counters.restarts, "restart")]
         parts.append(count(counters.retries, "retry", "retries"))
-        pairs.append(("Since its runner leads", f"{counters.rows:,} rows, {', '.join(parts)}"))
+        pairs.append(("Since its runner became the leader", f"{counters.rows:,} rows, {', '.join(parts)}"))
     return pairs
 
 
 def _notes(query: QueryStatus) -> Content:
     text = "\n\n".join(notes(query))
-    return [element("h2", "What it says"), element("pre", linked(text), class_="box told")] if text else None
+    return [element("h2", "Messages"), element("pre", linked(text), class_="box told")] if text else None
 
 
 def _open(overview: Overview, address: Address) -> Content:

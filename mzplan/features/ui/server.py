@@ -56,8 +56,8 @@ def access_for(host: str, token: str, url: str | None) -> Access:
     if not token and not _is_loopback(host):
         raise refusal(
             "MZ186",
-            f"Others reach {host}, and mzplan ui asks them for no token",
-            "The pages show every name, address of a server and error of the project.",
+            f"Others can reach {host}, and mzplan ui requires no token",
+            "The pages show all names, server addresses and errors of the project.",
             "leave --host out, or create a token: (umask 077; openssl rand -hex 24 > ui.token), then "
             "--token-file ui.token.",
         )
@@ -166,7 +166,7 @@ def _is_loopback(host: str) -> bool:
 def _no_token(why: str) -> Exception:
     return error(
         "MZ186",
-        "There is no token to ask for",
+        "There is no valid token",
         why,
         "(umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
     )

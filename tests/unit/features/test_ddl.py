@@ -59,7 +59,7 @@ GRANT USAGE, CREATE ON SCHEMA mzplan TO app;
 @pytest.mark.parametrize(
     ("address", "code", "says"),
     [
-        ("sink.out", "MZ070", "sink.out has no table and no grant on a server"),
+        ("sink.out", "MZ070", "sink.out needs no table or grant on a server"),
         ("source.orders", "MZ070", "A source of type kafka needs none"),
         ("sink.row", "MZ070", "did you mean sink.rows?"),
         ("connection.pg", "MZ070", "connection.pg runs nothing"),

@@ -131,7 +131,7 @@ def test_letters_that_can_not_be_read_again(changed: dict[str, Any], why: str, h
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        ("amount > 1", "--where has amount, and no letter has such a column"),
+        ("amount > 1", "--where uses amount, which isn't a column of dead letters"),
         ("offset >", "the syntax is wrong"),
         ("", "it is empty"),
         ("reflect('java.lang.System', 'exit', 1) IS NULL", "calls Java code"),
@@ -255,7 +255,7 @@ def test_the_command(tmp_path: Path) -> None:
     for wrong in (("--where", WHERE), ("--dead-letters", "--missing"), ("--dead-letters", "--cancel")):
         assert run("replay", "source.orders", *wrong, "--auto-approve").code == 64, wrong
     nowhere = run("replay", "source.orders", "--dead-letters", "--where", "amount > 1", "--auto-approve")
-    assert nowhere.code == 64 and "no letter has such a column" in nowhere.err
+    assert nowhere.code == 64 and "isn't a column of dead letters" in nowhere.err
     assert run("replay", "source.orders", "--cancel").code == 7
 
 

@@ -149,7 +149,7 @@ def test_a_column_that_came_later_and_files_that_were_merged(shop: Shop) -> None
 def test_steps_that_can_not_be_read(shop: Shop) -> None:
     nothing = shop.snapshot("--json")
     assert (nothing.code, nothing.error()["code"]) == (64, "MZ094")
-    assert "nothing in it yet" in nothing.error()["summary"]
+    assert "still empty" in nothing.error()["summary"]
     shop.source.record(*(shop.source.run(named(i, i + 1)) for i in range(4)))
     above = shop.snapshot("--as-of", "4", "--json").error()
     assert "not there yet" in above["summary"] and "0 to 3" in above["detail"]

@@ -140,13 +140,13 @@ class _ClauseReader:
                 continue
             name, other = action.option.name, earlier.option.name
             if name == other:
-                summary = f"The option {name} is there twice"
+                summary = f"The option {name} appears twice"
                 detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
             elif earlier.verb != "SET" and action.verb != "SET":
                 continue  # both are dropped
             else:
                 summary = f"{other} and {name} exclude each other"
-                detail = f"Both stand for `{'.'.join(path)}`: setting one of them drops the other by itself."
+                detail = f"Both set `{'.'.join(path)}`: setting one of them already drops the other."
             yield self.point(action.option.at, "MZ073", summary, detail, "leave one of the two out.")
 
     def edit(self, action: Action) -> PropertyEdit:

@@ -70,12 +70,12 @@ def parse_statements(text: str) -> tuple[Statement, ...]:
     if not statements:
         at = len(text.rstrip())
         raise _error(
-            text, At(at, at + 1), "The statement ends too early", "There is none.", _syntax_hint(text)
+            text, At(at, at + 1), "The statement ends too early", "There is no statement.", _syntax_hint(text)
         )
     checks = [statement for statement in statements if isinstance(statement, ValidateConnection)]
     if checks and len(statements) > 1:
         detail = "Several statements are one transaction, and VALIDATE changes nothing."
-        raise _error(text, checks[0].name.at, "VALIDATE is among others", detail, "run it by itself.")
+        raise _error(text, checks[0].name.at, "VALIDATE must stand alone", detail, "run it by itself.")
     return statements
 
 

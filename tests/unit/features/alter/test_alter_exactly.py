@@ -58,7 +58,7 @@ def test_a_draft_is_left_out_and_listed(folder: Path) -> None:
     assert ran.code == 0, ran.out
     assert {c["address"] for c in ran.json()["changes"]} == {"connection.k", "source.orders", "source.second"}
     assert ran.json()["left_out"] == ["connection.k", "source.second"]
-    assert notices(ran)["MZ145"] == "2 other changes of the files are left out"
+    assert notices(ran)["MZ145"] == "2 other changes in the files are left out"
     assert bodies(folder)["connection.k"] == {"type": "kafka", "brokers": ["b:9092"]}
     assert bodies(folder)["source.second"]["topic"] == "second"
     text = (folder / "pipeline.yaml").read_text()

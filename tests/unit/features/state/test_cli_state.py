@@ -87,7 +87,7 @@ def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     assert mzplan(folder, "state", "rm", "source.orders").code == 7  # sinks read it
     before = record(folder, "sink.few")
     ran = mzplan(folder, "state", "rm", "sink.few")
-    assert ran.code == 0 and "What is stored stays" in ran.out
+    assert ran.code == 0 and "Their storage stays" in ran.out
     listed = mzplan(folder, "state", "list", "--json").json()
     assert listed["forgotten"] == [{"address": "sink.few", "id": before["id"], "generation": 1}]
     ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")

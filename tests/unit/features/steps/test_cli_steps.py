@@ -223,7 +223,7 @@ def test_ranges_that_are_none(shop: Shop) -> None:
     for text in ("3", "2..3", "4..", "99..100"):
         ran = shop.run("verify", "source.orders", "--steps", text, "--json")
         assert (ran.code, ran.error()["code"]) == (64, "MZ094"), text
-        assert ran.error()["detail"] == "The steps that are there: 0 to 2."
+        assert ran.error()["detail"] == "The existing steps: 0 to 2."
     ran = shop.run("verify", "sink.out", "--from-upstream", "--json")
     assert (ran.code, ran.error()["code"]) == (64, "MZ094")
     ran = shop.run("verify", "sink.out", "--json")  # a console remembers nothing

@@ -50,7 +50,9 @@ def test_what_is_equal_is_said_with_its_range() -> None:
     assert "steps 7..41" in text and "of steps before 7, it keeps some rows or none" in text
     assert text.endswith("Not compared: columns of these types: place (inet).")
     assert "has written nothing yet" in render_compared(replace(EQUAL, last=-1), shared=False)
-    assert "of none of its steps, up to 41" in render_compared(replace(EQUAL, first=None), shared=False)
+    assert "no longer keeps all rows of any step up to 41" in render_compared(
+        replace(EQUAL, first=None), shared=False
+    )
 
 
 @pytest.mark.parametrize(

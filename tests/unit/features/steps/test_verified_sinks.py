@@ -50,7 +50,7 @@ def verified(target: Changed) -> Verified:
 def test_a_step_that_was_pushed_under_the_one_or_the_other_is_as_recorded(wrote: ContentHash) -> None:
     found = verified(Changed(wrote))
     assert (found.equal, found.difference) == ((0, 1, 2), None)
-    assert "Not looked for: what others have added, changed or deleted" in render_verified(found)
+    assert "Not checked: rows that others have added, changed or deleted" in render_verified(found)
     assert "`mzplan verify sink.out --content` compares that" in render_verified(found)
 
 

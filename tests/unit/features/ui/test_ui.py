@@ -229,7 +229,7 @@ def test_the_page_of_a_query_has_what_its_runner_measures(shown: ShownProject) -
         ("State size", "2.0 KiB"),
         ("Watermark", "1970-01-01T00:00:01.500Z"),
         ("Late rows", "0"),
-        ("Since its runner leads", "1,234 rows, 2 batches, 1 restart, 0 retries"),
+        ("Since its runner became the leader", "1,234 rows, 2 batches, 1 restart, 0 retries"),
     ]
 
 
