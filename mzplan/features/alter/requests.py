@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from mzplan.features.alter.key_pairs import key_reference, next_keys
 from mzplan.features.alter.requested_change import RequestedChange, Resources
@@ -24,9 +24,6 @@ from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.loading import types_of
 from mzplan.schema.statement_options import StatementOptions
-
-if TYPE_CHECKING:
-    pass
 
 
 def requested_change(

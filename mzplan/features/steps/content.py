@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from mzplan.connectors.api.targets import Compared
 from mzplan.model.address import Address
@@ -12,9 +12,6 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, committed_resource, read_state
 from mzplan.render.text import Paint, safe
-
-if TYPE_CHECKING:
-    from mzplan.connectors.api.targets import Compared
 
 
 class Comparison(Protocol):
