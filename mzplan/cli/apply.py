@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mzplan.operations.project import Outcome, Project
     from mzplan.operations.selection import Selection
 
-_LEFT_ALONE = {"pause": "Paused already, and left alone", "resume": "Not paused, and left alone"}
+_UNCHANGED = {"pause": "Paused already, and left alone", "resume": "Not paused, and left alone"}
 _DONE = {
     "create": "created",
     "update": "updated",
@@ -188,8 +188,8 @@ def _override(name: str, text: str) -> click.Command:
                 invocation.note(selection.chose_nothing)
             plan = OVERRIDES[name](state, chosen)
             changed = {change.address for change in plan.changes}
-            if left := [address for address in chosen if address not in changed]:
-                invocation.note(f"{_LEFT_ALONE[name]}: {named_first(left)}")
+            if unchanged := [address for address in chosen if address not in changed]:
+                invocation.note(f"{_UNCHANGED[name]}: {named_first(unchanged)}")
             return plan
 
         why = message if message is not None else f"{name} {selection}"
@@ -216,8 +216,8 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
             return
         if invocation.json or not is_interactive():
             where = "with --json" if invocation.json else "without a terminal"
-            also = " (or a plan file)" if verb == "apply" else ""
-            raise click.UsageError(f"{verb} {where} can't ask: it needs --auto-approve{also}.")
+            alternative = " (or a plan file)" if verb == "apply" else ""
+            raise click.UsageError(f"{verb} {where} can't ask: it needs --auto-approve{alternative}.")
         if invocation.ask(f"\nDo you want to {verb} this? Only 'yes' is taken for yes: ") != "yes":
             raise Declined(verb)
 
@@ -229,32 +229,32 @@ def finish(invocation: Invocation, applied: Applied) -> int:
     if invocation.json:
         invocation.document(applied_to_json(applied))
         return applied.exit_code
-    bad = {a: o for a, o in applied.outcomes.items() if o.status != "applied"}
-    good = len(applied.outcomes) - len(bad)
+    failures = {a: o for a, o in applied.outcomes.items() if o.status != "applied"}
+    good = len(applied.outcomes) - len(failures)
     if not applied.plan.is_empty:
-        done = [f"{n} {_DONE[action]}" for action, n in applied.plan.summary().items() if n]
+        parts = [f"{n} {_DONE[action]}" for action, n in applied.plan.summary().items() if n]
         if applied.plan.resuming:
-            done.append(f"{len(applied.plan.resuming)} resuming")
-        counts = ", ".join(done) or "the declared instances"
+            parts.append(f"{len(applied.plan.resuming)} resuming")
+        counts = ", ".join(parts) or "the declared instances"
         converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
-    elif not bad:
-        whole = ", and every query is there" if applied.whole else ""
-        invocation.out(f"No changes: serial {applied.serial} is what is wanted{whole}.")
+    elif not failures:
+        suffix = ", and every query is there" if applied.followed_all else ""
+        invocation.out(f"No changes: serial {applied.serial} is what is wanted{suffix}.")
     for address, seen in sorted(applied.resumed.items(), key=natural_item):
         invocation.out(f"  {safe(render_resumed(address, seen))}")
     for outcome in applied.outcomes.values():
         task_done = _requested_task(outcome, applied)
         if task_done is not None and task_done.text:
             invocation.out(f"  {outcome.address}: {paragraph(task_done.text, '    ')}")
-    if bad:
-        number = count(len(bad), "query has", "queries have")
-        goes_on = "the runner goes on trying"
+    if failures:
+        number = count(len(failures), "query has", "queries have")
+        runner_action = "the runner goes on trying"
         if applied.lost:
             starts = [start_command(lost, applied.plan.environment) for lost in applied.lost]
-            goes_on = f"is taken in once a runner is alive ({' and '.join(dict.fromkeys(starts))})"
-        invocation.out(f"{number} not converged; what is committed stays, and {goes_on}:")
-        for address, outcome in sorted(bad.items(), key=natural_item):
+            runner_action = f"is taken in once a runner is alive ({' and '.join(dict.fromkeys(starts))})"
+        invocation.out(f"{number} not converged; what is committed stays, and {runner_action}:")
+        for address, outcome in sorted(failures.items(), key=natural_item):
             code = f"[{safe(outcome.code)}] " if outcome.code else ""
             invocation.out(f"  {address}: {outcome.status}: {code}{paragraph(outcome.reason, '    ')}")
     return applied.exit_code

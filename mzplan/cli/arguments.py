@@ -31,16 +31,16 @@ _PRINTABLE = re.compile(r"[!-~]+")  # other characters of a URL must be percent-
 class ParsedType(click.ParamType[Any]):
     """A parameter type that converts text with `parse`, which raises ValueError with the reason.
 
-    `known`: returns the completions for a shell.
+    `completions`: returns the completions for a shell.
     """
 
     def __init__(
         self,
         name: str,
         parse: Callable[[str], Any] = str,
-        known: Callable[[click.Context, str], list[CompletionItem]] | None = None,
+        completions: Callable[[click.Context, str], list[CompletionItem]] | None = None,
     ):
-        self.name, self.parse, self.known = name, parse, known
+        self.name, self.parse, self.completions = name, parse, completions
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -53,7 +53,7 @@ class ParsedType(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return self.known(ctx, incomplete) if self.known is not None else []
+        return self.completions(ctx, incomplete) if self.completions is not None else []
 
 
 def _range(text: str) -> tuple[int, int | None]:
@@ -137,13 +137,13 @@ def _since(text: str) -> float:
 ADDRESS = ParsedType("address", Address.parse, known_names.addresses)
 STEPS = ParsedType("range", _range)
 QUERY = ParsedType("address", _query, known_names.queries)
-ADDRESS_OR_FILE = ParsedType("text", known=known_names.addresses_or_files)
+ADDRESS_OR_FILE = ParsedType("text", completions=known_names.addresses_or_files)
 LABEL = ParsedType("text", _label, known_names.labels)
-CONNECTION = ParsedType("text", known=known_names.connections)
-EXAMPLE = ParsedType("text", known=known_names.example_names)
-SCHEMA = ParsedType("text", known=known_names.schemas)
-INSTANCE = ParsedType("text", known=known_names.instances)
-ENVIRONMENT = ParsedType("text", known=known_names.environments)
+CONNECTION = ParsedType("text", completions=known_names.connections)
+EXAMPLE = ParsedType("text", completions=known_names.example_names)
+SCHEMA = ParsedType("text", completions=known_names.schemas)
+INSTANCE = ParsedType("text", completions=known_names.instances)
+ENVIRONMENT = ParsedType("text", completions=known_names.environments)
 DURATION = ParsedType("duration", _duration)
 TIME = ParsedType("time", _time)
 SINCE = ParsedType("time", _since)

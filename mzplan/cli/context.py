@@ -178,13 +178,13 @@ class Invocation:
 
         `more`: further fields of the document.
         """
-        shown = list(diagnostics)
+        listed = list(diagnostics)
         from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 
         if self.json and not self.output.documents:
-            self.document({"diagnostics": diagnostics_to_json(shown), **more})
+            self.document({"diagnostics": diagnostics_to_json(listed), **more})
             return
-        self.output.err(render_diagnostics(shown, self.output.error_color, self.folder))
+        self.output.err(render_diagnostics(listed, self.output.error_color, self.folder))
 
 
 def global_options(command: F) -> F:
@@ -211,13 +211,13 @@ def global_options(command: F) -> F:
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:
         invocation = click.get_current_context().ensure_object(Invocation)
-        _take(invocation, arguments)
+        _apply_global_options(invocation, arguments)
         return command(**arguments)
 
     return cast(F, wrapped)
 
 
-def _take(invocation: Invocation, arguments: dict[str, Any]) -> None:
+def _apply_global_options(invocation: Invocation, arguments: dict[str, Any]) -> None:
     directory = arguments.pop("directory")
     if directory is not None:
         invocation.directory = directory

@@ -28,18 +28,18 @@ class Declined(Exception):  # noqa: N818 - an answer, not an error
     """The user was asked and didn't say yes."""
 
 
-def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
+def run_to_exit(invocation: Invocation, run: Callable[[], int | None]) -> int:
     """Run a command and return its exit code; handles every exception."""
     try:
-        _interrupted_by_signals()
-        code = _ended(invocation, run)
+        _handle_signals()
+        code = _run(invocation, run)
         invocation.end_progress()
         return _after_output(invocation, code)
     except KeyboardInterrupt:  # interrupted again during the report
         return INTERRUPTED
 
 
-def _interrupted_by_signals() -> None:
+def _handle_signals() -> None:
     """Handle SIGTERM (a cancelled CI job) and SIGHUP (a closed terminal) like Ctrl-C.
 
     This releases locks. Ignored signals stay ignored (nohup).
@@ -57,7 +57,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _interrupted_first() -> Iterator[None]:
+def _prefer_interrupts() -> Iterator[None]:
     """Turn any exception after a signal into KeyboardInterrupt.
 
     Libraries that call Python replace an interrupt by their own errors, and Spark's JVM, which also got the
@@ -73,42 +73,46 @@ def _interrupted_first() -> Iterator[None]:
         raise
 
 
-def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
+def _run(invocation: Invocation, run: Callable[[], int | None]) -> int:
     try:
-        with missing_extras_reported(), _interrupted_first():
+        with missing_extras_reported(), _prefer_interrupts():
             return int(run() or ExitCode.OK)
     except MzplanError as problem:
         code = problem.exit_code
-        return _end(invocation, problem.diagnostics, _failed(invocation) if code == ExitCode.ERROR else code)
+        return _report(
+            invocation, problem.diagnostics, _failure_code(invocation) if code == ExitCode.ERROR else code
+        )
     except click.exceptions.Exit as left:  # --help, --version
         return left.exit_code
     except click.UsageError as problem:
-        return _end(invocation, [_usage(problem)], ExitCode.USAGE)
+        return _report(invocation, [_usage_diagnostic(problem)], ExitCode.USAGE)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        return _interrupted(invocation)
+        return _report_interrupt(invocation)
     except Declined as problem:
-        return _end(invocation, [_declined(str(problem))], ExitCode.ERROR)
+        return _report(invocation, [_declined(str(problem))], ExitCode.ERROR)
     except click.ClickException as problem:
-        return _end(invocation, [Diagnostic(code="MZ070", summary=problem.format_message())], ExitCode.ERROR)
+        return _report(
+            invocation, [Diagnostic(code="MZ070", summary=problem.format_message())], ExitCode.ERROR
+        )
     except RecursionError:
-        return _end(invocation, [_TOO_DEEP], _failed(invocation))
+        return _report(invocation, [_TOO_DEEP], _failure_code(invocation))
     except MemoryError:
-        return _end(invocation, [_TOO_MUCH], _failed(invocation))
+        return _report(invocation, [_TOO_MUCH], _failure_code(invocation))
     except BrokenPipeError:  # click prints the help, and its reader has left
         invocation.output.reader_left()
         return ExitCode.OK
     except OSError as problem:
-        return _end(invocation, [_of_system(problem)], _failed(invocation))
+        return _report(invocation, [_system_diagnostic(problem)], _failure_code(invocation))
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as problem:  # a panic of a Rust library isn't an Exception
         if invocation.verbose:
             invocation.end_progress()
             invocation.output.err("".join(traceback.format_exception(problem)))
-        return _end(invocation, [_defect(problem)], _failed(invocation))
+        return _report(invocation, [_defect(problem)], _failure_code(invocation))
 
 
-def _end(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], code: int) -> int:
+def _report(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], code: int) -> int:
     invocation.end_progress()
     progress = invocation.progress
     more = {"serial": progress.serial} if progress.is_committed else {}
@@ -120,11 +124,11 @@ def _end(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnosti
     return code
 
 
-def _committed(found: Diagnostic, text: str) -> Diagnostic:
-    return replace(found, detail=re.sub(r"Nothing was changed\b[^.]*\.", text, found.detail))
+def _committed(diagnostic: Diagnostic, text: str) -> Diagnostic:
+    return replace(diagnostic, detail=re.sub(r"Nothing was changed\b[^.]*\.", text, diagnostic.detail))
 
 
-def _failed(invocation: Invocation) -> int:
+def _failure_code(invocation: Invocation) -> int:
     """Return the exit code of a failure: 1 means that nothing was committed, so a commit changes it."""
     return ExitCode.NOT_CONVERGED if invocation.progress.is_committed else ExitCode.ERROR
 
@@ -137,10 +141,10 @@ def _after_output(invocation: Invocation, code: int) -> int:
     diagnostic = Diagnostic(code="MZ035", summary=text, hint="look at where stdout goes, then run it again.")
     invocation.json = False  # stdout can't be written
     invocation.show([diagnostic])
-    return code or _failed(invocation)
+    return code or _failure_code(invocation)
 
 
-def _interrupted(invocation: Invocation) -> int:
+def _report_interrupt(invocation: Invocation) -> int:
     """Report the interrupt in one line. Committed changes stay, and runners continue with them."""
     progress = invocation.progress
     invocation.end_progress()
@@ -165,7 +169,7 @@ def _interrupted(invocation: Invocation) -> int:
     return INTERRUPTED
 
 
-def _usage(problem: click.UsageError) -> Diagnostic:
+def _usage_diagnostic(problem: click.UsageError) -> Diagnostic:
     command = problem.ctx.command_path if problem.ctx else "mzplan"
     # For a group without a command, click's message is its whole help.
     bare = isinstance(problem, click.exceptions.NoArgsIsHelpError)
@@ -182,7 +186,7 @@ def _declined(what: str) -> Diagnostic:
     )
 
 
-def _of_system(problem: OSError) -> Diagnostic:
+def _system_diagnostic(problem: OSError) -> Diagnostic:
     where = f"{problem.filename}: " if problem.filename else ""
     return Diagnostic(
         code="MZ035",

@@ -36,7 +36,7 @@ warehouse: ./warehouse          # where collections and checkpoints live: a path
 """
 _ABOUT_IGNORED = "# Of this machine, and of runners. What else is in the state's folder is committed."
 # Files that running an example leaves in its folder.
-_LEFT = ("state", "warehouse", "lake", "__pycache__")
+_LEFTOVERS = ("state", "warehouse", "lake", "__pycache__")
 
 
 @command("init")
@@ -51,7 +51,7 @@ def command_init(invocation: Invocation, example: str | None) -> None:
     else:
         written = [_begin(folder)]
         text = f"Wrote {written[0]}. Declare connections, sources, views and sinks beside it."
-    written += [*write_editor_schemas(folder), *_ignored(folder)]
+    written += [*write_editor_schemas(folder), *_write_gitignore(folder)]
     invocation.result({"written": [str(path) for path in written]}, f"{text} Then run `mzplan plan`.")
 
 
@@ -79,7 +79,7 @@ def _create(folder: Path, name: str, data: bytes) -> None:
         ) from None
 
 
-def _ignored(folder: Path) -> list[Path]:
+def _write_gitignore(folder: Path) -> list[Path]:
     """Add the paths that must not be committed to .gitignore. Return the written files.
 
     Keeps the existing content, and adds no line twice. Leaves a .gitignore alone that is a link, because it
@@ -90,13 +90,13 @@ def _ignored(folder: Path) -> list[Path]:
         content = files.read(".gitignore") or b""
     except OSError:
         return []
-    wanted = (".mzplan/", "/warehouse/", *(f"/state/**/{line}" for line in IGNORED.splitlines()))
-    lacking = [line for line in wanted if line.encode() not in content.splitlines()]
-    if not lacking:
+    paths = (".mzplan/", "/warehouse/", *(f"/state/**/{line}" for line in IGNORED.splitlines()))
+    missing = [line for line in paths if line.encode() not in content.splitlines()]
+    if not missing:
         return []
     before = content if not content or content.endswith(b"\n") else content + b"\n"
     with files.replacing(".gitignore") as file:
-        file.write(before + "\n".join([_ABOUT_IGNORED, *lacking, ""]).encode())
+        file.write(before + "\n".join([_ABOUT_IGNORED, *missing, ""]).encode())
     return [folder / ".gitignore"]
 
 
@@ -147,7 +147,7 @@ def copy_example(name: str, to: Path) -> list[Path]:
 
 def _belongs(file: Path, folder: Path) -> bool:
     parts = file.relative_to(folder).parts
-    return not any(part.startswith(".") or part in _LEFT for part in parts)
+    return not any(part.startswith(".") or part in _LEFTOVERS for part in parts)
 
 
 @command("validate")
@@ -208,7 +208,7 @@ def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
 
 
 def _show_reached(
-    invocation: Invocation, reached: tuple[Reachability, ...], found: tuple[Diagnostic, ...]
+    invocation: Invocation, reached: tuple[Reachability, ...], diagnostics: tuple[Diagnostic, ...]
 ) -> None:
     for connection in reached:
         if connection.queries:
@@ -220,5 +220,5 @@ def _show_reached(
             invocation.out(f"Reached: {connection.address}, though nothing uses it")
         for query, why in sorted(connection.left_out.items(), key=natural_item):
             invocation.out(f"Not reached: {connection.address} for {query}: {why}")
-    if found:
-        invocation.show(found)
+    if diagnostics:
+        invocation.show(diagnostics)

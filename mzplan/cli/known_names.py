@@ -110,8 +110,10 @@ def _state(ctx: click.Context) -> dict[str, Any]:
         if _OWN_STATE.search(read_regular(folder / "mzplan.yaml")):
             from mzplan.config import load_project
 
-            variables = dict(item.split("=", 1) for item in _given(ctx, "var") if "=" in item)
-            settings = load_project(folder, variables, _given(ctx, "var_file"), environment=_environment(ctx))
+            variables = dict(item.split("=", 1) for item in _option_values(ctx, "var") if "=" in item)
+            settings = load_project(
+                folder, variables, _option_values(ctx, "var_file"), environment=_environment(ctx)
+            )
             path = str(settings.state.get("path", path))
         content = json.loads(read_regular(folder / path / "mzplan.state.json"))
         return content if isinstance(content, dict) else {}
@@ -119,9 +121,9 @@ def _state(ctx: click.Context) -> dict[str, Any]:
         return {}
 
 
-def _given(ctx: click.Context, option: str) -> list[str]:
+def _option_values(ctx: click.Context, option: str) -> list[str]:
     """Return the values of a repeatable option: first before the command, then after it."""
-    before = _given(ctx.parent, option) if ctx.parent is not None else []
+    before = _option_values(ctx.parent, option) if ctx.parent is not None else []
     return [*before, *(ctx.params.get(option) or ())]
 
 
@@ -137,8 +139,8 @@ def _environment(ctx: click.Context) -> str:
 def _last(ctx: click.Context, option: str) -> str:
     context: click.Context | None = ctx
     while context is not None:
-        given = context.params.get(option)
-        if given:
-            return str(given)
+        value = context.params.get(option)
+        if value:
+            return str(value)
         context = context.parent
     return ""

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from mzplan import __version__
 from mzplan.cli.context import COMPLETE, Invocation, global_options
-from mzplan.cli.exit import ended
+from mzplan.cli.exit import run_to_exit
 from mzplan.model.words import nearest
 
 # Each command's module, which defines `command_<name>` (with _ for -), and the first sentence of its help.
@@ -148,4 +148,4 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             result = cli.invoke(context)
         return result if isinstance(result, int) else None
 
-    sys.exit(ended(invocation, run))
+    sys.exit(run_to_exit(invocation, run))

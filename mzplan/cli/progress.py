@@ -39,10 +39,10 @@ class ProgressLines:
         self.is_committed = False
         self._began = clock()
         self._lock = threading.RLock()
-        self._doing: list[tuple[str | Callable[[], str], float]] = []
+        self._work: list[tuple[str | Callable[[], str], float]] = []
         self._drawn: list[str] = []
         self._applied = 0
-        self._said_at = float("-inf")
+        self._printed_at = float("-inf")
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -62,12 +62,12 @@ class ProgressLines:
         self._start()
         with self._lock:
             self._sum_up()
-            self._doing.append((text, self.clock()))
+            self._work.append((text, self.clock()))
         try:
             yield
         finally:
             with self._lock:
-                self._doing.pop()
+                self._work.pop()
                 self._clear()
 
     def committing(self, serial: int) -> None:
@@ -126,29 +126,29 @@ class ProgressLines:
     def _tick(self) -> None:
         while not self._closing.wait(_TICK):
             with self._lock:
-                if self._closing.is_set() or not self._doing:
+                if self._closing.is_set() or not self._work:
                     continue
-                text, began = self._doing[-1]
+                text, began = self._work[-1]
                 seconds = self.clock() - began
                 if seconds >= PATIENCE:
                     self._draw(text if isinstance(text, str) else text(), seconds)
 
     def _draw(self, text: str, seconds: float, below: Sequence[str] = ()) -> None:
-        done = f"; {self._applied} applied" if self._applied > _LINES else ""
-        line = f"  … {seconds:.0f} s: {text}{done}"
+        suffix = f"; {self._applied} applied" if self._applied > _LINES else ""
+        line = f"  … {seconds:.0f} s: {text}{suffix}"
         if self.output.is_live:
             lines = [cut(row, width() - 1) for row in (line, *below)]
             if lines != self._drawn:
                 self.output.live(self._erased() + "\n".join(lines))
                 self._drawn = lines
-        elif self.clock() - self._said_at >= EVERY:
-            self._said_at = self.clock()
+        elif self.clock() - self._printed_at >= EVERY:
+            self._printed_at = self.clock()
             self.output.err(line)
 
     def _line(self, text: str) -> None:
         with self._lock:
             self._clear()
-            self._said_at = max(self._said_at, self.clock() - EVERY + PATIENCE)
+            self._printed_at = max(self._printed_at, self.clock() - EVERY + PATIENCE)
             self.output.err(text)
 
     def _clear(self) -> None:

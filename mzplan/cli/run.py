@@ -62,7 +62,7 @@ def command_run(
     from mzplan.runner.main import run
 
     settings = invocation.project().settings
-    _declared(settings, instance)
+    _require_declared(settings, instance)
     if settings.instances[instance].type != "dry":
         require_extra(RUNNER)  # before it takes the lease
     configure_logging(log_format)
@@ -93,7 +93,7 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
         read_policy(policy)  # report its mistakes here, not in the runner's log
     names = _embedded(project.settings, instance)
     for name in names:
-        _ensure_embedded(project.settings, name)
+        _require_embedded(project.settings, name)
     shown = []
     for name in names:
         before = project.store.leases.leader(name)
@@ -108,9 +108,11 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
             invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).{opens}")
     if not shown and not invocation.json:
         clusters = [i for i in project.settings.instances.values() if i.type == "cluster"]
-        starts = " and ".join(start_command(one, project.settings.environment) for one in clusters)
-        also = f" Start a runner with {starts}." if starts else ""
-        invocation.out(f"`mzplan up` starts embedded instances only, and this project has none.{also}")
+        starts = " and ".join(
+            start_command(instance_, project.settings.environment) for instance_ in clusters
+        )
+        hint = f" Start a runner with {starts}." if starts else ""
+        invocation.out(f"`mzplan up` starts embedded instances only, and this project has none.{hint}")
         return
     _summary(invocation, shown)
 
@@ -150,7 +152,7 @@ def _summary(invocation: Invocation, shown: list[dict[str, Any]]) -> None:
         invocation.out("This project has no embedded instance.")
 
 
-def _declared(settings: ProjectSettings, name: str) -> None:
+def _require_declared(settings: ProjectSettings, name: str) -> None:
     if name in settings.instances:
         return
     raise usage_error(
@@ -160,7 +162,7 @@ def _declared(settings: ProjectSettings, name: str) -> None:
     )
 
 
-def _ensure_embedded(settings: ProjectSettings, name: str) -> None:
+def _require_embedded(settings: ProjectSettings, name: str) -> None:
     instance = settings.instances[name]
     if instance.type == "embedded":
         return
@@ -173,6 +175,6 @@ def _ensure_embedded(settings: ProjectSettings, name: str) -> None:
 
 def _embedded(settings: ProjectSettings, name: str | None) -> list[str]:
     if name is not None:
-        _declared(settings, name)
+        _require_declared(settings, name)
         return [name]
     return sorted(n for n, instance in settings.instances.items() if instance.type == "embedded")

@@ -59,8 +59,8 @@ class LocalRunners:
         with self.reporter.working("the runner starts"):
             lease = start(self.settings, self.store, instance.name, packages, self.policy, wait, trial)
         if lease is not None:
-            leads = f"it is process {lease.pid}, epoch {lease.epoch}"
-            self.reporter.detail(f"{leads}; Spark takes some seconds more")
+            process = f"it is process {lease.pid}, epoch {lease.epoch}"
+            self.reporter.detail(f"{process}; Spark takes some seconds more")
         self._started.add(instance.name)
         return True
 

@@ -103,7 +103,7 @@ class Applied:
     `outcomes`: the outcome of each followed query.
     `resumed`: observations of the queries that a changed connection restarted.
     `lost`: instances without a runner that could continue.
-    `whole`: whether every query was followed.
+    `followed_all`: whether every query was followed.
     """
 
     plan: Plan
@@ -114,7 +114,7 @@ class Applied:
     notes: tuple[Diagnostic, ...] = ()
     resumed: Mapping[Address, Observation] = field(default_factory=dict)
     lost: tuple[Instance, ...] = ()
-    whole: bool = True
+    followed_all: bool = True
 
     @property
     def exit_code(self) -> ExitCode:
@@ -163,12 +163,12 @@ def apply_saved(
 
     def planned(state: State) -> Plan:
         _settle(work)
-        made = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
-        ensure_same(plan, made, state)
-        known = {loss.address for loss in losses(made)}
-        seen = (loss for loss in losses(plan) if loss.address not in known)  # as found for the saved plan
-        made = replace(made, diagnostics=(*made.diagnostics, *seen))
-        return made if canary is not None else with_canaries(made, state, options.canary)
+        newer = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
+        ensure_same(plan, newer, state)
+        known_losses = {loss.address for loss in losses(newer)}
+        saved_losses = (loss for loss in losses(plan) if loss.address not in known_losses)
+        newer = replace(newer, diagnostics=(*newer.diagnostics, *saved_losses))
+        return newer if canary is not None else with_canaries(newer, state, options.canary)
 
     return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 
@@ -203,8 +203,8 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
 
 def _settle(work: Workbench) -> None:
     """Finish or forget an interrupted edit of `alter`. The caller holds the lock of the state."""
-    if done := settle_left(work.directory, work.store):
-        work.reporter.stage(f"notice: {done}")
+    if message := settle_left(work.directory, work.store):
+        work.reporter.stage(f"notice: {message}")
 
 
 def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
@@ -252,8 +252,15 @@ def _commit(
         if options.live is not False:
             # The plan was approved, so its user decides where secrets go, unless a policy says otherwise.
             own = options.chosen or AllowingGuard()
-            here, also = own if options.live else None, _rotated(work, plan, new, started)
-            findings = reach_changed(work, plan, new, secret_values, here=here, own=own, also=also)
+            findings = reach_changed(
+                work,
+                plan,
+                new,
+                secret_values,
+                local_guard=own if options.live else None,
+                own_guard=own,
+                more_queries=_rotated(work, plan, new, started),
+            )
             if any(d.severity == "error" for d in findings):
                 raise MzplanError(findings)
             for notice in findings:
@@ -348,10 +355,12 @@ def _follow(
     if not request.redefines:
         touched |= set(request.asked_for)
         needed = {state.resources[a].instance for a in touched if a in state.resources}
-    left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
+    former_instances = {
+        c.before.instance for c in plan.changes if c.before is not None and c.address in touched
+    }
     outcomes: dict[Address, Outcome] = {}
     lost: list[Instance] = []
-    for name in sorted(needed | left, key=natural):
+    for name in sorted(needed | former_instances, key=natural):
         instance = _instance(state, name)
         if name in needed:
             work.runners.ensure(instance, wait=until - time.monotonic())
@@ -361,7 +370,7 @@ def _follow(
         follower = OutcomeFollower(
             work.store, state, name, touched, in_use_from.get(name, (0, 0)), others=request.redefines
         )
-        outcomes |= follower.follow(wait, work.reporter, partial(_ended, work, instance, until), began)
+        outcomes |= follower.follow(wait, work.reporter, partial(_end_reason, work, instance, until), began)
         lost += [instance] if follower.is_lost else []
     with work.reporter.working("counting what was read since"):
         resumed = resumed_queries(work.store, state, plan, outcomes, before, until)
@@ -373,11 +382,11 @@ def _follow(
         before=before,
         resumed=resumed,
         lost=tuple(lost),
-        whole=request.redefines,
+        followed_all=request.redefines,
     )
 
 
-def _ended(work: Workbench, instance: Instance, until: float) -> MzplanError | None:
+def _end_reason(work: Workbench, instance: Instance, until: float) -> MzplanError | None:
     """Return why the runner of a followed instance has ended; None if it hasn't.
 
     A runner that this command started is started once more first.
@@ -386,10 +395,10 @@ def _ended(work: Workbench, instance: Instance, until: float) -> MzplanError | N
     if problem is None:
         return None
     try:
-        again = work.runners.start_again(instance, until - time.monotonic())
+        restarted = work.runners.start_again(instance, until - time.monotonic())
     except MzplanError as failed:
         return failed
-    return None if again else problem
+    return None if restarted else problem
 
 
 def _instance(state: State, name: str) -> Instance:
@@ -417,10 +426,10 @@ def _values_for_runners(
     These are the validated values. If the command may redefine queries, also the values of all queries that
     should run. A value used only by paused queries is validated when they are resumed.
     """
-    queries, alone = queries_to_validate(plan, state), changed_alone(plan, state)
+    queries, connections = queries_to_validate(plan, state), changed_alone(plan, state)
     validated = [
         *(describe(query, state.resources) for query in queries),
-        *(as_description(state.resources[address], state.resources) for address in alone),
+        *(as_description(state.resources[address], state.resources) for address in connections),
     ]
     references = {reference for description in validated for reference in references_of(description)}
     if request.redefines:

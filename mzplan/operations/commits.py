@@ -45,9 +45,9 @@ def changes_of(store: Store, serial: int) -> Plan:
     return plan_between(before or State(project=after.project, lineage=after.lineage), after)
 
 
-def changes_between(store: Store, one: int, other: int) -> Plan:
+def changes_between(store: Store, first: int, second: int) -> Plan:
     """Return the changes from one serial to another, as a plan to show. Raises MZ038."""
-    return plan_between(committed_state(store, one), committed_state(store, other))
+    return plan_between(committed_state(store, first), committed_state(store, second))
 
 
 def committed_state(store: Store, serial: int) -> State:
@@ -107,16 +107,16 @@ def record_outcome(
 
     `outcomes`: None if the command waits for no query. A failure to write is reported but isn't an error.
     """
-    by_address = outcomes or {}
-    left = {a: _still_open(o) for a, o in by_address.items() if o.status != "applied"}
+    outcome_by_address = outcomes or {}
+    open_queries = {a: _still_open(o) for a, o in outcome_by_address.items() if o.status != "applied"}
     outcome = CommitOutcome(
         lineage=state.lineage,
         serial=state.serial,
         time=_now(),
-        status="committed" if outcomes is None else _worst(o.status for o in by_address.values()),
-        seconds=round(max((o.seconds for o in by_address.values()), default=0.0), 3),
-        converged=len(by_address) - len(left),
-        open=left,
+        status="committed" if outcomes is None else _worst(o.status for o in outcome_by_address.values()),
+        seconds=round(max((o.seconds for o in outcome_by_address.values()), default=0.0), 3),
+        converged=len(outcome_by_address) - len(open_queries),
+        open=open_queries,
     )
     try:
         store.write_outcome(outcome)

@@ -65,31 +65,35 @@ class EventList:
 NOTHING = EventList(events=())
 
 
-def read_events(store: Store, wanted: EventFilter) -> EventList:
+def read_events(store: Store, event_filter: EventFilter) -> EventList:
     """Return the events, oldest first."""
     reader = EventReader(store.backend)
     newest = [
-        logged for logged in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(logged.event)
+        logged
+        for logged in reader.newest_first(event_filter.may_pass, event_filter.since)
+        if event_filter.passes(logged.event)
     ]
     return EventList(
         events=_in_order(reversed(newest)), unreadable=reader.unreadable, left_out=tuple(reader.left_out)
     )
 
 
-def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
+def follow_events(store: Store, event_filter: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
     """Yield new events from now on, in batches; end when `wait` returns False."""
     reader = EventReader(store.backend)
     list(reader.fresh())  # skip existing events
     while wait():
-        if fresh := [logged for logged in reader.fresh() if wanted.passes(logged.event)]:
+        if fresh := [logged for logged in reader.fresh() if event_filter.passes(logged.event)]:
             yield EventList(events=_in_order(fresh))
 
 
 def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
     """Return the newest events of a query, newest first."""
-    wanted = EventFilter(addresses=[address], since=since)
-    events = EventReader(store.backend).newest_first(wanted.may_pass, since)
-    return EventList(events=tuple(islice((logged for logged in events if wanted.passes(logged.event)), most)))
+    event_filter = EventFilter(addresses=[address], since=since)
+    events = EventReader(store.backend).newest_first(event_filter.may_pass, since)
+    return EventList(
+        events=tuple(islice((logged for logged in events if event_filter.passes(logged.event)), most))
+    )
 
 
 def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> EventList:
@@ -116,9 +120,9 @@ def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> 
     return EventList(events=_in_order(reversed(events)))
 
 
-def _in_order(found: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
+def _in_order(events: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
     """Return events sorted by time; equal times keep the order of the log."""
-    return tuple(sorted(found, key=lambda logged: seconds_of(logged.event)))
+    return tuple(sorted(events, key=lambda logged: seconds_of(logged.event)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,18 +158,18 @@ class Explanation:
 def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
     """Explain why a query last started or stopped, until a time (seconds since the epoch) if given."""
     reader = EventReader(store.backend)
-    events = _around(reader, address, at)
+    events = _events_to_explain(reader, address, at)
     left_out = tuple(reader.left_out)
     past = [logged for logged in events if at is None or seconds_of(logged.event) <= at]
     running = _of_status(store, address) if at is None else None
     if running is not None and all(logged.event.run_id != running.event.run_id for logged in past):
         past = list(_in_order([*past, running]))  # the runner writes its log after its Status
-    last = next((n for n in range(len(past) - 1, -1, -1) if _is_of_a_run(past, n, address)), None)
+    last = next((n for n in range(len(past) - 1, -1, -1) if _bounds_run(past, n, address)), None)
     if last is None:
         return Explanation(address=address, left_out=left_out)
     event = past[last].event
     before = [logged.event for logged in past[:last] if logged.event.address == address]
-    ran, was_killed = _ran(past[: last + 1], address)
+    ran, was_killed = _run_time(past[: last + 1], address)
     return Explanation(
         address=address,
         event=past[last],
@@ -184,7 +188,7 @@ def _has_runner(store: Store, name: str) -> bool:
     return store.leases.leader(name) is not None or (instance is not None and instance.type == "dry")
 
 
-def _around(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:
+def _events_to_explain(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:
     """Return the events, oldest first, that explain a query's last event up to a time."""
     events: list[LoggedEvent] = []
     starts = 0
@@ -216,14 +220,14 @@ def _of_status(store: Store, address: Address) -> LoggedEvent | None:
     return None
 
 
-def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> bool:
+def _bounds_run(events: list[LoggedEvent], number: int, address: Address) -> bool:
     """Return whether this event started or ended a run of the query, also by the end of its runner."""
-    event, instance = found[number].event, found[number].instance
+    event, instance = events[number].event, events[number].instance
     if event.address == address:
         return event.kind in _OF_A_RUN
     if event.kind != "runner-ended":
         return False
-    bounds = (logged for logged in reversed(found[:number]) if _bounds(logged, address, instance))
+    bounds = (logged for logged in reversed(events[:number]) if _bounds(logged, address, instance))
     last = next(bounds, None)
     return last is not None and last.event.kind == "started" and last.instance == instance
 
@@ -236,13 +240,13 @@ def _bounds(logged: LoggedEvent, address: Address, instance: str) -> bool:
     return event.kind in _OF_A_RUNNER and logged.instance == instance
 
 
-def _ran(past: list[LoggedEvent], address: Address) -> tuple[float | None, bool]:
+def _run_time(past: list[LoggedEvent], address: Address) -> tuple[float | None, bool]:
     """Return how long the query had run before, and whether that is an upper bound.
 
     It is an upper bound if the runner was killed at an unknown time.
     """
-    own = [n for n, logged in enumerate(past[:-1]) if logged.event.address == address]
-    start = next((n for n in reversed(own) if past[n].event.kind == "started"), None)
+    own_events = [n for n, logged in enumerate(past[:-1]) if logged.event.address == address]
+    start = next((n for n in reversed(own_events) if past[n].event.kind == "started"), None)
     if start is None:
         return None, False
     ends = (logged for logged in past[start + 1 :] if _bounds(logged, address, past[start].instance))

@@ -65,7 +65,7 @@ class OutcomeFollower:
         self,
         wait: float,
         progress: Reporter,
-        ended: Callable[[], MzplanError | None],
+        end_reason: Callable[[], MzplanError | None],
         began: float | None = None,
     ) -> dict[Address, Outcome]:
         """Wait at most `wait` seconds since `began` (monotonic; by default now). Return the outcomes.
@@ -79,7 +79,7 @@ class OutcomeFollower:
         leaderless: float | None = None
         opening = False
         while True:
-            status, leads, unreadable = self._read()
+            status, has_leader, unreadable = self._read()
             seconds = time.monotonic() - began
             first = seconds if first is None else first
             for address in list(waiting):
@@ -99,21 +99,21 @@ class OutcomeFollower:
             opening = self._announce(status, opening, progress)
             if not waiting:
                 break
-            progress.waiting(self._told(waiting, status), seconds)
-            if leads:
+            progress.waiting(self._shown_queries(waiting, status), seconds)
+            if has_leader:
                 leaderless = None
             elif leaderless is None:
                 leaderless = seconds
-            problem = unreadable if _long(leaderless, seconds) and unreadable else ended()
+            problem = unreadable if _is_overdue(leaderless, seconds) and unreadable else end_reason()
             # If no runner led during the whole wait, however short, that is the reason.
-            lost = _long(leaderless, seconds) or (seconds >= wait and leaderless == first)
+            lost = _is_overdue(leaderless, seconds) or (seconds >= wait and leaderless == first)
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
                 break
             time.sleep(self.store.backend.look)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
 
-    def _told(self, waiting: Mapping[Address, str], status: Status | None) -> Mapping[Address, str]:
+    def _shown_queries(self, waiting: Mapping[Address, str], status: Status | None) -> Mapping[Address, str]:
         """Return the queries to show as waiting.
 
         Until a status includes this serial, only the plan's own queries are shown: whether other queries have
@@ -220,8 +220,8 @@ class OutcomeFollower:
             code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
         outcomes = {}
         # Without a runner no query runs, touched or not.
-        own = [address for address in waiting if address in self.touched] if self.is_lost else []
-        for address in own or waiting:
+        touched = [address for address in waiting if address in self.touched] if self.is_lost else []
+        for address in touched or waiting:
             condition = waiting[address]
             notable = condition not in ("starting", "stopping", "to be started", "in the first batch")
             detail = f"{condition}: {reason}" if notable else reason
@@ -232,7 +232,7 @@ class OutcomeFollower:
         return outcomes
 
 
-def _long(since: float | None, seconds: float) -> bool:
+def _is_overdue(since: float | None, seconds: float) -> bool:
     return since is not None and seconds - since > HEARTBEATLESS
 
 

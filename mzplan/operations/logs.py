@@ -86,13 +86,13 @@ def entries(instance: str, place: Path) -> Iterator[LogEntry]:
     current: LogEntry | None = None
     with contextlib.ExitStack() as opened:
         for line in _lines(place, opened):
-            begun = _begun(instance, line.rstrip("\n"), current)
-            if begun is None and current is not None:
+            entry = _parsed_entry(instance, line.rstrip("\n"), current)
+            if entry is None and current is not None:
                 current = replace(current, text=f"{current.text}\n{line.rstrip()}")
                 continue
             if current is not None:
                 yield current
-            current = begun or _plain(instance, line.rstrip("\n"), None)
+            current = entry or _plain(instance, line.rstrip("\n"), None)
     if current is not None:
         yield current
 
@@ -114,7 +114,7 @@ def _lines(place: Path, opened: contextlib.ExitStack) -> Iterator[str]:
         yield from lines
 
 
-def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None:
+def _parsed_entry(instance: str, line: str, before: LogEntry | None) -> LogEntry | None:
     head = _HEAD.fullmatch(line)
     if head is not None:
         when = datetime.fromisoformat(f"{head['day']}T{head['time']}")

@@ -48,8 +48,8 @@ def validate_live(
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
     guard = read_only_guard(work.project, state, chosen, "error")
-    findings = reach(work, wanted, queries, here=guard)
-    findings += reach_alone(work, wanted, unused_connections(wanted), here=guard)
+    findings = reach(work, wanted, queries, local_guard=guard)
+    findings += reach_alone(work, wanted, unused_connections(wanted), local_guard=guard)
     findings = by_cause(findings)
     if any(d.severity == "error" for d in findings):
         raise MzplanError(findings)
@@ -90,14 +90,14 @@ def validated(
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
     guard = read_only_guard(work.project, state, chosen, "warning")
-    findings = reach_changed(work, plan, new, here=guard)
+    findings = reach_changed(work, plan, new, local_guard=guard)
     counted = {diagnostic.address for diagnostic in findings if diagnostic.kind == "data-loss"}
-    kept = (
+    others = (
         diagnostic
         for diagnostic in plan.diagnostics
         if diagnostic.kind != "data-loss" or diagnostic.address not in counted
     )
-    return replace(plan, diagnostics=(*kept, *findings))
+    return replace(plan, diagnostics=(*others, *findings))
 
 
 def plan_configuration(
@@ -194,8 +194,8 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
 
     Shows sizes for a warehouse on this machine, as far as they can be measured in two seconds.
     """
-    gone = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
-    stored = [c.before for c in gone if c.before is not None and _stores(c.before, plan)]
+    removals = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
+    stored = [c.before for c in removals if c.before is not None and _stores(c.before, plan)]
     if not stored:
         return
     settings = plan.settings or state.settings or project.settings.runner
@@ -205,7 +205,7 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
         *_lines(stored, project, plan.warehouse),
         "What sinks have written into their targets stays.",
     ]
-    deleted = [str(c.address) for c in gone if c.action == "delete" and c.before in stored]
+    deleted = [str(c.address) for c in removals if c.action == "delete" and c.before in stored]
     named = " ".join(deleted) if len(deleted) <= MAX_LISTED else "ADDRESS …"
     yield Diagnostic(
         severity="notice",

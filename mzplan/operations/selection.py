@@ -82,16 +82,16 @@ def choose(selection: Selection, state: State, conditions: Conditions) -> list[R
     return [queries[address] for address in sorted(addresses, key=natural)]
 
 
-def _named(one: Address | str, queries: Collection[Address], state: State) -> list[Address]:
-    if isinstance(one, Address):
-        if one not in queries:
-            raise unknown_address(one, state)
-        return [one]
-    if matching := [address for address in queries if fnmatchcase(str(address), one)]:
+def _named(name: Address | str, queries: Collection[Address], state: State) -> list[Address]:
+    if isinstance(name, Address):
+        if name not in queries:
+            raise unknown_address(name, state)
+        return [name]
+    if matching := [address for address in queries if fnmatchcase(str(address), name)]:
         return matching
-    near = next(_near(one, sorted(map(str, queries))), None)
+    near = next(_near(name, sorted(map(str, queries))), None)
     raise usage_error(
-        f"No query of the state matches {one!r}",
+        f"No query of the state matches {name!r}",
         f"The state has {count(len(state.resources), 'resource')}.",
         f"did you mean {near!r}?" if near else "`mzplan status` lists the queries.",
     )
@@ -119,6 +119,6 @@ def _users(name: str, state: State) -> list[Address]:
     return [query.address for query in users_of(state, connection)]
 
 
-def _has(labels: object, wanted: tuple[tuple[str, str], ...]) -> bool:
-    given = labels if isinstance(labels, dict) else {}
-    return all(key in given and label_value(given[key]) == value for key, value in wanted)
+def _has(labels: object, required: tuple[tuple[str, str], ...]) -> bool:
+    own = labels if isinstance(labels, dict) else {}
+    return all(key in own and label_value(own[key]) == value for key, value in required)

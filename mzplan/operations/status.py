@@ -49,7 +49,7 @@ def select(project: Project, state: State, selection: Selection) -> list[Resourc
     )
 
 
-def _ended(lease: Lease | None, status: Status | None) -> str:
+def _end_reason(lease: Lease | None, status: Status | None) -> str:
     """Return why the runner that held the lease has ended; "" if it was stopped."""
     if lease is None:
         return ""
@@ -71,16 +71,16 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
     shown = []
-    anew: set[str] = set()  # instances whose runner hasn't reported yet
+    starting_instances: set[str] = set()  # instances whose runner hasn't reported yet
     for name in sorted(instances, key=natural):
         lease = store.leases.read(name)
         is_dry = instances[name].type == "dry"
         alive[name] = is_dry or store.leases.leader(name) is not None
         status = statuses.get(name)
-        leads = alive[name] and not is_dry and lease is not None
-        is_new = leads and lease is not None and (status is None or status.epoch < lease.epoch)
+        has_leader = alive[name] and not is_dry and lease is not None
+        is_new = has_leader and lease is not None and (status is None or status.epoch < lease.epoch)
         if is_new:
-            anew.add(name)
+            starting_instances.add(name)
         shown.append(
             InstanceStatus(
                 name=name,
@@ -90,12 +90,12 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 serial=status.serial if status else 0,
                 is_dry=is_dry,
                 is_embedded=instances[name].type == "embedded",
-                starts=is_new or bool(leads and status and status.opening_since is not None),
+                starts=is_new or bool(has_leader and status and status.opening_since is not None),
                 opening_since=status.opening_since if status and alive[name] else None,
                 opened_in=status.opened_in if status else None,
                 versions=status.versions if status else None,
                 replaced=status.replaced if status and alive[name] else "",
-                ended="" if alive[name] else _ended(lease, status),
+                ended="" if alive[name] else _end_reason(lease, status),
                 cores=status.cores if status and alive[name] else 0,
                 slowest=status.slowest if status and alive[name] else None,
             )
@@ -114,10 +114,10 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 observation, condition="stopped", input_rows_per_second=0.0, retry_at=None, at_fault=None
             )
             as_of = heartbeats.get(resource.instance)
-        elif observation is not None and resource.instance in anew:
+        elif observation is not None and resource.instance in starting_instances:
             observation = replace(observation, condition="starting", retry_at=None, at_fault=None)
-        moved = observation.at_fault if observation is not None and not observation.fault_fix else None
-        repair = repair_of(state, moved)
+        connection = observation.at_fault if observation is not None and not observation.fault_fix else None
+        repair = repair_of(state, connection)
         starts = status is not None and observation is not None and observation.condition == "starting"
         queries.append(
             QueryStatus(

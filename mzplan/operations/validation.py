@@ -38,10 +38,10 @@ ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     """Return a plan's queries to validate before the commit, as they will be in the state `new`."""
     changed = [change.address for change in plan.changes if is_validated(change)]
-    going_on = [
+    resuming = [
         a for a in plan.resuming if a not in changed and a in new.resources and not new.resources[a].paused
     ]
-    return [new.resources[address] for address in (*changed, *going_on)]
+    return [new.resources[address] for address in (*changed, *resuming)]
 
 
 def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reachability]]]:
@@ -115,13 +115,13 @@ def reach(
     queries: Iterable[ResourceState],
     secret_values: SecretValues | None = None,
     *,
-    here: Guard | None,
+    local_guard: Guard | None,
 ) -> list[Diagnostic]:
     """Have the runners of their instances validate queries of a state. Return all findings.
 
-    Without a live runner, this process validates if `here` says which secrets it may send; otherwise nobody
-    does (see ensure_validated). `secret_values`: sent to runners of this machine for this validation; by
-    default the values known here.
+    Without a live runner, this process validates if `local_guard` says which secrets it may send; otherwise
+    nobody does (see ensure_validated). `secret_values`: sent to runners of this machine for this validation;
+    by default the values known here.
     """
     secret_values = secret_values or own_secret_values(state)
     by_instance: dict[str, list[ResourceState]] = {}
@@ -142,11 +142,13 @@ def reach(
             work.reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with work.reporter.working(f"the runner of instance {name} validates {number}"):
                 asking = f"Validating {number} on instance {name}"
-                findings += _by_runner_first(work, asking, instance, descriptions, secret_values, state, here)
-        elif here is not None:
+                findings += _by_runner_first(
+                    work, asking, instance, descriptions, secret_values, state, local_guard
+                )
+        elif local_guard is not None:
             work.reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with work.reporter.working(f"validating {number} from here"):
-                findings += check_locally(descriptions, work.directory, state.warehouse, here)
+                findings += check_locally(descriptions, work.directory, state.warehouse, local_guard)
         else:
             work.reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
     return findings
@@ -159,20 +161,22 @@ def _by_runner_first(
     descriptions: tuple[Description, ...],
     secret_values: SecretValues,
     state: State,
-    here: Guard | None,
+    local_guard: Guard | None,
 ) -> list[Diagnostic]:
     """Return the findings of a live runner.
 
-    With `here`, this process validates queries for which the runner would send no secret.
+    With `local_guard`, this process validates queries for which the runner would send no secret.
     """
     answers = _by_runner(work, asking, instance, descriptions, secret_values)
-    left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
-    if here is None or not left:
+    unanswered = [d for d in descriptions if local_guard is not None and _is_left_out(d.address, answers)]
+    if local_guard is None or not unanswered:
         return answers
-    work.reporter.detail(f"{len(left)} of them from here: the runner sends secrets where it is committed")
-    addresses = {description.address for description in left}
+    work.reporter.detail(
+        f"{len(unanswered)} of them from here: the runner sends secrets where it is committed"
+    )
+    addresses = {description.address for description in unanswered}
     answered = [answer for answer in answers if answer.address not in addresses]
-    return answered + check_locally(left, work.directory, state.warehouse, here)
+    return answered + check_locally(unanswered, work.directory, state.warehouse, local_guard)
 
 
 def _by_runner(
@@ -249,26 +253,26 @@ def reach_changed(
     new: State,
     secret_values: SecretValues | None = None,
     *,
-    here: Guard | None,
-    own: Guard | None = None,
-    also: Sequence[ResourceState] = (),
+    local_guard: Guard | None,
+    own_guard: Guard | None = None,
+    more_queries: Sequence[ResourceState] = (),
 ) -> list[Diagnostic]:
     """Validate a plan's changes as they will be in the state `new`.
 
-    Validates its queries, changed connections that nothing uses, and the queries in `also`. `own`: which
+    Validates its queries, changed connections that nothing uses, and `more_queries`. `own_guard`: which
     secrets of connections this process may send in place of a runner that it would start.
     """
-    queries = [*queries_to_validate(plan, new), *also]
-    looks = here is not None
+    queries = [*queries_to_validate(plan, new), *more_queries]
+    looks = local_guard is not None
     unreached = (
         [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
     )
     findings = [notice for notice in unreached if notice is not None]
-    findings += reach(work, new, queries, secret_values, here=here)
+    findings += reach(work, new, queries, secret_values, local_guard=local_guard)
     alone = changed_alone(plan, new, looks)
-    if here is None and _runs_here(new) and _live_runner(work.store, new) is None:
-        here = own  # a runner of this machine has the same network and values, so none is started for this
-    findings += reach_alone(work, new, alone, secret_values, here=here)
+    if local_guard is None and _runs_here(new) and _live_runner(work.store, new) is None:
+        local_guard = own_guard  # a runner here has the same network and values, so start none for this
+    findings += reach_alone(work, new, alone, secret_values, local_guard=local_guard)
     return by_cause(findings)
 
 
@@ -285,10 +289,10 @@ def _dry(name: str, state: State) -> Diagnostic | None:
     )
 
 
-def changed_alone(plan: Plan, new: State, asked: bool = False) -> list[Address]:
+def changed_alone(plan: Plan, new: State, on_request: bool = False) -> list[Address]:
     """Return changed connections that no running query uses, so that no query validates them.
 
-    Includes connections changed below them. Without `asked`, only types that are validated by default.
+    Includes connections changed below them. Without `on_request`, only types that are validated by default.
     """
     changed = {c.address for c in plan.changes if c.address.kind == "connection" and c.after is not None}
     if not changed:
@@ -300,7 +304,7 @@ def changed_alone(plan: Plan, new: State, asked: bool = False) -> list[Address]:
         address
         for address in idle_connections(new)
         if address in affected
-        and (asked or resource_kind("connection", new.resources[address].type).validates_live)
+        and (on_request or resource_kind("connection", new.resources[address].type).validates_live)
     ]
 
 
@@ -310,11 +314,11 @@ def reach_alone(
     connections: Sequence[Address],
     secret_values: SecretValues | None = None,
     *,
-    here: Guard | None,
+    local_guard: Guard | None,
 ) -> list[Diagnostic]:
     """Reach connections that no running query uses.
 
-    They belong to no instance, so any live runner does it, or this process with `here`.
+    They belong to no instance, so any live runner does it, or this process with `local_guard`.
     """
     able = _reached_alone(connections, state)
     for address in connections:
@@ -325,16 +329,16 @@ def reach_alone(
         return []
     names = ", ".join(map(str, able))
     use = "Nothing uses" if set(able) <= set(unused_connections(state)) else "Only paused queries use"
-    asked = tuple(as_description(state.resources[address], state.resources) for address in able)
+    descriptions = tuple(as_description(state.resources[address], state.resources) for address in able)
     runner = _live_runner(work.store, state)
     if runner is not None:
         asking = f"{use} {names}: the runner of instance {runner.name} reaches it"
         return _by_runner_first(
-            work, asking, runner, asked, secret_values or own_secret_values(state), state, here
+            work, asking, runner, descriptions, secret_values or own_secret_values(state), state, local_guard
         )
-    if here is not None:
+    if local_guard is not None:
         work.reporter.stage(f"{use} {names}: reaching it from here")
-        return check_locally(asked, work.directory, state.warehouse, here)
+        return check_locally(descriptions, work.directory, state.warehouse, local_guard)
     work.reporter.stage(
         f"notice: {use[0].lower()}{use[1:]} {names}, and every instance is dry: not validated (--live looks)"
     )

@@ -227,8 +227,8 @@ def _validation_findings(
     connections = {a: users_of(new, a) for a in addresses if a.kind == "connection"}
     queries |= {user.address: user for users in connections.values() for user in users}
     alone = [address for address, users in connections.items() if not users]
-    findings = reach(work, new, queries.values(), here=guard)
-    return by_cause([*findings, *reach_alone(work, new, alone, here=guard)])
+    findings = reach(work, new, queries.values(), local_guard=guard)
+    return by_cause([*findings, *reach_alone(work, new, alone, local_guard=guard)])
 
 
 def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:

@@ -256,7 +256,7 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
     from_here = live or (
         not is_move and all(instance.type != "cluster" for instance in new.instances.values())
     )
-    findings = reach_changed(work, plan, new, here=guard if from_here else None, own=guard)
+    findings = reach_changed(work, plan, new, local_guard=guard if from_here else None, own_guard=guard)
     if any(finding.severity == "error" for finding in findings):
         raise MzplanError(findings)
     for finding in findings:

@@ -138,7 +138,7 @@ def _edit(
             return plan
         new = apply_changes(state, plan, record=record_of(work.project, command, plan, message))
         new = finish(plan, new) if finish is not None else new
-        findings = reach_changed(work, plan, new, here=None)
+        findings = reach_changed(work, plan, new, local_guard=None)
         if any(finding.severity == "error" for finding in findings):
             raise MzplanError(findings)
         with committing(work.reporter, new.serial):

@@ -17,7 +17,7 @@ from tests.support import eventually
 COMMAND = """\
 import sys
 from mzplan.cli.context import Invocation
-from mzplan.cli.exit import ended
+from mzplan.cli.exit import run_to_exit
 from mzplan.spark.command_session import close_command_session, open_command_session
 
 def run():
@@ -29,7 +29,7 @@ def run():
     finally:
         close_command_session(session)
 
-sys.exit(ended(Invocation(), run))
+sys.exit(run_to_exit(Invocation(), run))
 """
 MARK = "MZPLAN_TEST_INTERRUPTED"
 
