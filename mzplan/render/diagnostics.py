@@ -25,7 +25,7 @@ from mzplan.secrets.resolved import scrubbed
 _WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
 _BEFORE = 40  # at least so many columns before the first caret
 _TAB = 4
-_NAMED = 8  # resources in one merged diagnostic
+_MAX_NAMED = 8  # resources in one merged diagnostic
 _COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}
 
 
@@ -39,17 +39,17 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory
     return "\n\n".join(_render(scrubbed(diagnostic), paint, prefix) for diagnostic in diagnostics)
 
 
-def once(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+def merge_equal(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Merge diagnostics that differ only in the resource. The merged one names the other resources."""
     groups: dict[Hashable, list[Diagnostic]] = {}
     for number, diagnostic in enumerate(diagnostics):
-        about = str(diagnostic.address) if diagnostic.address is not None else ""
+        address = str(diagnostic.address) if diagnostic.address is not None else ""
         texts = tuple(
-            t.replace(about, "\0") if about else t
+            t.replace(address, "\0") if address else t
             for t in (diagnostic.summary, diagnostic.detail, diagnostic.hint)
         )
         groups.setdefault(
-            (diagnostic.severity, diagnostic.code, texts, number if not about else -1), []
+            (diagnostic.severity, diagnostic.code, texts, number if not address else -1), []
         ).append(diagnostic)
     return [_with_others(first, others) for first, *others in groups.values()]
 
@@ -57,8 +57,8 @@ def once(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
     if not others:
         return first
-    names = ", ".join(str(other.address) for other in others[:_NAMED])
-    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    names = ", ".join(str(other.address) for other in others[:_MAX_NAMED])
+    more = f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
     detail = f"Also {count(len(others), 'other', 'others')}: {names}{more}."
     return replace(first, detail=f"{first.detail}\n{detail}" if first.detail else detail)
 

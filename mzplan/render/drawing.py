@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from mzplan.model.address import KINDS, Address
 from mzplan.model.words import count
 from mzplan.render.html import Markup, element
-from mzplan.render.layout import ACROSS, HEIGHT, WIDTH, layered
+from mzplan.render.layout import ACROSS, HEIGHT, WIDTH, lay_out
 from mzplan.render.text import cut
 
 COLLAPSED = 60  # nodes; larger graphs are grouped by connection
 _PAGE = 1200  # width of a graph in pixels; nodes are between WIDTH and _WIDEST wide
-_WIDEST = 340
+_MAX_WIDTH = 340
 _LINE = 16  # height of an extra line in a node
 
 
@@ -68,7 +68,7 @@ def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address,
     return depth
 
 
-def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Address | None]:
+def home_connections(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Address | None]:
     """Return the connection that each query is grouped by: its own, or the connection of its input."""
     home_of: dict[Address, Address | None] = {}
     for address in sorted(references, key=lambda a: KINDS.index(a.kind)):
@@ -79,7 +79,7 @@ def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Addr
     return home_of
 
 
-def collapsed(
+def collapse(
     nodes: Mapping[Address, DrawnNode], home: Mapping[Address, Address | None], *, by_look: bool = False
 ) -> dict[Address, DrawnNode]:
     """Return the node to draw for each address.
@@ -102,12 +102,12 @@ def _group(kind: str, home: Address | None, members: Sequence[DrawnNode]) -> Dra
         return members[0]
     heaviest = max(members, key=lambda node: node.weight)
     looks = Counter(node.look for node in members).most_common()
-    of = f" of {home.name}" if home is not None else ""
+    suffix = f" of {home.name}" if home is not None else ""
     rates = [node.rate for node in members if node.rate is not None]
     return replace(
         heaviest,
         key=f"{kind} {home} {heaviest.look if len(looks) == 1 else ''}",
-        title=f"{count(len(members), kind)}{of}",
+        title=f"{count(len(members), kind)}{suffix}",
         note=", ".join(f"{number:,} {look}" for look, number in looks),
         href=f"?connection={home.name}" if home is not None else "?all=1",
         place="",
@@ -116,7 +116,7 @@ def _group(kind: str, home: Address | None, members: Sequence[DrawnNode]) -> Dra
     )
 
 
-def drawn(
+def draw(
     nodes: Mapping[Address, DrawnNode], references: Mapping[Address, Iterable[Address]], label: str
 ) -> Markup:
     """Draw the nodes and the references between them. Several addresses may share a node.
@@ -181,14 +181,14 @@ def _drawing(nodes: Iterable[DrawnNode], edges: Iterable[tuple[str, str]], label
     by_key = {node.key: node for node in nodes}
     columns = {key: node.column for key, node in by_key.items()}
     number = len(set(columns.values()))
-    wide = min(_WIDEST, max(WIDTH, (_PAGE + ACROSS) // max(1, number) - ACROSS))
-    high = HEIGHT + (_LINE if any(node.detail for node in by_key.values()) else 0)
-    layout = layered(columns, edges, wide, high)
-    ways: dict[str, list[str]] = defaultdict(list)
-    for (a, _), way in layout.ways.items():
-        ways[a].append(_curve(way))
-    lines = [element("path", class_="edge", d=" ".join(parts)) for parts in ways.values()]
-    boxes = [_box(node, *layout.places[node.key], wide, high) for node in by_key.values()]
+    width = min(_MAX_WIDTH, max(WIDTH, (_PAGE + ACROSS) // max(1, number) - ACROSS))
+    height = HEIGHT + (_LINE if any(node.detail for node in by_key.values()) else 0)
+    layout = lay_out(columns, edges, width, height)
+    curves: dict[str, list[str]] = defaultdict(list)
+    for (a, _), points in layout.edge_points.items():
+        curves[a].append(_curve(points))
+    lines = [element("path", class_="edge", d=" ".join(parts)) for parts in curves.values()]
+    boxes = [_box(node, *layout.places[node.key], width, height) for node in by_key.values()]
     return element(
         "svg",
         element("g", lines, aria_hidden="true"),
@@ -202,9 +202,9 @@ def _drawing(nodes: Iterable[DrawnNode], edges: Iterable[tuple[str, str]], label
     )
 
 
-def _curve(way: Sequence[tuple[int, int]]) -> str:
+def _curve(points: Sequence[tuple[int, int]]) -> str:
     """Return the path through the points: curves between columns, straight lines across them."""
-    (x, y), *rest = way
+    (x, y), *rest = points
     parts = [f"M{x} {y}"]
     for number, (right, level) in enumerate(rest):
         half = (right - x) // 2
@@ -213,15 +213,15 @@ def _curve(way: Sequence[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
-def _box(node: DrawnNode, x: int, y: int, wide: int, high: int) -> Markup:
-    title, small = (wide - 24) // 8, wide * 2 // 13  # characters that fit
+def _box(node: DrawnNode, x: int, y: int, width: int, height: int) -> Markup:
+    title, note_length = (width - 24) // 8, width * 2 // 13  # characters that fit
     tooltip = ": ".join(filter(None, (node.title, ", ".join(filter(None, (node.note, node.detail))))))
     inside = [
         element("title", tooltip),
-        element("rect", width=wide, height=high, rx=6),
+        element("rect", width=width, height=height, rx=6),
         element("text", cut(node.title, title), x=12, y=18, class_="name"),
-        element("text", cut(node.note, small), x=12, y=33, class_="note"),
-        element("text", cut(node.detail, small), x=12, y=49, class_="detail") if node.detail else None,
+        element("text", cut(node.note, note_length), x=12, y=33, class_="note"),
+        element("text", cut(node.detail, note_length), x=12, y=49, class_="detail") if node.detail else None,
     ]
     shape = element("g", inside, transform=f"translate({x} {y})")
     look = f"node {node.look}"

@@ -17,18 +17,18 @@ from mzplan.render.text import Paint, brief, safe
 from mzplan.store.event_log import LoggedEvent, seconds_of
 
 MAX_SHOWN = 400  # characters of an event's detail
-MAX_DONE = 10  # events per serial
+MAX_LISTED = 10  # events per serial
 MAX_AFTER = 5  # events shown after the explained one
 _COLOURS: dict[EventKind, str] = {"failed": "red", "refused": "red", "stopped": "yellow", "healed": "green"}
 _VERBS: dict[EventKind, str] = {"started": "restarted", "failed": "failed"}
 
 
-def event_to_json(recorded: LoggedEvent) -> dict[str, Any]:
-    event = recorded.event
+def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
+    event = logged.event
     cause = event.cause
     return {
         "at": event.at,
-        "instance": recorded.instance,
+        "instance": logged.instance,
         "kind": event.kind,
         "address": str(event.address) if event.address else None,
         "serial": event.serial,
@@ -43,20 +43,20 @@ def event_to_json(recorded: LoggedEvent) -> dict[str, Any]:
     }
 
 
-def events_to_json(found: EventList) -> dict[str, Any]:
+def events_to_json(events: EventList) -> dict[str, Any]:
     """Return the document of `events --json`, oldest first."""
     return {
-        "events": [event_to_json(logged) for logged in found.events],
-        "unreadable": found.unreadable,
+        "events": [event_to_json(logged) for logged in events.events],
+        "unreadable": events.unreadable,
     }
 
 
-def render_events(found: EventList, color: bool = False) -> str:
+def render_events(events: EventList, color: bool = False) -> str:
     """Format the events, one a line, oldest first."""
-    if not found.events:
+    if not events.events:
         return "Nothing is recorded.\n"
     paint = Paint(color)
-    rows = [(logged, _when(logged.event), _who(logged)) for logged in found.events]
+    rows = [(logged, _when(logged.event), _who(logged)) for logged in events.events]
     width = max(len(who) for _, _, who in rows)
     lines = []
     for logged, when, who in rows:
@@ -86,76 +86,76 @@ def _when(event: Event) -> str:
     return datetime.fromtimestamp(seconds_of(event), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _who(recorded: LoggedEvent) -> str:
-    return str(recorded.event.address or f"instance {recorded.instance}")
+def _who(logged: LoggedEvent) -> str:
+    return str(logged.event.address or f"instance {logged.instance}")
 
 
-def render_done(found: EventList) -> str:
+def render_serial_events(events: EventList) -> str:
     """Format what a serial has actually done: how many events of each kind, and the first MAX_DONE events."""
-    if not found.events:
+    if not events.events:
         return "In fact: nothing is recorded of it.\n"
-    counts = Counter(logged.event.kind for logged in found.events)
+    counts = Counter(logged.event.kind for logged in events.events)
     lines = [f"In fact: {', '.join(f'{number} {kind}' for kind, number in counts.items())}"]
-    for logged in found.events[:MAX_DONE]:
+    for logged in events.events[:MAX_LISTED]:
         lines.append(
             f"  {_when(logged.event)}  {_who(logged)}  {logged.event.kind}  {summary(logged.event)}".rstrip()
         )
-    if (more := len(found.events) - MAX_DONE) > 0:
+    if (more := len(events.events) - MAX_LISTED) > 0:
         lines.append(f"  and {more} more: mzplan events --since …")
     return "\n".join(lines) + "\n"
 
 
-def explanation_to_json(found: Explanation) -> dict[str, Any]:
+def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     """Return the document of `why --json`.
 
     - `ran_seconds`: how long the query had run before.
     - `has_runner`: false if the query last started but no runner of its instance is alive now.
     """
-    recorded = found.event
+    recorded = explanation.event
     event = event_to_json(recorded) if recorded is not None else {}
     for name in ("address", "cause"):
         event.pop(name, None)
     return {
-        "address": str(found.address),
+        "address": str(explanation.address),
         "event": event or None,
-        "cause": cause_to_json(found.cause) if found.cause else None,
-        "commit": encode(found.commit) if found.commit else None,
-        "ran_seconds": found.ran,
-        "has_runner": found.has_runner,
-        "since": [event_to_json(logged) for logged in found.after],
+        "cause": cause_to_json(explanation.cause) if explanation.cause else None,
+        "commit": encode(explanation.commit) if explanation.commit else None,
+        "ran_seconds": explanation.ran,
+        "has_runner": explanation.has_runner,
+        "since": [event_to_json(logged) for logged in explanation.after],
     }
 
 
-def render_explanation(found: Explanation, color: bool = False) -> str:
+def render_explanation(explanation: Explanation, color: bool = False) -> str:
     """Format why a query last started or stopped, and what happened since."""
-    if found.event is None:
+    if explanation.event is None:
         return (
-            f"No start or stop of {found.address} is recorded (until then): no runner has started it, or "
-            "the log no longer holds it.\n"
+            f"No start or stop of {explanation.address} is recorded (until then): no runner has started it, "
+            "or the log no longer holds it.\n"
         )
-    event, paint = found.event.event, Paint(color)
-    verb = "started" if found.is_first else _VERBS.get(event.kind, "stopped")
-    lines = [f"{paint(str(found.address), 'bold')} {verb} {_when(event)} UTC, {reason(found)}."]
-    if not found.has_runner:
-        lines.insert(0, f"It isn't running now: no runner of instance {found.event.instance} is alive.")
+    event, paint = explanation.event.event, Paint(color)
+    verb = "started" if explanation.is_first else _VERBS.get(event.kind, "stopped")
+    lines = [f"{paint(str(explanation.address), 'bold')} {verb} {_when(event)} UTC, {reason(explanation)}."]
+    if not explanation.has_runner:
+        lines.insert(0, f"It isn't running now: no runner of instance {explanation.event.instance} is alive.")
     if event.kind == "started" and event.step is not None:
         lines.append(f"It went on after step {event.step}.")
     elif event.kind in ("stopped", "failed") and event.step is not None:
         lines.append(f"Its last step was {event.step}.")
-    if found.ran is not None:
-        most = "at most " if found.was_killed else ""
-        lines.append(f"Before that it had run for {most}{span(found.ran)}.")
-    if found.after:
+    if explanation.ran is not None:
+        most = "at most " if explanation.was_killed else ""
+        lines.append(f"Before that it had run for {most}{span(explanation.ran)}.")
+    if explanation.after:
         lines.append("Since then:")
-        for logged in found.after[-MAX_AFTER:]:
+        for logged in explanation.after[-MAX_AFTER:]:
             lines.append(f"  {_when(logged.event)}  {logged.event.kind}  {summary(logged.event)}".rstrip())
     return "\n".join(lines) + "\n"
 
 
-def reason(found: Explanation) -> str:
+def reason(explanation: Explanation) -> str:
     """Return the reason in words: `because serial 7 (ada: PR 41) changed connection.shop_pg: host a → b`."""
-    assert found.event is not None
-    event, cause = found.event.event, found.cause
+    assert explanation.event is not None
+    event, cause = explanation.event.event, explanation.cause
     if event.kind == "failed":
         code = f"[{safe(event.code)}] " if event.code else ""
         return f"and the log says: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
@@ -163,11 +163,11 @@ def reason(found: Explanation) -> str:
         return "for a cause that is not recorded"
     if not cause.serial:
         return f"because {cause_in_words(cause).rstrip('.')}"
-    by = f" ({_committer(found.commit)})" if found.commit is not None else ""
-    return f"because {_did(cause, f'serial {cause.serial}{by}')}"
+    by = f" ({_committer(explanation.commit)})" if explanation.commit is not None else ""
+    return f"because {_cause_clause(cause, f'serial {cause.serial}{by}')}"
 
 
-def _did(cause: Cause, serial: str) -> str:
+def _cause_clause(cause: Cause, serial: str) -> str:
     detail = brief(cause.detail, MAX_SHOWN).rstrip(".")
     match cause.cause:
         case "change" if cause.through is not None:

@@ -61,16 +61,16 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
     lines += [
         f"Lost:    {paragraph(lost, ' ' * 9)}" for _, lost in sorted(commit.losses.items(), key=natural_item)
     ]
-    lines.append(f"Ended:   {_ended(entry.outcome)}")
-    for address, left in sorted(
+    lines.append(f"Ended:   {_outcome_text(entry.outcome)}")
+    for address, query in sorted(
         (entry.outcome.open if entry.outcome is not None else {}).items(), key=natural_item
     ):
-        code = f"[{safe(left.code)}] " if left.code else ""
-        lines.append(f"  {address}: {left.status}: {code}{paragraph(left.reason, '    ')}".rstrip(": "))
+        code = f"[{safe(query.code)}] " if query.code else ""
+        lines.append(f"  {address}: {query.status}: {code}{paragraph(query.reason, '    ')}".rstrip(": "))
     return "\n".join(lines) + "\n"
 
 
-def render_undone(entries: Sequence[HistoryEntry], now: datetime | None = None) -> str:
+def render_undone_commits(entries: Sequence[HistoryEntry], now: datetime | None = None) -> str:
     """Format the commits that a rollback undoes, with their authors."""
     now = now or datetime.now(UTC)
     lines = [f"Undoes {count(len(entries), 'commit')}:"]
@@ -123,7 +123,7 @@ def _tree(clean: bool | None) -> str:
     return "" if clean else ", and files that differ from it"
 
 
-def _ended(outcome: CommitOutcome | None) -> str:
+def _outcome_text(outcome: CommitOutcome | None) -> str:
     if outcome is None:
         return "unknown: its command was ended before, or still follows it"
     if outcome.status == "committed":

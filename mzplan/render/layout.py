@@ -25,43 +25,45 @@ class Layout:
     """A layout in pixels.
 
     - `places`: the upper left corner of each node.
-    - `ways`: the points of each edge, from the right of its first node to the left of its last one.
+    - `edge_points`: the points of each edge, from the right of its first node to the left of its last one.
     """
 
     width: int
     height: int
     places: Mapping[str, tuple[int, int]]
-    ways: Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
+    edge_points: Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
 
 
-def layered(
+def lay_out(
     columns: Mapping[str, int],
     edges: Iterable[tuple[str, str]],
-    wide: int = WIDTH,
-    high: int = HEIGHT,
+    width: int = WIDTH,
+    height: int = HEIGHT,
 ) -> Layout:
     """Lay out nodes of one size in pixels in their given columns.
 
     Edges go from a lower column to a higher one; others are left out. Equal input in equal order gives an
     equal layout.
     """
-    drawn = [(a, b) for a, b in dict.fromkeys(edges) if columns[a] < columns[b]]
+    drawn_edges = [(a, b) for a, b in dict.fromkeys(edges) if columns[a] < columns[b]]
     slots: dict[int, dict[Slot, None]] = defaultdict(dict)
     for key, column in sorted(columns.items(), key=lambda item: item[1]):
         slots[column][key, column] = None
-    links = _links(columns, drawn, slots)
+    links = _links(columns, drawn_edges, slots)
     before, after = _neighbours(links)
     order = _ordered(
         {column: list(column_slots) for column, column_slots in sorted(slots.items())}, before, after
     )
-    tops = _tops(order, before, after, columns, high)
-    left = {column: _MARGIN + number * (wide + ACROSS) for number, column in enumerate(order)}
+    tops = _tops(order, before, after, columns, height)
+    left = {column: _MARGIN + number * (width + ACROSS) for number, column in enumerate(order)}
     places = {key: (left[column], round(tops[key, column])) for key, column in columns.items()}
     return Layout(
-        width=max((x for x, _ in places.values()), default=0) + wide + _MARGIN,
-        height=max((y for _, y in places.values()), default=0) + high + _MARGIN,
+        width=max((x for x, _ in places.values()), default=0) + width + _MARGIN,
+        height=max((y for _, y in places.values()), default=0) + height + _MARGIN,
         places=places,
-        ways={edge: tuple(_way(*edge, columns, tops, left, (wide, high))) for edge in drawn},
+        edge_points={
+            edge: tuple(_points(*edge, columns, tops, left, (width, height))) for edge in drawn_edges
+        },
     )
 
 
@@ -115,14 +117,14 @@ def _tops(
     before: Mapping[Slot, list[Slot]],
     after: Mapping[Slot, list[Slot]],
     columns: Mapping[str, int],
-    high: int,
+    height: int,
 ) -> dict[Slot, float]:
     """Return the top of each slot in pixels.
 
     The tallest column is packed. Slots of other columns are placed beside their neighbours if there is room.
     """
     room = {
-        slot: high + _DOWN if columns[slot[0]] == slot[1] else _LANE
+        slot: height + _DOWN if columns[slot[0]] == slot[1] else _LANE
         for column_slots in order.values()
         for slot in column_slots
     }
@@ -144,7 +146,7 @@ def _tops(
     return tops
 
 
-def _way(
+def _points(
     a: str,
     b: str,
     columns: Mapping[str, int],
@@ -152,11 +154,11 @@ def _way(
     left: Mapping[int, int],
     size: tuple[int, int],
 ) -> Iterator[tuple[int, int]]:
-    wide, middle = size[0], size[1] // 2
-    yield left[columns[a]] + wide, round(tops[a, columns[a]]) + middle
+    width, middle = size[0], size[1] // 2
+    yield left[columns[a]] + width, round(tops[a, columns[a]]) + middle
     for column in (c for c in left if columns[a] < c < columns[b]):
         top = round(tops[a, column])
-        yield from ((left[column], top), (left[column] + wide, top))
+        yield from ((left[column], top), (left[column] + width, top))
     yield left[columns[b]], round(tops[b, columns[b]]) + middle
 
 

@@ -15,7 +15,7 @@ from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Pl
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
-from mzplan.render.diagnostics import once, render_diagnostics
+from mzplan.render.diagnostics import merge_equal, render_diagnostics
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.impact import impact_graph
 from mzplan.render.input_text import input_lines
@@ -24,23 +24,33 @@ from mzplan.render.markup import (
     alert,
     code,
     fence,
-    fitting,
+    fit_comment,
     folded,
     length,
     link,
     many,
     names,
-    shortened,
+    shorten,
 )
-from mzplan.render.plan_groups import grouped, shapes, title
-from mzplan.render.plan_text import ALWAYS, SIGNS, of_pause, turns, variables_of
-from mzplan.render.text import LED, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
-from mzplan.render.warnings import LISTED, Warned, warnings_of
+from mzplan.render.plan_groups import group_changes, shapes, title
+from mzplan.render.plan_text import ALWAYS, SIGNS, pause_effect, turns, variables_of
+from mzplan.render.text import (
+    MAX_SERVER_VALUE,
+    brief,
+    cut,
+    edit_of,
+    full_length,
+    lines_changed,
+    lines_of,
+    safe,
+    value,
+)
+from mzplan.render.warnings import MAX_SERVER_EDITS, PlanWarning, warnings_of
 
 ERRORS = 6_000  # maximum characters of a section; changes get the rest
 NOTICES = 4_000
 SETTINGS = 4_000
-LEADING = 5_000  # of a warning about resources that lead elsewhere
+SERVERS = 5_000  # of a warning about resources that lead elsewhere
 DRIFT = 10_000
 PENDING = 4_000
 _INSTANCES = 40  # listed; the digest covers all
@@ -88,23 +98,23 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     head += list(_warnings(plan))
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
-        head.append(fence("text", [shortened(render_diagnostics(once(errors), False), ERRORS)]))
+        head.append(fence("text", [shorten(render_diagnostics(merge_equal(errors), False), ERRORS)]))
     graph = impact_graph(plan)
     if graph:
         head.append(fence("mermaid", [graph]))
     tail = list(_sections_after(plan))
     if plan.settings_changes:
         ahead, others = changed_settings(plan)
-        lines = [line for field in ahead for line in _field(field, LED)]
+        lines = [line for field in ahead for line in _field(field, MAX_SERVER_VALUE)]
         each = max(80, SETTINGS // len(plan.settings_changes) // 2 - 60)
         lines += [line for field in others for line in _field(field, each)]
         text = "\n".join(["! mzplan.yaml: runners take it over; restarts nothing", *lines])
         tail.insert(
-            0, folded(many(len(plan.settings_changes), "setting"), fence("diff", [shortened(text, SETTINGS)]))
+            0, folded(many(len(plan.settings_changes), "setting"), fence("diff", [shorten(text, SETTINGS)]))
         )
     left = LIMIT - _RESERVE - sum(length(part) + 2 for part in (*head, *tail))
     middle = [_changes(plan, left)] if plan.changes else []
-    return fitting([*head, *middle, *tail])
+    return fit_comment([*head, *middle, *tail])
 
 
 def render_drift_markdown(
@@ -113,13 +123,13 @@ def render_drift_markdown(
     """Format drift, ending in a newline; fewer than 65,536 characters."""
     head = [drift_marker(project, environment), _title("drift", project, environment)]
     if not drift:
-        return fitting([*head, f"**No drift.** What runs is what serial {serial} says."])
+        return fit_comment([*head, f"**No drift.** What runs is what serial {serial} says."])
     kinds = Counter(item.kind for item in drift)
     head.append(f"**Drift of {many(len({d.address for d in drift}), 'resource')}** from serial {serial}.")
     rows = [f"| {code(kind)} | {number:,} |" for kind, number in sorted(kinds.items())]
     head.append("\n".join(["| kind | number |", "|---|--:|", *rows]))
     head.append(fence("text", _drift_lines(drift, LIMIT - _RESERVE - sum(length(p) + 2 for p in head))))
-    return fitting(head)
+    return fit_comment(head)
 
 
 def _verdict(plan: Plan) -> str:
@@ -167,10 +177,14 @@ def _table(plan: Plan) -> str:
 
 def _warnings(plan: Plan) -> Iterator[str]:
     """Yield warnings about queries that stop, are replaced, lead elsewhere or write other rows."""
-    for kind, grave in (("CAUTION", True), ("WARNING", False)):
-        told = [f"**{o.what}**{o.more}: {_told(o)}" for o in warnings_of(plan) if o.grave is grave]
-        if told:
-            yield alert(kind, "\n\n".join(told).split("\n"))
+    for kind, is_loss in (("CAUTION", True), ("WARNING", False)):
+        boxes = [
+            f"**{warning.headline}**{warning.more}: {_affected(warning)}"
+            for warning in warnings_of(plan)
+            if warning.is_loss is is_loss
+        ]
+        if boxes:
+            yield alert(kind, "\n\n".join(boxes).split("\n"))
     if plan.canaries:
         number = many(len(plan.canaries), "query goes", "queries go")
         yield alert("NOTE", [f"**{number} first**: {turns(plan)}"])
@@ -179,8 +193,10 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield alert("NOTE", [f"**{number}** that a failed canary has held back: {names(plan.resuming)}"])
 
 
-def _told(warned: Warned) -> str:
-    return names(warned.of, LISTED, longest=3 * LED, room=LEADING) if warned.leads else names(warned.of)
+def _affected(warning: PlanWarning) -> str:
+    if warning.names_servers:
+        return names(warning.affected, MAX_SERVER_EDITS, longest=3 * MAX_SERVER_VALUE, room=SERVERS)
+    return names(warning.affected)
 
 
 def _changes(plan: Plan, room: int) -> str:
@@ -190,7 +206,7 @@ def _changes(plan: Plan, room: int) -> str:
     details once.
     """
     alike = shapes(plan.changes)
-    groups = list(grouped(plan.changes, lambda change: _said(change, alike)))
+    groups = list(group_changes(plan.changes, lambda change: _group_key(change, alike)))
     room -= _FRAME * sum(len(group) > 1 for group in groups)
     at = {id(change): index for index, change in enumerate(plan.changes)}
     common = [list(_common(group)) if len(group) > 1 else [] for group in groups]
@@ -212,7 +228,7 @@ def _changes(plan: Plan, room: int) -> str:
         size = sum(length(line) + 1 for line in details)
         if size > room:
             bare += 1  # shorten each value, so that a long one doesn't hide others
-            details = list(_details(plan.changes[index], LED))
+            details = list(_details(plan.changes[index], MAX_SERVER_VALUE))
             size = sum(length(line) + 1 for line in details)
         if size > room:
             continue
@@ -229,12 +245,12 @@ def _changes(plan: Plan, room: int) -> str:
             lines = []
             blocks.append(folded(title(group), fence("diff", [*have, *own])))
     blocks += [fence("diff", lines)] if lines else []
-    if left_out := _left_out(plan, shown, bare):
+    if left_out := _omissions(plan, shown, bare):
         blocks.append(left_out)
     return folded(many(len(plan.changes), "change"), "\n\n".join(blocks))
 
 
-def _said(change: Change, alike: Mapping[Address, Hashable]) -> Hashable:
+def _group_key(change: Change, alike: Mapping[Address, Hashable]) -> Hashable:
     """Return everything that is shown for a change, except its name."""
     if change.action == "create":
         return change.action, alike.get(change.address)
@@ -247,7 +263,7 @@ def _common(group: list[Change]) -> Iterator[str]:
     return (line for line in _details(group[0]) if all(line in lines for lines in every))
 
 
-def _left_out(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
+def _omissions(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
     dropped = Counter(c.action for i, c in enumerate(plan.changes) if i not in shown)
     parts = []
     if bare:
@@ -280,7 +296,7 @@ def _line(change: Change) -> str:
         case "move":
             before = change.before.address if change.before else ""
             return f"! {change.address} was {before}" + _after_move(change)
-    if paused := of_pause(change):
+    if paused := pause_effect(change):
         return f"! {change.address} {paused}: {cut(safe(change.reason), 160)}"
     query = change.address.kind != "connection"
     consequence = {
@@ -292,7 +308,7 @@ def _line(change: Change) -> str:
 
 
 def _after_move(change: Change) -> str:
-    return f": {of_pause(change) or 'restarts'}" if change.fate != "move" else ""
+    return f": {pause_effect(change) or 'restarts'}" if change.fate != "move" else ""
 
 
 def _details(change: Change, most: int = 0) -> Iterator[str]:
@@ -312,7 +328,7 @@ def _fields(change: Change, most: int = 0) -> Iterator[str]:
 
 def _added(field: FieldChange, most: int) -> Iterator[str]:
     path, lines = safe(field.path), [] if field.sensitive or most else lines_of(field.after)
-    shown = "(sensitive)" if field.sensitive else value(field.after, most or whole(field))
+    shown = "(sensitive)" if field.sensitive else value(field.after, most or full_length(field))
     yield f"+     {path}: {'|' if lines else shown}"
     yield from (f"+       {line}" for line in lines)
 
@@ -327,9 +343,9 @@ def _field(field: FieldChange, most: int = 0) -> Iterator[str]:
         yield from (f"{line[0]}     {path}: {line[2:]}" for line in changed)
         return
     if field.before is not None:
-        yield f"-     {path}: {value(field.before, most or whole(field))}"
+        yield f"-     {path}: {value(field.before, most or full_length(field))}"
     if field.after is not None:
-        yield f"+     {path}: {value(field.after, most or whole(field))}"
+        yield f"+     {path}: {value(field.after, most or full_length(field))}"
 
 
 def _sections_after(plan: Plan) -> Iterator[str]:
@@ -339,11 +355,11 @@ def _sections_after(plan: Plan) -> Iterator[str]:
         yield folded(f"Drift: {many(len(plan.drift), 'finding')} (not part of this plan)", body)
     if plan.pending:
         lines = [f"{p.address}: {p.condition}: {brief(p.reason, 300)}" for p in plan.pending]
-        body = fence("text", [shortened("\n".join(lines), PENDING)])
+        body = fence("text", [shorten("\n".join(lines), PENDING)])
         yield folded(f"Committed, but not converged: {len(plan.pending):,}", body)
     notices = [d for d in plan.diagnostics if d.severity != "error"]
     if notices:
-        body = fence("text", [shortened(render_diagnostics(once(notices), False), NOTICES)])
+        body = fence("text", [shorten(render_diagnostics(merge_equal(notices), False), NOTICES)])
         yield folded(f"{many(len(notices), 'notice')}", body)
 
 

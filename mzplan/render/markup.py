@@ -23,37 +23,37 @@ def length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Return the text, or as many of its first lines as fit, and a note about the cut."""
     if length(text) <= most:
         return text
-    kept: list[str] = []
-    left = most - 20
+    lines: list[str] = []
+    room = most - 20
     for line in text.splitlines():
-        left -= length(line) + 1
-        if left < 0:
+        room -= length(line) + 1
+        if room < 0:
             break
-        kept.append(line)
-    return "\n".join([*kept, "… (cut)"])
+        lines.append(line)
+    return "\n".join([*lines, "… (cut)"])
 
 
-def fitting(parts: Iterable[str]) -> str:
+def fit_comment(parts: Iterable[str]) -> str:
     """Return the parts as one comment, ending in a newline.
 
     Parts that would exceed a forge's limit are omitted completely, with a note. So the comment can always be
     posted.
     """
-    kept, dropped, left = list[str](), 0, LIMIT - 200  # leaves room for the note
+    kept_parts, dropped, room = list[str](), 0, LIMIT - 200  # leaves room for the note
     for part in parts:
         size = length(part) + 2
-        kept, dropped, left = (
-            ([*kept, part], dropped, left - size) if size < left else (kept, dropped + 1, left)
+        kept_parts, dropped, room = (
+            ([*kept_parts, part], dropped, room - size) if size < room else (kept_parts, dropped + 1, room)
         )
     if dropped:
-        kept.append(
+        kept_parts.append(
             f"{many(dropped, 'part')} of this would not fit a comment: `mzplan plan` shows all of it."
         )
-    return "\n\n".join(kept) + "\n"
+    return "\n\n".join(kept_parts) + "\n"
 
 
 def fence(language: str, lines: Iterable[str]) -> str:

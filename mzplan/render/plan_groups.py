@@ -9,8 +9,7 @@ from mzplan.model.plan import Change, FieldChange
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.highlights import deciding_properties
-from mzplan.render.text import value
-from mzplan.render.text import whole as full_length
+from mzplan.render.text import full_length, value
 
 LEAST = 4  # changes; fewer are just as readable one by one
 _WIDTH = 100  # characters of a line
@@ -18,7 +17,7 @@ _MAX_ROWS = 4  # of names, unless all are shown
 _HINT = ": -v lists them all"
 
 
-def grouped(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Iterator[list[Change]]:
+def group_changes(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Iterator[list[Change]]:
     """Yield the changes in their order. A group appears where its first change does.
 
     Changes with equal keys look the same to a reader. A renamed resource is never grouped.

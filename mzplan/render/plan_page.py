@@ -10,12 +10,12 @@ from base64 import b64encode
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Change, Plan
-from mzplan.render.drawing import COLLAPSED, DrawnNode, collapsed, columns_of, drawn, homes
+from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
 from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.impact import VERBS, edges_of
 from mzplan.render.plan_groups import title
 from mzplan.render.plan_text import plan_parts, verdict
-from mzplan.render.warnings import Warned, warnings_of
+from mzplan.render.warnings import PlanWarning, warnings_of
 
 _WEIGHTS = {
     fate: n
@@ -70,9 +70,9 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
     return joined(parts)
 
 
-def _warned(one: Warned) -> Markup:
-    more = [element("li", text) for text in one.of]
-    head = element("summary", element("strong", one.what), one.more.replace("`", ""))
+def _warned(warning: PlanWarning) -> Markup:
+    more = [element("li", text) for text in warning.affected]
+    head = element("summary", element("strong", warning.headline), warning.more.replace("`", ""))
     return element("details", head, element("ul", more), class_="box warned", open=len(more) <= 12)
 
 
@@ -129,9 +129,9 @@ def _graph(plan: Plan) -> Markup:
     if len(nodes) > COLLAPSED:
         nodes = {
             address: node if node.href.startswith("#") or not node.href else _unlinked(node)
-            for address, node in collapsed(nodes, homes(references), by_look=True).items()
+            for address, node in collapse(nodes, home_connections(references), by_look=True).items()
         }
-    return drawn(nodes, references, "What the plan changes, and what that reaches")
+    return draw(nodes, references, "What the plan changes, and what that reaches")
 
 
 def _unlinked(node: DrawnNode) -> DrawnNode:

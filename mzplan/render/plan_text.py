@@ -11,12 +11,12 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.plan.query_change import query_change
-from mzplan.render.diagnostics import once, render_diagnostics
+from mzplan.render.diagnostics import merge_equal, render_diagnostics
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.input_text import input_lines
-from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
-from mzplan.render.text import Paint, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
-from mzplan.render.warnings import LISTED, warnings_of
+from mzplan.render.plan_groups import common_fields, consequence, group_changes, names, noun, shapes
+from mzplan.render.text import Paint, brief, cut, edit_of, full_length, lines_changed, lines_of, safe, value
+from mzplan.render.warnings import MAX_SERVER_EDITS, warnings_of
 
 SIGNS: Mapping[Fate, str] = {
     "create": "+",
@@ -77,7 +77,8 @@ def plan_parts(plan: Plan) -> tuple[list[list[tuple[Change, list[str]]]], list[s
     """
     renderer = _Renderer(plan, False)
     rest = [*renderer._settings(), *renderer.after()]
-    return [[(change, list(renderer.of(change))) for change in group] for group in renderer.groups()], rest
+    groups = [[(c, list(renderer.change_lines(c))) for c in group] for group in renderer.groups()]
+    return groups, rest
 
 
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
@@ -101,13 +102,11 @@ def turns(plan: Plan) -> str:
     first = tuple(canary.address for canary in plan.canaries)
     waiting = len({held for canary in plan.canaries for held in canary.holds})
     if not waiting:
-        return f"{_shortened(first)}, with {plan.canaries[0].wait:g} s to make progress"
+        return f"{_listed(first)}, with {plan.canaries[0].wait:g} s to make progress"
     verb = "waits" if waiting == 1 else "wait"
     pronoun = "it" if len(first) == 1 else "them"
     most = max(canary.wait for canary in plan.canaries)
-    return (
-        f"{_shortened(first)}; {count(waiting, 'query', 'queries')} {verb} for {pronoun}, {most:g} s at most"
-    )
+    return f"{_listed(first)}; {count(waiting, 'query', 'queries')} {verb} for {pronoun}, {most:g} s at most"
 
 
 class _Renderer:
@@ -126,26 +125,26 @@ class _Renderer:
         yield from self._warnings()
         yield from self._settings()
         for group in self.groups():
-            yield from self.of(group[0]) if len(group) == 1 else self._group(group)
+            yield from self.change_lines(group[0]) if len(group) == 1 else self._group(group)
         if self.plan.changes or self.plan.settings_changes:
             yield ""
-        yield from self._undisturbed()
+        yield from self._running()
 
     def groups(self) -> Iterator[list[Change]]:
         """Return the changes in their order. Changes that are shown together are one list."""
         return (
             ([change] for change in self.plan.changes)
             if self.full
-            else grouped(self.plan.changes, self._said)
+            else group_changes(self.plan.changes, self._group_key)
         )
 
     def _warnings(self) -> Iterator[str]:
-        told = [warning for warning in warnings_of(self.plan) if not warning.plain]
-        for warning in told:
-            most = LISTED if warning.leads else MAX_LISTED
-            more = f" and {len(warning.of) - most} more" if len(warning.of) > most else ""
-            yield f"{self.paint(f'! {warning.what}', 'bold')}: {', '.join(warning.of[:most])}{more}"
-        if told:
+        warnings = [warning for warning in warnings_of(self.plan) if not warning.is_obvious]
+        for warning in warnings:
+            most = MAX_SERVER_EDITS if warning.names_servers else MAX_LISTED
+            more = f" and {len(warning.affected) - most} more" if len(warning.affected) > most else ""
+            yield f"{self.paint(f'! {warning.headline}', 'bold')}: {', '.join(warning.affected[:most])}{more}"
+        if warnings:
             yield ""
 
     def _settings(self) -> Iterator[str]:
@@ -155,9 +154,9 @@ class _Renderer:
             ahead, others = changed_settings(self.plan)
             yield from (f"    {self._field(field, 'update')}" for field in (*ahead, *others))
 
-    def _undisturbed(self) -> Iterator[str]:
+    def _running(self) -> Iterator[str]:
         if self.plan.downstream:
-            yield f"Keeps running, downstream: {_shortened(self.plan.downstream)}"
+            yield f"Keeps running, downstream: {_listed(self.plan.downstream)}"
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
 
@@ -167,12 +166,12 @@ class _Renderer:
 
     def after(self) -> Iterator[str]:
         """Yield the lines after the changes."""
-        yield from self._undisturbed()
+        yield from self._running()
         yield from self._rest()
 
     def _rest(self) -> Iterator[str]:
         if self.plan.resuming:
-            yield f"Resuming, held back since a canary failed: {_shortened(self.plan.resuming)}"
+            yield f"Resuming, held back since a canary failed: {_listed(self.plan.resuming)}"
         if self.plan.canaries:
             yield f"First: {turns(self.plan)}"
         yield from self._pending()
@@ -181,7 +180,7 @@ class _Renderer:
         if len(drift) > MAX_LISTED:
             yield f"Drift of {len(drift) - MAX_LISTED} more: `mzplan drift` lists them"
         if self.plan.diagnostics:
-            diagnostics = self.plan.diagnostics if self.full else once(self.plan.diagnostics)
+            diagnostics = self.plan.diagnostics if self.full else merge_equal(self.plan.diagnostics)
             yield render_diagnostics(diagnostics, self.colour)
             yield ""
         if self.plan.environment:
@@ -193,7 +192,7 @@ class _Renderer:
             yield f"Digest: {digest_of_plan(self.plan)}, with {places}"
         yield self.paint(verdict(self.plan), "bold")
 
-    def of(self, change: Change) -> Iterator[str]:
+    def change_lines(self, change: Change) -> Iterator[str]:
         """Yield the lines of one change."""
         sign = self.paint(SIGNS[change.action], _COLOURS[change.action])
         parts = [_consequence(change), self._turn(change.address)]
@@ -204,15 +203,15 @@ class _Renderer:
             fields = all_fields(change.after)
         for field in fields:
             yield f"    {self._field(field, change.action)}"
-        yield from (f"    {line}" for line in (*self._because(change), *input_lines(change)))
+        yield from (f"    {line}" for line in (*self._reasons(change), *input_lines(change)))
 
-    def _said(self, change: Change) -> tuple[str, ...]:
+    def _group_key(self, change: Change) -> tuple[str, ...]:
         """Return everything that is shown for a change except its name. Equal changes are grouped."""
         fields = tuple(self._field(field, change.action) for field in change.fields)
         turn = self._turn(change.address)
         if change.action == "create":
             return (change.action, str(self.shapes.get(change.address)), turn)
-        return (change.action, consequence(change), turn, *fields, *self._because(change))
+        return (change.action, consequence(change), turn, *fields, *self._reasons(change))
 
     def _group(self, group: list[Change]) -> Iterator[str]:
         first = group[0]
@@ -221,7 +220,7 @@ class _Renderer:
         number = count(len(group), first.address.kind) if created else noun(group)
         happens = "are new" if created else consequence(first)
         parts = [f"{self.paint(number, 'bold')} {happens}", self._turn(first.address)]
-        because = list(self._because(first))
+        because = list(self._reasons(first))
         cause = f" {because.pop()}" if len(because) == 1 else ""
         yield f"{sign} {', '.join(filter(None, parts))}{cause}"
         yield from (f"    {self._field(field, first.action)}" for field in first.fields)
@@ -236,7 +235,7 @@ class _Renderer:
         if address in self.first:
             return "first"
         waits = self.waits.get(address)
-        return f"after {_shortened(waits)}" if waits else ""
+        return f"after {_listed(waits)}" if waits else ""
 
     def _field(self, field: FieldChange, action: Action) -> str:
         path = safe(field.path)
@@ -247,7 +246,7 @@ class _Renderer:
         changed = [] if field.sensitive else lines_changed(field.before, field.after)
         return _block(f"{path}:{mark}", changed) if changed else f"{path}: {edit_of(field)}{mark}"
 
-    def _because(self, change: Change) -> Iterator[str]:
+    def _reasons(self, change: Change) -> Iterator[str]:
         """Yield why the state is lost, and the dependencies that cause the change, with their fields."""
         queried = query_change(change)
         if queried is not None and queried.state != "kept":
@@ -278,7 +277,7 @@ class _Renderer:
 
 def _consequence(change: Change) -> str:
     """Return the effect of the change on running queries; "" if the action alone makes it clear."""
-    if (fate := of_pause(change)) and change.action in ("update", "restart"):
+    if (fate := pause_effect(change)) and change.action in ("update", "restart"):
         return fate
     if change.action == "replace" and change.after is not None:
         how = "begins with the rows of its collection" if change.migrates_rows else "reads from the start"
@@ -304,7 +303,7 @@ def _consequence(change: Change) -> str:
     return "in place" if query else "restarts nothing"
 
 
-def of_pause(change: Change) -> str:
+def pause_effect(change: Change) -> str:
     """Return what a query does if `paused` changes or is set; "" otherwise."""
     if change.fate in ("pause", "resume"):
         return "pauses, and keeps its checkpoint" if change.fate == "pause" else "resumes from its checkpoint"
@@ -332,7 +331,7 @@ def _block(head: str, lines: Sequence[str]) -> str:
 
 
 def _after(field: FieldChange) -> str:
-    return "(sensitive)" if field.sensitive else value(field.after, whole(field))
+    return "(sensitive)" if field.sensitive else value(field.after, full_length(field))
 
 
 def _instances(plan: Plan) -> str:
@@ -344,7 +343,7 @@ def _instances(plan: Plan) -> str:
     return f"instance{'' if len(shown) == 1 else 's'} {', '.join(shown)}"
 
 
-def _shortened(addresses: tuple[Address, ...]) -> str:
+def _listed(addresses: tuple[Address, ...]) -> str:
     shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
     more = len(addresses) - MAX_LISTED
     return f"{shown} and {more} more" if more > 0 else shown

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _STARTED = ("running", "degraded", "starting")
 MAX_DROPPED = 3  # dropped generations that are listed
-SLOW = 15.0  # seconds; a shortage of cores is shown if the slowest query waits this long
+SLOW_SECONDS = 15.0  # seconds; a shortage of cores is shown if the slowest query waits this long
 MAX_NAMED = 8  # queries in one note
 # Queries that need attention come first.
 _ORDER: tuple[Condition, ...] = (
@@ -254,7 +254,7 @@ def render_status(
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
     for note in _NOTES:
-        lines += _once(queries, note)
+        lines += _merged_notes(queries, note)
     return "\n".join(lines) + "\n"
 
 
@@ -268,7 +268,7 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
 
 def _shortage(instance: InstanceStatus, status: ProjectStatus) -> str:
     """Return `33 queries share 2 cores; the slowest waits 40 s`, if it waits long; else ""."""
-    if not instance.cores or (instance.slowest or 0.0) < SLOW:
+    if not instance.cores or (instance.slowest or 0.0) < SLOW_SECONDS:
         return ""
     own = [query for query in status.queries if query.resource.instance == instance.name]
     sharing = count(sum(query.condition in _STARTED for query in own), "query", "queries")
@@ -285,11 +285,11 @@ def _counts(queries: Sequence[QueryStatus]) -> str:
     return "Queries: " + ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
 
 
-def _once(queries: Iterable[QueryStatus], said: Callable[[QueryStatus], str]) -> list[str]:
+def _merged_notes(queries: Iterable[QueryStatus], note_of: Callable[[QueryStatus], str]) -> list[str]:
     """Return the note on each query. Queries with equal notes share one, with their names."""
     by_text: dict[str, list[str]] = {}
     for query in queries:
-        if text := said(query):
+        if text := note_of(query):
             by_text.setdefault(text, []).append(str(query.resource.address))
     lines = []
     for text, names in by_text.items():

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from mzplan.model.plan import FieldChange
 
 __all__ = [
-    "LED",
+    "MAX_SERVER_VALUE",
     "MAX_VALUE",
     "Paint",
     "brief",
     "cut",
     "edit_of",
     "elided",
+    "full_length",
     "paragraph",
     "safe",
     "safe_json",
     "value",
-    "whole",
 ]
 MAX_VALUE = 80
-LED = 300  # characters of a value that names a server; a host name has at most 253
+MAX_SERVER_VALUE = 300  # characters of a value that names a server; a host name has at most 253
 MAX_LINES = 500  # longer text isn't compared line by line
-_MOST = 20_000  # characters of a message; enough for a table with hundreds of columns
+_MAX_MESSAGE = 20_000  # characters of a message; enough for a table with hundreds of columns
 _SERVER = re.compile(r'"?[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*')
 _COLOURS = {
     "green": "32",
@@ -65,7 +65,7 @@ def safe_json(text: str) -> str:
 
 def paragraph(text: str, indent: str = "  ") -> str:
     """Indent all lines after the first, so that none looks like a line of another kind."""
-    return f"\n{indent}".join(map(safe, cut(text, _MOST).splitlines()))
+    return f"\n{indent}".join(map(safe, cut(text, _MAX_MESSAGE).splitlines()))
 
 
 def brief(text: str, length: int) -> str:
@@ -86,7 +86,7 @@ def elided(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     if server := _SERVER.match(text):
-        shown = _ends(server[0], LED)
+        shown = _ends(server[0], MAX_SERVER_VALUE)
         return shown + _ends(text[server.end() :], max(1, length - len(shown)))
     return _ends(text, length)
 
@@ -98,11 +98,11 @@ def _ends(text: str, length: int) -> str:
     return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-def value(given: Any, length: int = MAX_VALUE) -> str:
+def value(leaf: Any, length: int = MAX_VALUE) -> str:
     """Format a leaf's value on one line. Text is quoted only if it could be mistaken for another type."""
-    if isinstance(given, str):
-        return elided(f'"{safe(given)}"' if _needs_quotes(given) else safe(given), length)
-    return elided(safe(json.dumps(given, ensure_ascii=False)), length)
+    if isinstance(leaf, str):
+        return elided(f'"{safe(leaf)}"' if _needs_quotes(leaf) else safe(leaf), length)
+    return elided(safe(json.dumps(leaf, ensure_ascii=False)), length)
 
 
 def _needs_quotes(text: str) -> bool:
@@ -115,11 +115,11 @@ def _needs_quotes(text: str) -> bool:
     return True
 
 
-def lines_of(given: Any) -> list[str]:
+def lines_of(leaf: Any) -> list[str]:
     """Return the lines of a multi-line text, made printable; none for any other value."""
-    if not isinstance(given, str) or "\n" not in given.strip("\n") or given.count("\n") > MAX_LINES:
+    if not isinstance(leaf, str) or "\n" not in leaf.strip("\n") or leaf.count("\n") > MAX_LINES:
         return []
-    return [safe(line) for line in given.rstrip("\n").split("\n")]
+    return [safe(line) for line in leaf.rstrip("\n").split("\n")]
 
 
 def lines_changed(before: Any, after: Any) -> list[str]:
@@ -131,7 +131,7 @@ def lines_changed(before: Any, after: Any) -> list[str]:
     return [f"{line[0]} {line[1:]}" for line in differing if not line.startswith("@@")]
 
 
-def whole(field: FieldChange) -> int:
+def full_length(field: FieldChange) -> int:
     """Return the length to cut a field's values to: no limit, except for a `description`, which is prose."""
     return MAX_VALUE if field.path == "description" else sys.maxsize
 
@@ -140,7 +140,7 @@ def edit_of(field: FieldChange, length: int | None = None) -> str:
     """Format a change on one line: `before → after`. Values are cut only if a length is given."""
     if field.sensitive:
         return "(sensitive)"
-    length = whole(field) if length is None else length
+    length = full_length(field) if length is None else length
     if field.before is None:
         return f"added {value(field.after, length)}"
     if field.after is None:

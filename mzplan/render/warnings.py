@@ -14,99 +14,107 @@ from mzplan.plan.highlights import (
     server_changes,
 )
 from mzplan.render.markup import many
-from mzplan.render.text import LED, cut, edit_of, safe
+from mzplan.render.text import MAX_SERVER_VALUE, cut, edit_of, safe
 
-MOST = 160  # characters of an edit
-LISTED = 60  # edits that lead elsewhere
+MAX_EDIT = 160  # characters of an edit
+MAX_SERVER_EDITS = 60  # edits that lead elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class PlanWarning:
     """One warning.
 
-    - `what`: what happens (`2 queries pause`); `more`: further words about it.
-    - `of`: the affected addresses, or edits in one line each.
-    - `grave`: whether something is lost.
-    - `leads`: whether each entry is an edit that leads elsewhere. Its server is shown in full.
-    - `plain`: whether the changes themselves say it as clearly.
+    - `headline`: what happens (`2 queries pause`); `more`: further words about it.
+    - `affected`: the affected addresses, or edits in one line each.
+    - `is_loss`: whether something is lost.
+    - `names_servers`: whether each entry is an edit that leads elsewhere. Its server is shown in full.
+    - `is_obvious`: whether the changes themselves say it as clearly.
     """
 
-    what: str
-    of: tuple[str, ...]
+    headline: str
+    affected: tuple[str, ...]
     more: str = ""
-    grave: bool = False
-    leads: bool = False
-    plain: bool = False
+    is_loss: bool = False
+    names_servers: bool = False
+    is_obvious: bool = False
 
 
-def warnings_of(plan: Plan) -> Iterator[Warned]:
+def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
     """Yield the warnings of a plan, the most important first."""
     for loss in losses(plan):
-        yield Warned(
-            what=loss.summary,
+        yield PlanWarning(
+            headline=loss.summary,
             more=" (apply needs `--allow-loss`)",
-            of=(safe(loss.detail.partition("\n")[0].removesuffix(".")),),
-            grave=True,
+            affected=(safe(loss.detail.partition("\n")[0].removesuffix(".")),),
+            is_loss=True,
         )
     queries = [change for change in plan.changes if change.address.kind != "connection"]
     if listed := _with((c for c in queries if not c.migrates_rows), "replace"):
-        yield Warned(
-            what=f"{many(len(listed), 'query begins', 'queries begin')} again and will read everything again",
+        begin = many(len(listed), "query begins", "queries begin")
+        yield PlanWarning(
+            headline=f"{begin} again and will read everything again",
             more=" (a new generation; apply needs `--allow-replace`)",
-            of=listed,
-            grave=True,
+            affected=listed,
+            is_loss=True,
         )
     if listed := tuple(str(change.address) for change in queries if change.migrates_rows):
         begin = many(len(listed), "source begins", "sources begin")
         whose = "its collection" if len(listed) == 1 else "their collections"
-        yield Warned(
-            what=f"{begin} again with the rows of {whose}",
+        yield PlanWarning(
+            headline=f"{begin} again with the rows of {whose}",
             more=" (a new generation; apply needs `--allow-replace`)",
-            of=listed,
+            affected=listed,
         )
     if listed := _with(queries, "delete"):
-        yield Warned(
-            what=f"{many(len(listed), 'query stops and is', 'queries stop and are')} deleted",
-            of=listed,
-            grave=True,
+        yield PlanWarning(
+            headline=f"{many(len(listed), 'query stops and is', 'queries stop and are')} deleted",
+            affected=listed,
+            is_loss=True,
         )
     if listed := _with(queries, "pause"):
-        yield Warned(what=many(len(listed), "query pauses", "queries pause"), of=listed)
+        yield PlanWarning(headline=many(len(listed), "query pauses", "queries pause"), affected=listed)
     elsewhere = server_changes(plan)
     connections = [pair for pair in elsewhere if pair[0].address.kind == "connection"]
-    yield from _leading(connections, "connection leads elsewhere", "connections lead elsewhere")
+    yield from _server_warnings(connections, "connection leads elsewhere", "connections lead elsewhere")
     rest = [pair for pair in elsewhere if pair[0].address.kind != "connection"]
-    yield from _leading(rest, "query goes elsewhere", "queries go elsewhere")
+    yield from _server_warnings(rest, "query goes elsewhere", "queries go elsewhere")
     otherwise = row_changes(plan)
     if listed := _edits(otherwise):
         writes = many(len(listed), "sink writes", "sinks write")
         if any(change.address.writes_collection for change, _ in otherwise):
             writes = many(len(listed), "query writes", "queries write")
-        yield Warned(what=f"{writes} other rows or columns", of=listed)
+        yield PlanWarning(headline=f"{writes} other rows or columns", affected=listed)
     ahead, others = changed_settings(plan)
     if ahead:
-        listed = tuple(_edit(field, LED) for field in ahead)
+        listed = tuple(_edit(field, MAX_SERVER_VALUE) for field in ahead)
         number = many(len(ahead), "setting")
-        yield Warned(what=f"{number} of where runners report or listen", of=listed, leads=True)
+        yield PlanWarning(
+            headline=f"{number} of where runners report or listen", affected=listed, names_servers=True
+        )
     if listed := tuple(map(_edit, others)):
-        yield Warned(what=f"{many(len(listed), 'setting')} of runners and instances", of=listed)
+        number = many(len(listed), "setting")
+        yield PlanWarning(headline=f"{number} of runners and instances", affected=listed)
     if listed := _with(queries, "restart"):
         away = len(restarts_elsewhere(plan))
-        yield Warned(
-            what=many(len(listed), "query restarts", "queries restart"),
+        yield PlanWarning(
+            headline=many(len(listed), "query restarts", "queries restart"),
             more=f" from {'its checkpoint' if len(listed) == 1 else 'their checkpoints'}"
             + (f" ({away:,} elsewhere)" if away else ""),
-            of=listed,
-            plain=True,
+            affected=listed,
+            is_obvious=True,
         )
 
 
-def _leading(
-    led: Sequence[tuple[Change, tuple[FieldChange, ...]]], singular: str, plural: str
-) -> Iterator[Warned]:
-    if led:
-        listed = tuple(f"{change.address} {_edit(field, LED)}" for change, fields in led for field in fields)
-        yield Warned(what=many(len(led), singular, plural), of=listed, leads=True)
+def _server_warnings(
+    changes: Sequence[tuple[Change, tuple[FieldChange, ...]]], singular: str, plural: str
+) -> Iterator[PlanWarning]:
+    if changes:
+        listed = tuple(
+            f"{change.address} {_edit(field, MAX_SERVER_VALUE)}"
+            for change, fields in changes
+            for field in fields
+        )
+        yield PlanWarning(headline=many(len(changes), singular, plural), affected=listed, names_servers=True)
 
 
 def _with(changes: Iterable[Change], fate: str) -> tuple[str, ...]:
@@ -119,5 +127,5 @@ def _edits(changes: Iterable[tuple[Change, tuple[FieldChange, ...]]]) -> tuple[s
 
 def _edit(field: FieldChange, length: int = 0) -> str:
     """Format a changed field. `length` limits each value; 0 uses what is left of MOST."""
-    path = cut(safe(field.path), MOST // 2)
-    return f"{path} {edit_of(field, length or (MOST - len(path)) // 2)}"
+    path = cut(safe(field.path), MAX_EDIT // 2)
+    return f"{path} {edit_of(field, length or (MAX_EDIT - len(path)) // 2)}"

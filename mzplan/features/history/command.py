@@ -10,7 +10,7 @@ from mzplan.cli.context import Invocation, command, global_options
 from mzplan.model.diagnostics import ExitCode
 from mzplan.operations.commits import changes_between, changes_of, entry_of
 from mzplan.operations.events import events_of_serial
-from mzplan.render.event_text import events_to_json, render_done
+from mzplan.render.event_text import events_to_json, render_serial_events
 from mzplan.render.history import entry_to_json, history_to_json, render_entry, render_history
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_changes
@@ -60,7 +60,7 @@ def history_show(invocation: Invocation, serial: int) -> None:
         events_json = events_to_json(events)["events"]
         invocation.document(entry_to_json(entry) | {"plan": plan_json, "events": events_json})
         return
-    shown_entry = render_entry(entry, invocation.color) + render_done(events)
+    shown_entry = render_entry(entry, invocation.color) + render_serial_events(events)
     invocation.out(f"{shown_entry}\n{_changes(invocation, plan)}")
 
 

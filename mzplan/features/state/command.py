@@ -133,9 +133,9 @@ def state_rollback(
 
     def approve(plan: Plan, undone: list[HistoryEntry]) -> None:
         if not invocation.json:
-            from mzplan.render.history import render_undone
+            from mzplan.render.history import render_undone_commits
 
-            invocation.out(render_undone(undone))
+            invocation.out(render_undone_commits(undone))
         ask(plan)
 
     options = ApplyOptions(allow_replace=True, live=live, message=message, wait=wait)

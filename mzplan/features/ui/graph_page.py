@@ -11,7 +11,7 @@ from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address, natural
 from mzplan.model.observed import Condition
 from mzplan.model.state import QueryStatus
-from mzplan.render.drawing import COLLAPSED, DrawnNode, collapsed, columns_of, drawn, homes
+from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
 from mzplan.render.status import COLUMNS, row
@@ -112,8 +112,8 @@ def drawing(
             lag=row(query, time.time())[COLUMNS.index("LAG")].strip("-") if query is not None else "",
         )
     if group:
-        nodes = collapsed(nodes, homes(references))
-    return drawn(nodes, references, "What depends on what: connections and queries")
+        nodes = collapse(nodes, home_connections(references))
+    return draw(nodes, references, "What depends on what: connections and queries")
 
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mzplan.model.address import Address
-from mzplan.render.drawing import DrawnNode, columns_of, drawn
+from mzplan.render.drawing import DrawnNode, columns_of, draw
 
 
 def test_the_connection_of_a_sink_is_to_the_right_of_it() -> None:
@@ -24,7 +24,7 @@ def test_the_connection_of_a_sink_is_to_the_right_of_it() -> None:
     nodes = {
         a: DrawnNode(key=str(a), column=columns[a], title=str(a), note="", look="kept") for a in references
     }
-    picture = str(drawn(nodes, references, "a graph"))
+    picture = str(draw(nodes, references, "a graph"))
     found = re.findall(r"translate\((\d+) \d+\)\"><title>([\w.]+)", picture)
     titles = [title for _, title in sorted(found, key=lambda pair: (int(pair[0]), pair[1]))]
     assert titles == [

@@ -14,7 +14,7 @@ import pytest
 from mzplan.model.plan import Plan
 from mzplan.plan import build_plan
 from mzplan.render.html import Markup, element
-from mzplan.render.layout import HEIGHT, WIDTH, layered
+from mzplan.render.layout import HEIGHT, WIDTH, lay_out
 from mzplan.render.plan_page import render_plan_page
 from tests.cases.test_cases import CASES, FOLDER, planned
 from tests.unit.cli_runs import mzplan, write
@@ -73,18 +73,18 @@ def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
         for b in columns
         if columns[a] < columns[b] and (len(a) * 7 + int(b[2:])) % 3 == 0
     ]
-    found = layered(columns, edges)
+    found = lay_out(columns, edges)
     places = sorted(found.places.values())
     assert len(set(places)) == len(columns)
     for (x, y), (right, below) in pairwise(places):
         assert right >= x + WIDTH or (right == x and below >= y + HEIGHT)
     assert max(y for _, y in places) + HEIGHT <= found.height
-    for (a, b), way in found.ways.items():
+    for (a, b), way in found.edge_points.items():
         assert way[0] == (found.places[a][0] + WIDTH, found.places[a][1] + HEIGHT // 2)
         assert way[-1] == (found.places[b][0], found.places[b][1] + HEIGHT // 2)
         assert [x for x, _ in way] == sorted(x for x, _ in way)
-    assert layered(columns, edges) == found
-    assert layered({}, []).places == {}
+    assert lay_out(columns, edges) == found
+    assert lay_out({}, []).places == {}
 
 
 @pytest.mark.parametrize(

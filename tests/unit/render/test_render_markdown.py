@@ -16,7 +16,7 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
-from mzplan.render.markup import LIMIT, code, fence, length, link, shortened
+from mzplan.render.markup import LIMIT, code, fence, length, link, shorten
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
 from tests.unit.small_projects import at, commit, kafka, project, resource, shop, sink, source
@@ -143,8 +143,8 @@ def test_always_below_the_limit(texts: list[str], times: int) -> None:
 
 
 def test_shortened_ends_at_a_line() -> None:
-    assert shortened("a\nb", 100) == "a\nb"
-    assert shortened("\n".join(["x" * 30] * 10), 100) == f"{'x' * 30}\n{'x' * 30}\n… (cut)"
+    assert shorten("a\nb", 100) == "a\nb"
+    assert shorten("\n".join(["x" * 30] * 10), 100) == f"{'x' * 30}\n{'x' * 30}\n… (cut)"
 
 
 @pytest.mark.parametrize("char", ["x", "`", "\U0001f600"])
