@@ -54,8 +54,8 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
             raise error(
                 "MZ030",
                 f"{EPOCH_KEY} has no epoch left",
-                f"The epoch {chosen - 1} was handed out, and {MAX_NUMBER} is the maximum. So many take-overs are "
-                "impossible: another program has written it, or a lease.",
+                f"The epoch {chosen - 1} was handed out, and {MAX_NUMBER} is the maximum. So many "
+                "take-overs are impossible: another program has written it, or a lease.",
                 f"find out what else writes to the store; then delete {EPOCH_KEY}, and any lease or status "
                 "with such an epoch.",
             )
