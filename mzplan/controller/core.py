@@ -7,23 +7,21 @@ What differs is below it: the engine that hosts queries (`Executor`), and the st
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, Measured
-from mzplan.controller.hosting import Hosting
-from mzplan.controller.maintenance import TargetMaintenance
+from mzplan.controller.frontiers import Frontiers
+from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
-from mzplan.controller.runs import Notes, taken_over
-from mzplan.controller.secrets_used import SecretsInUse
+from mzplan.controller.runs import taken_over
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
-    Attached,
-    CreateExportToken,
     Gate,
     GlobalId,
     InstanceId,
@@ -31,11 +29,11 @@ from mzplan.controller.terms import (
     Step,
     StorageParameters,
 )
-from mzplan.controller.work import Switcher, WorkPool
+from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.observed import Counters, Lease, Status, Versions
+from mzplan.model.observed import Counters, Lease, Status
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed
@@ -47,11 +45,11 @@ BUSY = 0.05  # seconds between looks while something is under way
 SHOWN = 10  # places in a line of the log
 
 
-class Controller(Hosting):
+class Controller(Frontiers):
     """Implements StorageController for the instance that its process leads.
 
     It knows the instances, collections and exports that were created, and runs the queries of the instance
-    that is attached to it, where no gate holds them. `clock` gives seconds, monotonic.
+    that is attached to it, where no gate holds them. `clock` gives seconds, monotonic. `woken` ends `ready`.
     """
 
     def __init__(
@@ -64,19 +62,16 @@ class Controller(Hosting):
         clock: Callable[[], float] = time.monotonic,
         parameters: StorageParameters | None = None,
         gates: Sequence[Gate] = (),
+        woken: threading.Event | None = None,
     ):
-        super().__init__(store, storage, pool, clock, self._sever)
-        self.executor = executor
-        self.secrets = secrets
-        self.clock = clock
+        super().__init__(store, executor, storage, secrets, pool, clock, gates, woken or threading.Event())
         self.parameters = parameters or StorageParameters()  # those of `update_configuration`
-        self.gates = gates
+        self.maintenance = Maintenance(storage, pool, clock, self.wake)
         self.targets = TargetMaintenance(
-            lambda sink: executor.compact(sink, self.secrets), pool, clock, self.woken.set
+            lambda sink: executor.compact(sink, self.secrets), pool, clock, self.wake
         )
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
-        self.notes = Notes()
         self._before: Status | None = None
         self._initialized = False
 
@@ -92,7 +87,7 @@ class Controller(Hosting):
             self._configure(self.queries)
         if isinstance(self.pool, WorkPool):
             self.pool.resize(parameters.parallelism)
-        self.maintenance.every = self.targets.every = parameters.maintain_every
+        self.maintenance.turns.every = self.targets.turns.every = parameters.maintain_every
         self.wake()
 
     # --- instances
@@ -102,44 +97,16 @@ class Controller(Hosting):
         self.attach(id_, lease)
         return lease.epoch
 
-    def attach(self, id_: InstanceId, lease: Lease) -> None:
-        """Lead an instance under a lease that somebody has taken (see connect_replica)."""
+    def attach(self, id_: InstanceId, lease: Lease, cause: Cause | None = None) -> None:
+        """Lead an instance under a lease that somebody has taken (see connect_replica). `cause`: why queries
+        start that have run before; by default, that another runner leads."""
         self.instances.attached = (id_, lease)
-        before = self.store.read_status(id_)
-        claims = self.claims = Claims(
-            self.store, self.executor, id_, self.parameters.retain_dropped, self.notes
-        )
-        self._before = before
-        known = before.secrets if before is not None else {}
-        behind = (
-            {a: observation.lag for a, observation in before.observations.items() if observation.lag}
-            if before
-            else {}
-        )
-        secrets = SecretsInUse(self.secrets, known, self.pool, self.clock)
-        switcher = Switcher(
-            self.store,
-            self.executor,
-            self.secrets,
-            claims,
-            secrets.used,
-            self.gates,
-            self.wake,
-            lease.epoch,
-            self.notes,
-        )
-        seen = before.observations.items() if before is not None else ()
-        paused = {address for address, observation in seen if observation.condition == "paused"}
-        self.queries = Queries(switcher, self.catalog, secrets, self.pool, self.clock, behind, paused)
+        before = self._before = self.store.read_status(id_)
+        self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.notes)
+        self.queries = Queries(self, self.claims, lease.epoch, before, cause)
         self._configure(self.queries)
-        for entry in self.store.read_prepared(id_):
-            self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
+        self.prepared = {(token.id, token.from_id): token for token in self.store.read_prepared(id_)}
         self.wake()
-
-    def attached(self) -> Attached | None:
-        """The lease under which this process leads an instance; any thread may ask."""
-        lease = self.instances.lease
-        return Attached(lease=lease, lost=self.instances.lost) if lease is not None else None
 
     def raise_epoch(self, epoch: int) -> None:
         """Start queries under a higher epoch than the lease's: one that comes from another instance goes on
@@ -167,7 +134,7 @@ class Controller(Hosting):
                 upstream=queries.upstreams.get(address),
                 keeps=self.holds_back(query.id) if query is not None else None,
                 unread=queries.secrets_in_use.unread(address, query) if query is not None else None,
-                reached=self.catalog.reached(query) if query is not None else -1,
+                reached=self.reached(query) if query is not None else -1,
                 counters=queries.attempts.added_to(counted.get(address, Counters()), address),
             )
         digests, rotated = queries.secrets_in_use.of(wanted)
@@ -190,31 +157,19 @@ class Controller(Hosting):
         starting = any(decision.condition == "starting" for decision in self.decisions.values())
         return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
 
-    def is_open(self) -> bool:
-        """Whether the engine is ready, and queries are started; any thread may ask."""
-        return self.executor.is_open()
-
-    def versions(self) -> Versions | None:
-        """What the engine is made of, None until it is ready; any thread may ask."""
-        return self.executor.versions()
-
-    def replaced(self) -> str | None:
-        """What was installed in the place of what the engine runs on; any thread may ask."""
-        return self.executor.replaced()
-
     def ready(self) -> None:
         self.woken.wait(BUSY if self.busy else self.store.backend.idle)
         self.woken.clear()
 
     def process(self) -> None:
         if self.instances.lost is not None:
-            self.close_engine()
+            self.executor.close()
         self.instances.require()
         queries = self.queries
         if queries is None or not self._initialized:
             return
         queries.harvest()
-        if not self.is_open():
+        if not self.executor.is_open():
             self.decisions = {}
             return
         if queries.taken_over is None:
@@ -229,7 +184,7 @@ class Controller(Hosting):
 
     def reconcile_state(self) -> None:
         self.instances.require()
-        hosted = self.catalog.hosted()
+        hosted = self.hosted()
         strange = [r.name for r in self.executor.reports() if r.name.address not in hosted]
         for name in strange:
             log.info("%s is claimed by nothing: it is stopped", name)
@@ -240,7 +195,7 @@ class Controller(Hosting):
         except (OSError, MzplanError) as problem:  # no reason not to run
             log.warning("which storage is unclaimed is not known: %s", problem)
             return
-        places = unclaimed(listed, self.catalog.claimed(), noted)
+        places = unclaimed(listed, self.claimed(), noted)
         if places:
             names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:SHOWN])
             more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
@@ -292,24 +247,14 @@ class Controller(Hosting):
         """What stands in the way of a connection; any thread may ask."""
         return self.executor.reach(connection, self.secrets)
 
-    def close_engine(self) -> None:
-        """Stop the queries and the engine."""
-        self.executor.close()
-
     def release(self) -> None:
         """Say that the instance has no runner any more; its queries are stopped before."""
         self.instances.release()
 
     # --- inside
 
-    def _sever(self) -> None:
-        """The lease is lost (called by the thread that kept it): no query may outlive it."""
-        log.error("the lease is lost: %s; stopping every query", self.instances.lost)
-        self.close_engine()
-        self.wake()
-
     def _taken_over(self) -> Cause:
-        lease, versions = self.instances.lease, self.versions()
+        lease, versions = self.instances.lease, self.executor.versions()
         assert lease is not None
         cause = taken_over(self.store.leases.former, self._before, lease.epoch, versions)
         self.notes.note("runner-began", cause=cause, detail=cause.detail, versions=versions)
@@ -329,7 +274,7 @@ class Controller(Hosting):
         """Take uppers and conditions from what runs."""
         uppers: list[tuple[GlobalId, Step]] = []
         for address, decision in self.decisions.items():
-            state = self.catalog.state_of(wanted[address].description) if address in wanted else None
+            state = self.state_of(wanted[address].description) if address in wanted else None
             if state is None:
                 continue
             id_, generation = state.place

@@ -1,6 +1,6 @@
-"""What a controller hosts: instances, collections, exports, and who may read how much of a collection.
+"""Collections and exports that a controller hosts: the methods of StorageController that run no query.
 
-The methods of StorageController that run no query themselves: `controller.core` runs what is hosted here.
+`controller.core` runs the queries that are hosted here.
 """
 
 from __future__ import annotations
@@ -9,60 +9,68 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
-from concurrent.futures import Future
-from functools import partial
 
-from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Claims, was_known
+from mzplan.controller.executor import Executor
 from mzplan.controller.instances import Instances
-from mzplan.controller.maintenance import Maintenance, Surveyed, max_hold
+from mzplan.controller.reconcile import CHANGED, Desired
+from mzplan.controller.runs import Notes
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
-    AppendCommand,
     CollectionDescription,
     CollectionState,
     CreateExportToken,
-    Diff,
     ExportDescription,
     ExportState,
+    Gate,
     GlobalId,
+    HostedQuery,
+    IdentifierMissingError,
+    IdentifierReusedError,
     InstanceId,
     InstanceInUseError,
-    ReadBeforeSinceError,
-    ReadPolicy,
-    Row,
     Step,
     StorageError,
 )
-from mzplan.model.address import Place
-from mzplan.store.journal import Prepared
+from mzplan.model.address import Address, Place
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
-
-LOCAL = "local"  # the type of sources that are appended to
+Tokens = Mapping[tuple[GlobalId, GlobalId], CreateExportToken]
+"""Prepared exports, by the ids of the export and the collection."""
 
 
 class Hosting:
-    """Journals what a crash must not forget before it acts, and changes nothing where it raises. `sever` is
-    called when the lease is lost."""
+    """Writes to the journal before it changes anything, and changes nothing if it raises.
+
+    `clock` gives seconds, monotonic; `woken` ends `ready`. `kept`: storage that no query here uses, and that
+    must stay.
+    """
 
     def __init__(
         self,
         store: Store,
+        executor: Executor,
         storage: Storage,
+        secrets: Secrets,
         pool: Pool,
         clock: Callable[[], float],
-        sever: Callable[[], None],
+        gates: Sequence[Gate],
+        woken: threading.Event,
     ):
-        self.store = store
-        self.storage = storage
-        self.pool = pool
-        self.woken = threading.Event()
-        self.instances = Instances(store, sever)
-        self.catalog = Catalog()
-        self.maintenance = Maintenance(storage, pool, clock, self.woken.set)
+        self.store, self.executor, self.storage = store, executor, storage
+        self.secrets, self.pool, self.clock, self.gates = secrets, pool, clock, gates
+        self.woken = woken
+        self.notes = Notes()
+        self.instances = Instances(store, self._sever)
         self.claims: Claims | None = None  # of the attached instance
+        self.prepared: dict[tuple[GlobalId, GlobalId], CreateExportToken] = {}
+        self.kept: frozenset[Place] = frozenset()
+        self._collections: dict[GlobalId, CollectionState] = {}
+        self._exports: dict[GlobalId, ExportState] = {}
+        self._dropped: set[tuple[str, GlobalId]] = set()
 
     def wake(self) -> None:
         """Let `ready` end; any thread may."""
@@ -70,87 +78,98 @@ class Hosting:
 
     # --- instances
 
+    def _sever(self) -> None:
+        """The lease is lost (called by the thread that kept it): no query may outlive it."""
+        log.error("the lease is lost: %s; stopping every query", self.instances.lost)
+        self.executor.close()
+        self.wake()
+
     def create_instance(self, id_: InstanceId) -> None:
         self.instances.create(id_)
 
     def drop_instance(self, id_: InstanceId) -> None:
         self.instances.ensure(id_)
-        hosted = sorted(str(a) for a, entry in self.catalog.hosted().items() if entry.instance == id_)
+        hosted = sorted(str(address) for address in self.desired(id_))
         if hosted:
             raise InstanceInUseError(f"Instance {id_} still has {', '.join(hosted[:5])}: drop them first.")
         self.instances.drop(id_)
 
-    # --- collections and exports
+    # --- the queries that are hosted
+
+    def hosted(self) -> Mapping[Address, HostedQuery]:
+        """Return all descriptions by address."""
+        return {state.description.query.address: state.description for state in self._states()}
+
+    def desired(self, instance: InstanceId) -> dict[Address, Desired]:
+        """Return the queries that should run on an instance."""
+        return {
+            address: Desired(
+                description=hosted.query, paused=hosted.paused, because=hosted.because or CHANGED
+            )
+            for address, hosted in self.hosted().items()
+            if hosted.instance == instance
+        }
+
+    def claimed(self) -> set[Place]:
+        """Return the storage that a hosted query uses, or that must stay."""
+        return {state.place for state in self._states()} | self.kept
+
+    def state_of(self, query: Description) -> CollectionState | ExportState | None:
+        """Return the state of a query of this generation."""
+        state = self._collections.get(query.id) or self._exports.get(query.id)
+        return state if state is not None and state.place == query.place else None
+
+    def reached(self, query: Description) -> Step:
+        """Return the last known step of a query, or -1."""
+        state = self.state_of(query)
+        return state.upper - 1 if state is not None else -1
+
+    def claim_storage(self, places: Iterable[Place]) -> None:
+        """Keep storage that no query here uses: it belongs to other instances, or is kept on purpose."""
+        self.kept = frozenset(places)
+        self.wake()
+
+    def _states(self) -> list[CollectionState | ExportState]:
+        return [*self._collections.values(), *self._exports.values()]
+
+    # --- collections
 
     def collection(self, id_: GlobalId) -> CollectionState:
-        return self.catalog.collection(id_)
+        if id_ not in self._collections:
+            raise IdentifierMissingError("collection", id_)
+        return self._collections[id_]
 
-    collection_mut = collection  # the same: who asks may change it
+    collection_mut = collection  # the same: whoever asks may change it
 
     def collections(self) -> Iterator[tuple[GlobalId, CollectionState]]:
-        return iter(sorted(self.catalog.collections.items()))
+        return iter(sorted(self._collections.items()))
 
     def migrate_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self.instances.require()
-        places = [collection.query.place for _, collection in collections]
         try:
-            self.storage.migrate(places)
-        except (OSError, StorageError) as problem:  # each query's own check will say so
+            self.storage.migrate([collection.query.place for _, collection in collections])
+        except (OSError, StorageError) as problem:  # each query's own check reports it
             log.warning("the layout of storage is not known: %s", problem)
 
     def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self.instances.require()
-        self.catalog.create_collections(collections)
-        self.catalog.restore_holds()
-        self.wake()
-
-    def export(self, id_: GlobalId) -> ExportState:
-        return self.catalog.export(id_)
-
-    export_mut = export  # the same: who asks may change it
-
-    def exports(self) -> Iterator[tuple[GlobalId, ExportState]]:
-        """All exports, by id."""
-        return iter(sorted(self.catalog.exports.items()))
-
-    def prepare_export(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
-        (token,) = self.prepare_exports([(id_, from_id)])
-        return token
-
-    def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
-        """`prepare_export` for many, all or none, with one entry into the journal: a runner that starts has
-        hundreds."""
-        instance = self.instances.require()
-        tokens = self.catalog.to_prepare(wanted)
-        after = {**self.catalog.prepared, **{(token.id, token.from_id): token for token in tokens}}
-        if after != self.catalog.prepared:
-            # Journalled before they are given away: a crash must not forget what somebody relies on.
-            self._journal_tokens(instance, after.values())
-            self.catalog.prepare(tokens)
-        return tokens
-
-    def cancel_prepare_export(self, token: CreateExportToken) -> None:
-        self._cancel([token] if self.catalog.is_prepared(token) else [])
-
-    def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
-        """Cancel what is prepared for exports that are none of these, or for a collection that is gone: a
-        crash, or a command that failed, has left it, and nobody will use it."""
-        self._cancel(self.catalog.left_prepared(wanted))
-
-    def _cancel(self, tokens: Sequence[CreateExportToken]) -> None:
-        instance = self.instances.require()
-        if tokens:
-            self._journal_tokens(instance, self.catalog.without(set(tokens)))
-        for token in tokens:
-            log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
-            self.catalog.cancel(token)
-
-    def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
-        instance = self.instances.require()
-        self.catalog.ensure_installable(exports)
-        if exports:
-            self._journal_tokens(instance, self.catalog.without({token for token, _ in exports}))
-        self.catalog.create_exports(exports)
+        wanted: dict[GlobalId, CollectionDescription] = {}
+        for id_, description in collections:
+            if id_ != description.query.id:
+                raise StorageError(f"{id_} is described as {description.query.id}.")
+            is_other = id_ in self._exports and not description.query.reads
+            if is_other or wanted.setdefault(id_, description) != description:
+                raise IdentifierReusedError(f"{id_} is another one's: {description.query.address} can't be.")
+        for id_, description in wanted.items():
+            before = self._collections.get(id_)
+            if before is not None and before.place == description.query.place:
+                before.description = description
+                continue
+            # A new generation is another collection: it begins without steps.
+            state = self._collections[id_] = CollectionState(description=description)
+            if before is not None:
+                state.policy = before.policy
+        self._restore_holds()
         self.wake()
 
     def drop_sources(self, ids: Sequence[GlobalId]) -> None:
@@ -159,144 +178,156 @@ class Hosting:
     def drop_sources_unvalidated(self, ids: Sequence[GlobalId]) -> None:
         self._drop(ids, "source", validated=False)
 
+    def _restore_holds(self) -> None:
+        """Let prepared and created exports hold the collections that are new."""
+        for token in self.prepared.values():
+            if token.from_id in self._collections:
+                self._collections[token.from_id].hold(_prepared(token.id), token.step)
+        for id_, export in self._exports.items():
+            for collection in self._read_by(export):
+                collection.hold(id_, export.read_holds.get(collection.description.query.id, 0))
+
+    def _read_by(self, export: ExportState) -> list[CollectionState]:
+        """Return the collections that an export reads and this controller hosts."""
+        from_ids = export.description.from_ids
+        return [self._collections[from_id] for from_id in from_ids if from_id in self._collections]
+
+    def _drop(self, ids: Sequence[GlobalId], kind: str, *, validated: bool = True) -> None:
+        self.instances.require()
+        hosted = self._collections.keys() if kind == "source" else self._exports.keys()
+        for id_ in ids if validated else ():
+            known = id_ in hosted or (kind, id_) in self._dropped
+            if not known and not was_known(self.store, self.claims, kind, id_):
+                raise IdentifierMissingError(kind, id_)
+        for id_ in ids:
+            self._forget(id_, kind)
+        self.wake()
+
+    def _forget(self, id_: GlobalId, kind: str) -> None:
+        states: dict[GlobalId, CollectionState] | dict[GlobalId, ExportState]
+        states = self._collections if kind == "source" else self._exports
+        dropped = states.pop(id_, None)
+        if isinstance(dropped, ExportState):
+            for collection in self._read_by(dropped):
+                collection.release(id_)
+        if dropped is not None:
+            self._dropped.add((kind, id_))
+
+    # --- exports
+
+    def export(self, id_: GlobalId) -> ExportState:
+        if id_ not in self._exports:
+            raise IdentifierMissingError("export", id_)
+        return self._exports[id_]
+
+    export_mut = export  # the same: whoever asks may change it
+
+    def exports(self) -> Iterator[tuple[GlobalId, ExportState]]:
+        """Return all exports by id."""
+        return iter(sorted(self._exports.items()))
+
+    def prepare_export(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
+        (token,) = self.prepare_exports([(id_, from_id)])
+        return token
+
+    def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
+        """Prepare many exports, all or none, with one write to the journal: a runner that starts has
+        hundreds."""
+        instance = self.instances.require()
+        tokens = []
+        for id_, from_id in wanted:
+            since = self.collection(from_id).since
+            if id_ in self._collections and not self._collections[id_].description.query.reads:
+                raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
+            new = CreateExportToken(id=id_, from_id=from_id, step=since)
+            tokens.append(self.prepared.get((id_, from_id), new))
+        after = {**self.prepared, **{(token.id, token.from_id): token for token in tokens}}
+        if after != self.prepared:
+            self._journal(instance, after)
+            self.prepared = after
+            for token in tokens:
+                self.collection(token.from_id).hold(_prepared(token.id), token.step)
+        return tokens
+
+    def cancel_prepare_export(self, token: CreateExportToken) -> None:
+        self._cancel([token] if self._is_prepared(token) else [])
+
+    def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
+        """Cancel tokens that nobody will use, left by a crash or a failed command: their export isn't wanted
+        or doesn't read the collection, or the collection is gone."""
+        left = []
+        for token in self.prepared.values():
+            export = self._exports.get(token.id)
+            is_read = export is None or token.from_id in export.description.from_ids
+            if token.id not in wanted or token.from_id not in self._collections or not is_read:
+                left.append(token)
+        self._cancel(left)
+
+    def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+        instance = self.instances.require()
+        wanted: dict[GlobalId, ExportDescription] = {}
+        for token, description in exports:
+            if token.id != description.query.id or token.from_id not in description.from_ids:
+                raise StorageError(
+                    f"The token is for {token.id}, a reader of {token.from_id}; {description.query.address} "
+                    f"is {description.query.id} and reads {' and '.join(description.from_ids)}."
+                )
+            if not self._is_prepared(token):
+                raise IdentifierMissingError("prepared export", token.id)
+            self.collection(token.from_id)
+            if wanted.setdefault(token.id, description) != description:
+                raise IdentifierReusedError(f"{token.id} is described twice, as {description.query.address}.")
+        if exports:
+            self._journal(instance, self._without([token for token, _ in exports]))
+        for token, description in exports:
+            self._install(token, description)
+        self.wake()
+
     def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
         self._drop(ids, "sink")
 
     def drop_sinks_unvalidated(self, ids: Sequence[GlobalId]) -> None:
         self._drop(ids, "sink", validated=False)
 
-    def _drop(self, ids: Sequence[GlobalId], kind: str, *, validated: bool = True) -> None:
-        self.instances.require()
-        if validated:
-            self.catalog.ensure_known(ids, kind, partial(was_known, self.store, self.claims))
-        for id_ in ids:
-            self.catalog.drop(id_, kind)
-        self.wake()
+    def _is_prepared(self, token: CreateExportToken) -> bool:
+        return self.prepared.get((token.id, token.from_id)) == token
 
-    def claim_storage(self, places: Iterable[Place]) -> None:
-        """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
-        purpose."""
-        self.catalog.kept = frozenset(places)
-        self.wake()
+    def _cancel(self, tokens: Sequence[CreateExportToken]) -> None:
+        instance = self.instances.require()
+        if tokens:
+            self._journal(instance, self._without(tokens))
+        for token in tokens:
+            log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
+            self._consume(token)
 
-    # --- data and frontiers
+    def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
+        """Create or alter an export; it takes over what the token holds."""
+        export = self._exports.get(token.id)
+        if export is None or export.place != description.query.place:
+            self._forget(token.id, "sink")
+            export = self._exports[token.id] = ExportState(description=description)
+        export.description = description
+        for former in export.read_holds.keys() - set(description.from_ids):
+            del export.read_holds[former]
+            if former in self._collections:
+                self._collections[former].release(token.id)
+        if token.from_id not in export.read_holds:
+            export.read_holds[token.from_id] = token.step
+            self.collection(token.from_id).hold(token.id, token.step)
+        self._consume(token)
 
-    def append(self, commands: Sequence[AppendCommand]) -> Future[None]:
-        self.instances.require()
-        planned = [(self.catalog.collection(command.id).description, command) for command in commands]
-        for description, _ in planned:
-            if description.query.type != LOCAL:
-                raise StorageError(
-                    f"{description.query.address} is not local: nothing can be appended to it."
-                )
-        return self.pool.submit(self._append, planned)
+    def _consume(self, token: CreateExportToken) -> None:
+        if self.prepared.pop((token.id, token.from_id), None) and token.from_id in self._collections:
+            self._collections[token.from_id].release(_prepared(token.id))
 
-    def _append(self, planned: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        self.storage.append(planned)
-        self.wake()
+    def _without(self, tokens: Iterable[CreateExportToken]) -> Tokens:
+        gone = {(token.id, token.from_id) for token in tokens}
+        return {key: token for key, token in self.prepared.items() if key not in gone}
 
-    def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
-        state = self.catalog.collection(id_)
-        extent = self.storage.extent(state.place)
-        since = max(state.since, extent.since)
-        if not since <= as_of < extent.upper:
-            raise ReadBeforeSinceError(
-                f"{state.description.query.address} can be read as of steps {since} to {extent.upper} "
-                f"(excluded), not {as_of}."
-            )
-        return self.storage.snapshot(state.place, as_of)
-
-    def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
-        self.instances.require()
-        states = [(self.catalog.collection(id_), policy) for id_, policy in policies]
-        for state, policy in states:
-            state.policy = policy
-            # Storage is not asked of a collection without known steps: nothing of it can be given up yet, and
-            # a runner that starts has hundreds.
-            state.advance(self.maintenance.young(state.place, policy) if state.upper else None)
-        for state, _ in states:
-            self._downgrade(state)
-
-    def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
-        for id_, upper in updates:
-            collection = self.catalog.collections.get(id_)
-            if collection is not None and collection.advance_upper(upper):
-                collection.advance()
-                self._downgrade(collection)
-            if (export := self.catalog.exports.get(id_)) is not None:
-                export.upper = max(export.upper, upper)
-
-    def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
-        for id_, holders in updates.items():
-            collection = self.catalog.collections.get(id_)
-            if collection is None:
-                continue
-            for holder, step in holders.items():
-                if step is None:
-                    collection.release(holder)
-                    continue
-                held = collection.hold(holder, step)
-                if holder in self.catalog.exports:
-                    self.catalog.exports[holder].read_holds[id_] = held
-            self._downgrade(collection)
-
-    def maintain(self, instance: InstanceId) -> None:
-        """Look at the collection of this instance that is due."""
-        self.maintenance.harvest()
-        if (survey := self.maintenance.surveyed()) is not None:
-            self._take_survey(survey)
-        self.maintenance.look(
-            {i: c for i, c in self.catalog.collections.items() if c.description.instance == instance},
-            self.catalog.readers,
-        )
-
-    def _take_survey(self, survey: Surveyed) -> None:
-        collection = self.catalog.collections.get(survey.id)
-        if collection is None or collection.place != survey.place:
-            return
-        collection.since = max(collection.since, survey.extent.since)
-        collection.advance_upper(survey.extent.upper)
-        if collection.policy == survey.policy:
-            collection.advance(survey.young)
-        self.update_read_capabilities(
-            {survey.id: {sink: max(step, survey.limit) for sink, step in survey.needed.items()}}
-        )
-        address = collection.description.query.address
-        self.maintenance.maintain(address, survey.place, collection.since)
-
-    def holds_back(self, sink: GlobalId) -> str | None:
-        """What a sink keeps its collection from giving up, in words; None where that is not more than the
-        policy keeps in any case."""
-        export = self.catalog.exports.get(sink)
-        from_ids = export.description.from_ids if export is not None else ()
-        read = (self.catalog.collections[id_] for id_ in from_ids if id_ in self.catalog.collections)
-        return " ".join(filter(None, (_held_by(sink, collection) for collection in read))) or None
-
-    def _downgrade(self, collection: CollectionState) -> None:
-        """Let since follow the read capabilities, of a collection that this instance feeds."""
-        attached = self.instances.attached
-        wanted = collection.wanted_since
-        if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
-            return
-        # Storage follows when the collection is looked at next, not with each of its micro-batches.
-        collection.since = wanted
-
-    # --- inside
-
-    def _journal_tokens(self, instance: InstanceId, tokens: Iterable[CreateExportToken]) -> None:
-        """Before the catalog has them, or has them no more: a journal that can't be written changes
-        nothing."""
-        entries = [Prepared(id=t.id, from_id=t.from_id, step=t.step) for t in tokens]
-        self.store.write_prepared(instance, entries)
+    def _journal(self, instance: InstanceId, tokens: Tokens) -> None:
+        """Write down the tokens that are about to be prepared. If that fails, nothing changes."""
+        self.store.write_prepared(instance, list(tokens.values()))
 
 
-def _held_by(reader: GlobalId, collection: CollectionState) -> str | None:
-    """See Hosting.holds_back."""
-    held = collection.holds.get(reader, collection.upper)
-    if held >= min(collection.implied, collection.upper):
-        return None
-    limit = max_hold(collection.description.query)
-    return (
-        f"It has read {collection.description.query.address} up to step {held}, and later rows are kept for "
-        f"it{f', for at most {limit}' if limit else ''}."
-    )
+def _prepared(id_: GlobalId) -> str:
+    return f"prepared:{id_}"

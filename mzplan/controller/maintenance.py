@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.terms import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
+from mzplan.controller.turns import Turns
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.times import seconds
@@ -24,7 +24,6 @@ log = logging.getLogger("mzplan.storage")
 
 EVERY = 60.0  # seconds
 PATIENCE = 10.0  # times longer until a target is looked at again, after a failure: it may be a large one
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +59,8 @@ class Maintenance:
         self.wake = wake
         self.storage = storage
         self.pool = pool
-        self.clock = clock
-        self.every = every
-        self._looked: dict[Place, float] = {}
-        self._survey: tuple[Place, Future[Surveyed]] | None = None
+        self.turns: Turns[Place, Surveyed] = Turns(pool, clock, every, wake)
         self._work: tuple[Address, Place, Future[None]] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is under way, or its end not yet taken in."""
-        return self._survey is not None or self._work is not None
 
     @property
     def at_work_on(self) -> Address | None:
@@ -78,10 +69,9 @@ class Maintenance:
 
     def surveyed(self) -> Surveyed | None:
         """What the last survey has found, once."""
-        if self._survey is None or not self._survey[1].done():
+        if (ended := self.turns.ended()) is None:
             return None
-        place, survey = self._survey
-        self._survey = None
+        place, survey = ended
         try:
             return survey.result()
         except OSError as problem:
@@ -97,19 +87,12 @@ class Maintenance:
     ) -> None:
         """Survey the collection that was looked at longest ago, if it is due. `readers` gives the places of a
         collection's exports."""
-        now = self.clock()
-        places = {state.place: id_ for id_, state in collections.items()}
-        for gone in self._looked.keys() - places.keys():
-            del self._looked[gone]
-        for place in places.keys() - self._looked.keys():
-            self._looked[place] = now  # its query has just been started: let it
-        if self.busy or not self._looked:
+        if self._work is not None:
             return
-        due = min(self._looked, key=self._looked.__getitem__)
-        if now - self._looked[due] >= self.every:
-            self._looked[due] = now
+        places = {state.place: id_ for id_, state in collections.items()}
+        if (due := self.turns.due(places)) is not None:
             id_ = places[due]
-            self._survey = (due, self._start(self._look, id_, collections[id_], readers(id_)))
+            self.turns.start(due, self._look, id_, collections[id_], readers(id_))
 
     def young(self, place: Place, policy: ReadPolicy) -> Step | None:
         """The first step within a policy's duration, as storage has it now; None where it has none, or
@@ -126,7 +109,9 @@ class Maintenance:
         """Let storage give up what only earlier steps need, of the collection of a source. One at a time; a
         later look asks again."""
         if self._work is None:
-            self._work = (address, place, self._start(self.storage.maintain, place, since))
+            future = self.pool.submit(self.storage.maintain, place, since)
+            self._work = (address, place, future)
+            future.add_done_callback(lambda _: self.wake())
 
     def harvest(self) -> None:
         """Take in how maintenance has ended: what went wrong is logged, and tried again later."""
@@ -137,11 +122,6 @@ class Maintenance:
         problem = done.exception()
         if problem is not None:
             log.warning("collection %s g%d is not maintained: %s", *place, problem)
-
-    def _start(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        future = self.pool.submit(work, *arguments)
-        future.add_done_callback(lambda _: self.wake())
-        return future
 
     def _look(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Surveyed:
         place, policy, now = state.place, state.policy, time.time()
@@ -175,46 +155,28 @@ class TargetMaintenance:
         every: float = EVERY,
     ):
         self.compact = compact
-        self.pool = pool
-        self.clock = clock
-        self.wake = wake
-        self.every = every
-        self._due: dict[Address, float] = {}
-        self._work: tuple[Address, Future[str | None]] | None = None
+        self.turns: Turns[Address, str | None] = Turns(pool, clock, every, wake)
 
     @property
     def at_work_on(self) -> Address | None:
         """The sink whose target is written: whoever runs it next waits for that."""
-        return self._work[0] if self._work is not None else None
+        return self.turns.at_work_on
 
     def look(self, sinks: Mapping[Address, Description]) -> None:
         """Take in how the last one has ended, and begin with the one that is due, of these sinks that run."""
         self._harvest()
-        now = self.clock()
         wanted = {address: sink for address, sink in sinks.items() if is_compacted(sink)}
-        for gone in self._due.keys() - wanted.keys():
-            del self._due[gone]
-        for address in wanted.keys() - self._due.keys():
-            self._due[address] = now + self.every  # it has just been started: let it
-        if self._work is not None or not self._due:
-            return
-        address = min(self._due, key=self._due.__getitem__)
-        if now >= self._due[address]:
-            self._due[address] = now + self.every
-            future = self.pool.submit(self.compact, wanted[address])
-            future.add_done_callback(lambda _: self.wake())
-            self._work = (address, future)
+        if (due := self.turns.due(wanted)) is not None:
+            self.turns.start(due, self.compact, wanted[due])
 
     def _harvest(self) -> None:
-        if self._work is None or not self._work[1].done():
+        if (ended := self.turns.ended()) is None:
             return
-        address, done = self._work
-        self._work = None
+        address, done = ended
         problem = done.exception()
         if problem is not None:
             log.warning("%s: %s", address, _described(problem))
-            if address in self._due:
-                self._due[address] = self.clock() + self.every * PATIENCE
+            self.turns.postpone(address, PATIENCE)
         elif done.result() is not None:
             log.info("%s: %s", address, done.result())
 

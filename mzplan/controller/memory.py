@@ -292,6 +292,7 @@ class InMemoryStorageController(Controller):
         clock: Callable[[], float] = time.monotonic,
         parameters: StorageParameters | None = None,
         gates: Sequence[Gate] = (),
+        woken: threading.Event | None = None,
     ):
         super().__init__(
             store,
@@ -302,4 +303,5 @@ class InMemoryStorageController(Controller):
             clock,
             parameters,
             gates,
+            woken,
         )

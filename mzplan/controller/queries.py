@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from concurrent.futures import Executor as Pool
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, assert_never
 
-from mzplan.controller.catalog import Catalog
-from mzplan.controller.claims import Accepted, places_read
+from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import QueryReport
+from mzplan.controller.hosting import Hosting
 from mzplan.controller.reconcile import (
     DEFAULT_PACE,
     Accept,
@@ -43,58 +42,51 @@ from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
+from mzplan.model.observed import Status
 from mzplan.schema.description import CollectionRead, Description
 
 log = logging.getLogger("mzplan.runner")
 
 
 class Queries:
-    """Keeps the queries of one instance as the catalog says, or as the first gate that holds one says.
-    `clock` gives seconds, monotonic. `behind`: what each had not read yet when it was last seen, where that
-    is known; `paused`: those that were paused then."""
+    """Keeps the queries of one instance as they are hosted, or as the first gate that holds one says.
+    `before`: the status that an earlier runner has left. `taken_over`: why queries start that another runner
+    has run; None until the engine is open."""
 
     def __init__(
-        self,
-        switcher: Switcher,
-        catalog: Catalog,
-        secrets_in_use: SecretsInUse,
-        pool: Pool,
-        clock: Callable[[], float],
-        behind: Mapping[Address, int],
-        paused: Set[Address] = frozenset(),
+        self, hosting: Hosting, claims: Claims, epoch: int, before: Status | None, taken_over: Cause | None
     ):
-        self.switcher = switcher
-        self.executor = switcher.executor
-        self.catalog = catalog
-        self.claims = switcher.claims
-        self.secrets_in_use = secrets_in_use
-        self.gates = switcher.gates
-        self.pool = pool
+        self.hosting, self.claims, self.taken_over = hosting, claims, taken_over
+        self.executor, self.gates, self.notes = hosting.executor, hosting.gates, hosting.notes
+        self.clock = hosting.clock
+        known = before.secrets if before is not None else {}
+        self.secrets_in_use = SecretsInUse(hosting.secrets, known, hosting.pool, hosting.clock)
+        self.switcher = Switcher(hosting, claims, self.secrets_in_use, epoch)
+        pool = hosting.pool
         self.short = Lane(pool, 8)  # stops and starts
         self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with tasks
-        self.clock = clock
-        self.behind = behind
+        seen = before.observations if before is not None else {}
+        self.behind = {address: o.lag for address, o in seen.items() if o.lag}
         self.pace = DEFAULT_PACE
         self.memories: dict[Address, Memory] = {
-            a: Memory(accepted=d, begun=a in paused) for a, d in self.claims.accepted.items()
+            a: Memory(accepted=d, begun=a in seen and seen[a].condition == "paused")
+            for a, d in claims.accepted.items()
         }
         self.under_way: dict[Address, Future[Done]] = {}
         self._starting: dict[Address, str] = {}  # the ids of those of them that are starts
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # those of the last round
         self.attempts = Attempts()
-        self.notes = switcher.notes
-        self.runs = Runs(switcher.claims.store.project, self.notes, self._reached)
-        self.taken_over: Cause | None = None
-        """Why what another runner has run is started; None until the engine is open."""
+        self.runs = Runs(hosting.store.project, self.notes, self._reached)
         self._accepted_changed = False
         self._outdated: set[Address] = set()  # under way, with what is another now: values of secrets, a body
         self._wanted: dict[Address, Description] = {}  # in the last round
         self._failed: set[Address] = set()  # noted as that, and not as healed since
+        self.runs.look(self.executor.reports(), ())
 
     def desired(self) -> dict[Address, Desired]:
         """What is to run on this instance."""
-        return self.catalog.desired(self.claims.instance)
+        return self.hosting.desired(self.claims.instance)
 
     def harvest(self) -> None:
         """Take in how commands have ended."""
@@ -275,7 +267,7 @@ class Queries:
         read = places_read(descriptions) | places_read(self._accepted())
         stopping = any(a not in wanted and d.shown is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to what it has lost
-            self.claims.reclaim(self.catalog.claimed(), read, self.pool)
+            self.claims.reclaim(self.hosting.claimed(), read, self.hosting.pool)
 
     def _carry_out(self, command: Command, lane: Lane | None) -> None:
         match command:
@@ -299,14 +291,14 @@ class Queries:
     def _write_accepted(self, wanted: Mapping[Address, Desired]) -> None:
         """Once a round, however many queries were accepted in it; also when nothing claims any more what has
         left this instance."""
-        claimed = self.catalog.claimed()
+        claimed = self.hosting.claimed()
         if self._accepted_changed or self.claims.is_left(claimed, {*wanted, *self.memories}):
             self.claims.record(self._accepted(), claimed)
             self._accepted_changed = False
 
     def _reached(self, address: Address) -> Step:
         description = self._wanted.get(address)
-        return self.catalog.reached(description) if description is not None else -1
+        return self.hosting.reached(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
         """Each attempt that has failed, with all that a person needs: a trace is Spark's."""

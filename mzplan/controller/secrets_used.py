@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
@@ -54,82 +53,6 @@ class _Look:
     problem: Diagnostic | None = None
 
 
-class SecretsUsed:
-    """Notes, at each start of a query, what its references resolved to. Used from several threads.
-
-    `known` are the digests of an earlier status: they hold for queries that nobody has started since. `clock`
-    gives seconds, monotonic.
-    """
-
-    def __init__(self, known: Mapping[str, str], clock: Callable[[], float] = time.monotonic):
-        self._known = known
-        self._salt = next(filter(None, map(salt_of, known.values())), None) or new_salt()
-        self._clock = clock
-        self._lock = threading.Lock()
-        # In the order of the last start: the first that uses a reference may still have an old value.
-        self._used: dict[Address, _Start] = {}
-
-    def read(self, description: Description, secrets: Secrets) -> ReadValues:
-        """The values that a query that starts now will have, by reference; none that can't be resolved."""
-        at, values = self._clock(), {}
-        for reference in references_of(description):
-            try:
-                values[reference] = secrets.resolve(reference)
-            except MzplanError:
-                continue
-        return ReadValues(at=at, by_reference=values)
-
-    def started(self, address: Address, values: ReadValues) -> None:
-        """The query runs, with these values."""
-        read = values.by_reference
-        start = _Start(
-            at=values.at,
-            digests={r: digest_secret(r, value, self._salt) for r, value in read.items()},
-            prints={r: _print(value) for r, value in read.items()},
-        )
-        with self._lock:
-            self._used.pop(address, None)
-            self._used[address] = start
-
-    def digests(self, running: Mapping[Address, Collection[str]]) -> dict[str, str]:
-        """By reference, for all that these queries refer to: the digest of the value in use, of the oldest
-        one where a query has not been restarted since it changed."""
-        noted: dict[str, str] = {}
-        for start in self._starts(running):
-            for reference, digest in start.digests.items():
-                noted.setdefault(reference, digest)
-        wanted = {reference for references in running.values() for reference in references}
-        return {r: d for r, d in sorted({**self._known, **noted}.items()) if r in wanted}
-
-    def prints(self) -> dict[str, set[bytes]]:
-        """By reference, all values that queries were started with."""
-        in_use: dict[str, set[bytes]] = {}
-        with self._lock:
-            for start in self._used.values():
-                for reference, used in start.prints.items():
-                    in_use.setdefault(reference, set()).add(used)
-        return in_use
-
-    def rotated(
-        self, running: Mapping[Address, Collection[str]], looks: Mapping[str, _Look]
-    ) -> tuple[str, ...]:
-        """The references with another value than a query was started with, by a later look."""
-        changed = set()
-        for start in self._starts(running):
-            for reference, used in start.prints.items():
-                look = looks.get(reference)
-                if look is not None and look.at > start.at and look.print not in (None, used):
-                    changed.add(reference)
-        wanted = {reference for references in running.values() for reference in references}
-        return tuple(sorted(changed & wanted))
-
-    def _starts(self, running: Mapping[Address, Collection[str]]) -> list[_Start]:
-        with self._lock:
-            for address in self._used.keys() - running.keys():
-                del self._used[address]
-            return list(self._used.values())
-
-
 class SecretsWatch:
     """Looks now and then what the references of queries that run have for values. `found` has the newest look
     at each."""
@@ -146,7 +69,7 @@ class SecretsWatch:
 
     def look(self, in_use: Mapping[str, Set[bytes]]) -> Set[str]:
         """Read the references that are due. Returns those whose value has changed since the last call, and
-        that a query was started with another value of; `in_use` (see SecretsUsed.prints): what an apply has
+        that a query was started with another value of; `in_use` (see SecretsInUse.changed): what an apply has
         restarted them for is no news."""
         watched = {reference: reference for reference in in_use if self._secrets.is_watched(reference)}
         self._sampler.look(watched, lambda _: EVERY)
@@ -189,29 +112,78 @@ class SecretsWatch:
 
 
 class SecretsInUse:
-    """What the queries of an instance refer to, and whether that has other values by now. `known`: see
-    SecretsUsed."""
+    """The references of an instance's queries, the values that each was started with, and whether a reference
+    has another value by now. Starts are noted from several threads.
+
+    `known` are the digests of an earlier status: they hold for queries that nobody has started since. `clock`
+    gives seconds, monotonic.
+    """
 
     def __init__(self, secrets: Secrets, known: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
-        self.used = SecretsUsed(known, clock)
+        self._secrets = secrets
+        self._known = known
+        self._salt = next(filter(None, map(salt_of, known.values())), None) or new_salt()
+        self._clock = clock
         self._watch = SecretsWatch(secrets, pool, clock)
         self._references: dict[Address, tuple[Description, set[str]]] = {}
+        self._lock = threading.Lock()
+        # In the order of the last start: the first that uses a reference may still have an old value.
+        self._used: dict[Address, _Start] = {}
+
+    def read(self, description: Description) -> ReadValues:
+        """The values that a query that starts now will have, by reference; none that can't be resolved."""
+        at, values = self._clock(), {}
+        for reference in references_of(description):
+            try:
+                values[reference] = self._secrets.resolve(reference)
+            except MzplanError:
+                continue
+        return ReadValues(at=at, by_reference=values)
+
+    def started(self, address: Address, values: ReadValues) -> None:
+        """The query runs, with these values."""
+        read = values.by_reference
+        start = _Start(
+            at=values.at,
+            digests={r: digest_secret(r, value, self._salt) for r, value in read.items()},
+            prints={r: _print(value) for r, value in read.items()},
+        )
+        with self._lock:
+            self._used.pop(address, None)
+            self._used[address] = start
 
     def changed(self) -> Set[str]:
         """The references whose values have changed since the last call."""
-        return self._watch.look(self.used.prints())
+        in_use: dict[str, set[bytes]] = {}
+        with self._lock:
+            for start in self._used.values():
+                for reference, used in start.prints.items():
+                    in_use.setdefault(reference, set()).add(used)
+        return self._watch.look(in_use)
 
     def of(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Digests of the secrets' values that the queries run with, by reference; and the references that
-        have another value by now."""
+        """Return digests of the values that queries run with, by reference (the oldest value, if a query has
+        not been restarted since it changed), and the references that have another value by now."""
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
-        used = {
-            a: self.references_of(a, desired.description)
-            for a, desired in wanted.items()
-            if not desired.paused
-        }
-        return self.used.digests(used), self.used.rotated(used, self._watch.found)
+        running = [(a, desired.description) for a, desired in wanted.items() if not desired.paused]
+        used: set[str] = set().union(*(self.references_of(a, description) for a, description in running))
+        with self._lock:
+            for address in self._used.keys() - {a for a, _ in running}:
+                del self._used[address]
+            starts = list(self._used.values())
+        noted: dict[str, str] = {}
+        rotated: set[str] = set()
+        looks = self._watch.found
+        for start in starts:
+            for reference, digest in start.digests.items():
+                noted.setdefault(reference, digest)
+            for reference, used_print in start.prints.items():
+                look = looks.get(reference)
+                if look is not None and look.at > start.at and look.print not in (None, used_print):
+                    rotated.add(reference)
+        digests = {r: d for r, d in sorted({**self._known, **noted}.items()) if r in used}
+        return digests, tuple(sorted(rotated & used))
 
     def unread(self, address: Address, description: Description) -> str | None:
         """Which secret of a query can't be read any more, and why: it goes on with what it has."""

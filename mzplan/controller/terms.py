@@ -13,8 +13,9 @@ from typing import Any, Protocol, TypeAlias, assert_never
 from mzplan.controller.reconcile import DEFAULT_PACE, Pace
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
-from mzplan.model.observed import Condition, Lease
+from mzplan.model.observed import Condition
 from mzplan.schema.description import Description
+from mzplan.store.journal import Prepared
 
 GlobalId: TypeAlias = str
 """A resource's id: it names a collection or an export for life, whatever it is called and however often it is
@@ -71,19 +72,8 @@ class NotAttachedError(StorageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionDescription:
-    """A query that writes a collection, as it is to run: a source or a view. `instance` hosts the query.
-    `because`: why it last had to start or stop."""
-
-    query: Description
-    instance: InstanceId
-    paused: bool = False
-    because: Cause | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportDescription:
-    """A query that reads collections, as it is to run: a sink or a view."""
+class HostedQuery:
+    """A query as it should run. `instance` hosts it. `because`: why it last had to start or stop."""
 
     query: Description
     instance: InstanceId
@@ -94,6 +84,13 @@ class ExportDescription:
     def from_ids(self) -> tuple[GlobalId, ...]:
         """The collections that the query reads."""
         return tuple(sorted(read.id for read in self.query.reads.values()))
+
+
+CollectionDescription: TypeAlias = HostedQuery
+"""A query that writes a collection: a source or a view."""
+
+ExportDescription: TypeAlias = HostedQuery
+"""A query that reads collections: a sink or a view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,14 +190,9 @@ class ExportState:
         return self.description.query.place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateExportToken:
-    """The right to read one collection by one export. It holds the collection's since at `step` until it is
-    used or cancelled."""
-
-    id: GlobalId
-    from_id: GlobalId
-    step: Step
+CreateExportToken: TypeAlias = Prepared
+"""The right to read one collection by one export. It holds the collection's since at `step`, and the journal
+keeps it, until it is used or cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,14 +236,6 @@ class StorageParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
-    """The lease under which an instance is led, as it was renewed last. `lost`: why it is led no more."""
-
-    lease: Lease
-    lost: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldQuery:
     """What holds for a query instead of what is committed. `description`: this one is to run; None: nothing
     is started or stopped, and where nothing runs, the query is in `condition`. `check`: whether it is checked
@@ -270,6 +254,7 @@ class Gate(Protocol):
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
         """Why a query is started now, where this gate has held it, or holds it; None: its commit says."""
+        return None
 
     def started(self, address: Address) -> None:
         """A query was started (called from the pool)."""

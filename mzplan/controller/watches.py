@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from mzplan.controller.observations import Fault
+from mzplan.controller.turns import Turns
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 from mzplan.schema.description import Description, InlinedConnection, references_of_connections
@@ -208,37 +209,29 @@ class UpstreamWatch:
         clock: Callable[[], float],
         every: float = UPSTREAM_EVERY,
     ):
-        self._look_at, self._pool = look_at, pool
-        self._clock, self._every = clock, every
-        self._looked: dict[Address, float] = {}
+        self._look_at = look_at
+        self.turns: Turns[Address, tuple[Diagnostic, ...]] = Turns(pool, clock, every)
         self._looks: dict[Address, int] = {}
-        self._under_way: tuple[Address, Future[tuple[Diagnostic, ...]], bool] | None = None
         self.changed: dict[Address, Diagnostic] = {}
 
     def look(self, running: Mapping[Address, Description]) -> None:
         """Take in what was found, and look at the query that was looked at longest ago."""
-        now = self._clock()
-        for gone in self._looked.keys() - running.keys():
-            del self._looked[gone], self._looks[gone]
+        for gone in self._looks.keys() - running.keys():
+            del self._looks[gone]
             self.changed.pop(gone, None)
-        for address in running.keys() - self._looked.keys():
-            self._looked[address], self._looks[address] = now, 0  # its start has just looked
+        for address in running.keys() - self._looks.keys():
+            self._looks[address] = 0
             self.changed.pop(address, None)
-        if self._under_way is not None:
-            if not self._under_way[1].done():
-                return
-            self._take_in(*self._under_way)
-            self._under_way = None
-        if not self._looked:
-            return
-        due = min(self._looked, key=self._looked.__getitem__)
-        if now - self._looked[due] >= self._every:
-            self._looked[due] = now
+        if (ended := self.turns.ended()) is not None:
+            self._take_in(*ended)
+        if (due := self.turns.due(running)) is not None:
             self._looks[due] += 1
-            whole = due.writes_collection or self._looks[due] % SINKS == 0
-            self._under_way = (due, self._pool.submit(self._look_at, running[due], whole), whole)
+            self.turns.start(due, self._look_at, running[due], self._is_whole(due))
 
-    def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]], whole: bool) -> None:
+    def _is_whole(self, address: Address) -> bool:
+        return address.writes_collection or self._looks[address] % SINKS == 0
+
+    def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]]) -> None:
         try:
             diagnostics = check.result()
         except MzplanError as problem:
@@ -246,7 +239,7 @@ class UpstreamWatch:
         except Exception as problem:  # a defect of a connector must not end the runner
             log.warning("%s: it could not be looked at: %s", address, type(problem).__name__)
             return
-        if address not in self._looked:
+        if address not in self._looks:
             return
         # With on_upstream_change it is a notice: what a restart will do.
         changes = (d for d in diagnostics if d.kind in CHANGED and d.severity != "warning")
@@ -257,5 +250,5 @@ class UpstreamWatch:
             self.changed[address] = change
         elif not any(d.severity == "error" for d in diagnostics):
             before = self.changed.get(address)
-            if whole or (before is not None and before.kind in _STORAGE):
+            if self._is_whole(address) or (before is not None and before.kind in _STORAGE):
                 self.changed.pop(address, None)

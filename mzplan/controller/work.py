@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.controller.claims import Claims
-from mzplan.controller.executor import CheckResult, Executor, QueryName
-from mzplan.controller.identity import RunningIds
-from mzplan.controller.reconcile import Command, Decision, Stop, Switch, key_of
-from mzplan.controller.runs import Notes
-from mzplan.controller.secrets_used import SecretsUsed
-from mzplan.controller.terms import Gate
+from mzplan.controller.executor import CheckResult, QueryName, QueryReport
+from mzplan.controller.hosting import Hosting
+from mzplan.controller.reconcile import Command, Decision, Desired, Memory, Stop, Switch, key_of
+from mzplan.controller.secrets_used import SecretsInUse
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.cause import CauseKind
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
-from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import shortened
-from mzplan.store.store import Store
 
 LONG = 2  # commands at once that may take hours
 
@@ -101,6 +97,55 @@ class Attempts:
         return replace(counted, restarts=restarts, retries=retries, starts=dict(starts))
 
 
+class RunningIds:
+    """The ids that queries were started with, by query name. A name doesn't say from which checkpoint a query
+    runs: it is that of an address, which may be given to another resource (renamed, forgotten and declared
+    again) while a query runs. Queries never outlive this process, so what it has started is all there is."""
+
+    def __init__(self) -> None:
+        self._ids: dict[QueryName, str] = {}
+
+    def starting(self, name: QueryName, id_: str) -> None:
+        """A query is about to be started (from the pool: a single assignment)."""
+        self._ids[name] = id_
+
+    def strangers(
+        self, address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory
+    ) -> Decision | None:
+        """Stop what runs at this address from the checkpoint of another resource; None when nothing does.
+        What was accepted of that one stays remembered until it has stopped: its storage is still written."""
+        if desired is None:
+            return None
+        wanted = desired.description.id
+        names = tuple(r.name for r in reports if self._ids.get(r.name, wanted) != wanted)
+        if not names:
+            return None
+        return Decision(
+            command=Stop(address=address, names=names),
+            memory=Memory(accepted=memory.accepted),
+            condition="starting",
+            shown=None,
+        )
+
+    def is_elsewhere(
+        self,
+        command: Switch,
+        reports: Mapping[Address, list[QueryReport]],
+        starting: Mapping[Address, str],
+    ) -> bool:
+        """Whether the checkpoint that this would start from is still in use at another address. `starting`:
+        the ids of which a start is under way: it may take hours before there is a report of it."""
+        id_ = command.description.id
+        return any(
+            query_id == id_ for address, query_id in starting.items() if address != command.address
+        ) or any(
+            self._ids.get(report.name) == id_
+            for address, running in reports.items()
+            if address != command.address
+            for report in running
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """How a command ended: `problem` is None when it did what it should. `checked`: False for a failed check,
@@ -113,30 +158,14 @@ class Done:
 
 
 class Switcher:
-    """Does commands, called from threads of the pool. `wake` is called when one has ended."""
+    """Carries out commands, on threads of the pool, and wakes the controller when one has ended."""
 
-    def __init__(
-        self,
-        store: Store,
-        executor: Executor,
-        secrets: Secrets,
-        claims: Claims,
-        used: SecretsUsed,
-        gates: Sequence[Gate],
-        wake: Callable[[], None],
-        epoch: int,
-        notes: Notes,
-    ):
-        self.notes = notes
-        self.executor = executor
+    def __init__(self, hosting: Hosting, claims: Claims, secrets_in_use: SecretsInUse, epoch: int):
+        self.hosting, self.executor, self.secrets = hosting, hosting.executor, hosting.secrets
         self.claims = claims
-        self.gates = gates
+        self.secrets_in_use = secrets_in_use
         self.running_ids = RunningIds()
         self.epoch = epoch
-        self._project = store.project
-        self._secrets = secrets
-        self._used = used
-        self._wake = wake
 
     def do(self, command: Stop | Switch) -> Done:
         try:
@@ -155,40 +184,42 @@ class Switcher:
             text = f"{type(problem).__name__}: {problem}"
             return Done(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
         finally:
-            self._wake()
+            self.hosting.wake()
 
     def _switch(self, command: Switch) -> Done:
         gone = self._gone(command.description)
         if gone:
             return Done(command=command, problem=gone[0], checked=False)
         try:
-            self._secrets.permit(command.description)
+            self.secrets.permit(command.description)
         except MzplanError as refused:
             return Done(command=command, problem=refused.diagnostics[0], checked=False)
         result = CheckResult()
         if command.check:
-            result = self.executor.check(command.description, self._secrets)
+            result = self.executor.check(command.description, self.secrets)
             errors = [d for d in result.diagnostics if d.severity == "error"]
             if not errors and result.makes:
                 errors = list(
-                    self.executor.prepare(command.description, self._secrets)
+                    self.executor.prepare(command.description, self.secrets)
                     if command.makes
                     else result.lacks
                 )
                 if not errors:
-                    self.notes.note("ddl", command.address, detail="what its target lacked was made")
+                    self.hosting.notes.note("ddl", command.address, detail="what its target lacked was made")
             if errors:
                 return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
         failpoint(Failpoint.RUNNER_CHECKED)
         for name in command.stop:
             self.executor.stop(name)
         failpoint(Failpoint.RUNNER_STOPPED_OLD)
-        self.running_ids.starting(QueryName.of(self._project, command.description), command.description.id)
-        values = self._used.read(command.description, self._secrets)
-        self.executor.start(command.description, self._secrets, self.epoch)
-        self._used.started(command.address, values)
+        self.running_ids.starting(
+            QueryName.of(self.hosting.store.project, command.description), command.description.id
+        )
+        values = self.secrets_in_use.read(command.description)
+        self.executor.start(command.description, self.secrets, self.epoch)
+        self.secrets_in_use.started(command.address, values)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
-        for gate in self.gates:
+        for gate in self.hosting.gates:
             gate.started(command.address)
         return Done(command=command, upstream=result.upstream)
 

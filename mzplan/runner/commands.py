@@ -1,20 +1,18 @@
-"""From a committed state to commands for the controller: a pure difference of what it hosts and what is now
-committed. A command is one call."""
+"""From a committed state to calls of the controller: one for each kind of difference to what it hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.terms import (
     CollectionDescription,
-    CollectionState,
     ExportDescription,
-    ExportState,
     GlobalId,
+    HostedQuery,
     LagDuration,
     LagSteps,
     ReadPolicy,
@@ -28,39 +26,7 @@ from mzplan.model.times import seconds
 from mzplan.schema.description import describe
 from mzplan.schema.source_columns import collection_kind
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropSinks:
-    ids: tuple[GlobalId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropSources:
-    ids: tuple[GlobalId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateCollections:
-    """New ones, and those that are described anew."""
-
-    collections: tuple[CollectionDescription, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateExports:
-    """New ones, and those that are described anew: each is prepared first."""
-
-    exports: tuple[ExportDescription, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetReadPolicy:
-    """How far back collections can be read."""
-
-    policies: tuple[tuple[GlobalId, ReadPolicy], ...]
-
-
-Command = DropSinks | DropSources | CreateCollections | CreateExports | SetReadPolicy
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,78 +48,64 @@ def wanted_of(state: State, instance: str) -> WantedQueries:
     exports: dict[GlobalId, ExportDescription] = {}
     for resource in queries:
         reads, address = set(resource.reads.values()), resource.address
-        if address.writes_collection and (address in own or address in read):
-            collections[resource.id] = CollectionDescription(
-                query=describe(resource, state.resources),
-                instance=resource.instance,
-                paused=resource.paused,
-                because=resource.because,
-            )
-        if reads and (address in own or reads & own):
-            exports[resource.id] = ExportDescription(
-                query=describe(resource, state.resources),
-                instance=resource.instance,
-                paused=resource.paused,
-                because=resource.because,
-            )
+        is_own = address in own
+        written = address.writes_collection and (is_own or address in read)
+        is_reader = bool(reads) and (is_own or bool(reads & own))
+        if not written and not is_reader:
+            continue
+        hosted = HostedQuery(
+            query=describe(resource, state.resources),
+            instance=resource.instance,
+            paused=resource.paused,
+            because=resource.because,
+        )
+        if written:
+            collections[resource.id] = hosted
+        if is_reader:
+            exports[resource.id] = hosted
     return WantedQueries(collections=collections, exports=exports)
 
 
-def commands(
-    collections: Mapping[GlobalId, CollectionState],
-    exports: Mapping[GlobalId, ExportState],
-    wanted: WantedQueries,
-) -> list[Command]:
-    """From what a controller hosts to what is wanted, in this order: sinks go before their sources and come
-    after them."""
-    needed: list[Command] = []
-    sinks = tuple(sorted(exports.keys() - wanted.exports.keys()))
-    sources = tuple(sorted(collections.keys() - wanted.collections.keys()))
-    if sinks:
-        needed.append(DropSinks(ids=sinks))
-    if sources:
-        needed.append(DropSources(ids=sources))
-    sources_now, sinks_now = sorted(wanted.collections.items()), sorted(wanted.exports.items())
-    described = tuple(c for i, c in sources_now if i not in collections or collections[i].description != c)
+def carry_out(wanted: WantedQueries, controller: Controller) -> None:
+    """Call the controller's methods for each difference between what it hosts and what is wanted.
+
+    Sinks go before their sources and come after them. Raises StorageError: the call that failed has changed
+    nothing, and the next difference contains it again.
+    """
+    collections, exports = dict(controller.collections()), dict(controller.exports())
+    if sinks := sorted(exports.keys() - wanted.exports.keys()):
+        controller.drop_sinks(sinks)
+        failpoint(Failpoint.COMMAND_DROP_SINKS)
+    if sources := sorted(collections.keys() - wanted.collections.keys()):
+        controller.drop_sources(sources)
+        failpoint(Failpoint.COMMAND_DROP_SOURCES)
+    described = _changed(wanted.collections, {i: state.description for i, state in collections.items()})
     if described:
-        needed.append(CreateCollections(collections=described))
-    policies = tuple((i, policy_of(c)) for i, c in sources_now)
-    policies = tuple((i, p) for i, p in policies if i not in collections or collections[i].policy != p)
+        controller.create_collections(described)
+        failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
+    wanted_policies = {i: policy_of(c) for i, c in wanted.collections.items()}
+    policies = _changed(wanted_policies, {i: state.policy for i, state in collections.items()})
     if policies:
-        needed.append(SetReadPolicy(policies=policies))
-    written = tuple(e for i, e in sinks_now if i not in exports or exports[i].description != e)
+        controller.set_read_policy(policies)
+        failpoint(Failpoint.COMMAND_SET_READ_POLICY)
+    written = _changed(wanted.exports, {i: state.description for i, state in exports.items()})
     if written:
-        needed.append(CreateExports(exports=written))
-    return needed
+        create_exports([export for _, export in written], controller)
 
 
-def carry_out(command: Command, controller: Controller) -> None:
-    """Raises StorageError; then nothing of the command was done."""
-    match command:
-        case DropSinks(ids=ids):
-            controller.drop_sinks(ids)
-            failpoint(Failpoint.COMMAND_DROP_SINKS)
-        case DropSources(ids=ids):
-            controller.drop_sources(ids)
-            failpoint(Failpoint.COMMAND_DROP_SOURCES)
-        case CreateCollections(collections=collections):
-            controller.create_collections([(collection.query.id, collection) for collection in collections])
-            failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
-        case CreateExports(exports=exports):
-            # An export of another instance may also read collections that this one has nothing to do with.
-            hosted = dict(controller.collections())
-            reads = [(e, from_id) for e in exports for from_id in e.from_ids if from_id in hosted]
-            tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])
-            failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
-            controller.create_exports(
-                [(token, export) for token, (export, _) in zip(tokens, reads, strict=True)]
-            )
-            failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
-        case SetReadPolicy(policies=policies):
-            controller.set_read_policy(policies)
-            failpoint(Failpoint.COMMAND_SET_READ_POLICY)
-        case _:
-            assert_never(command)
+def create_exports(exports: Sequence[ExportDescription], controller: Controller) -> None:
+    """Prepare and create exports."""
+    # An export of another instance may also read collections that this one has nothing to do with.
+    hosted = dict(controller.collections())
+    reads = [(export, from_id) for export in exports for from_id in export.from_ids if from_id in hosted]
+    tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])
+    failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
+    controller.create_exports([(token, export) for token, (export, _) in zip(tokens, reads, strict=True)])
+    failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
+
+
+def _changed(wanted: Mapping[GlobalId, T], now: Mapping[GlobalId, T]) -> list[tuple[GlobalId, T]]:
+    return [(id_, value) for id_, value in sorted(wanted.items()) if id_ not in now or now[id_] != value]
 
 
 def policy_of(collection: CollectionDescription) -> ReadPolicy:

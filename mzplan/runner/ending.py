@@ -38,15 +38,15 @@ def end(
     unless somebody has asked it to stop: then they decide how long it may take.
     """
     log.info("stopping")
-    controller = runner.controller
-    is_gone = controller.executor.why_dead() is not None
+    executor = runner.controller.executor
+    is_gone = executor.why_dead() is not None
     if is_gone or problem or lost or sys.exc_info()[0] is not None:
         end_within(GONE if is_gone else ENDING)
     beside.close_server()
     pool.shutdown(wait=False, cancel_futures=True)
     runner.answering.close()
-    if controller.is_open():  # else nothing runs, and Java, which still starts, ends with this process
-        controller.close_engine()  # first the queries: a slow check must not delay them
+    if executor.is_open():  # else nothing runs, and Java, which still starts, ends with this process
+        executor.close()  # first the queries: a slow check must not delay them
     left = _end_work(pool, listener, GONE_WORK_SECONDS if is_gone else WORK_SECONDS)
     _let_go(runner, problem, lost)
     beside.close(lost=lost is not None)

@@ -25,7 +25,7 @@ from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
 from mzplan.runner.answers import Answering
-from mzplan.runner.commands import carry_out, commands, parameters_of, wanted_of
+from mzplan.runner.commands import carry_out, parameters_of, wanted_of
 from mzplan.runner.gates import Gates
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
@@ -65,11 +65,11 @@ class Runner:
         secret_values: ReceivedSecretValues | None = None,
         observe_runs: Callable[[InstanceOverview], None] = lambda overview: None,
     ):
-        attached = controller.attached()
-        assert attached is not None
+        lease = controller.instances.lease
+        assert lease is not None
         self.store = store
         self.controller = controller
-        self.instance, self.epoch = attached.lease.instance, attached.lease.epoch
+        self.instance, self.epoch = lease.instance, lease.epoch
         self.clock = clock
         self.committed = committed
         self.own = own or RunnerSettings()
@@ -80,9 +80,7 @@ class Runner:
         self.answering = Answering(store, controller, self.instance, self.secret_values)
         self.watches = Watches(controller, pool, clock)
         self._problems = ProblemLog()
-        self.status = StatusWriter(
-            store, controller, attached.lease, gates, self.watches, self._problems, clock
-        )
+        self.status = StatusWriter(store, controller, lease, gates, self.watches, self._problems, clock)
         self.events = EventLog(store.backend, self.instance, self.epoch)
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
@@ -97,8 +95,7 @@ class Runner:
     def tick(self) -> bool:
         """Look at everything once. Return whether something is under way: then look again soon."""
         began = time.perf_counter()
-        attached = self.controller.attached()
-        if attached is not None and attached.lost is not None:  # before the store, which may be the cause
+        if self.controller.instances.lost is not None:  # before the store, which may be the cause
             self.controller.process()
         due, again, self.secret_values_in_use = self.secret_values.take()
         self.controller.update_secret_values(due)
@@ -213,9 +210,7 @@ class Runner:
             self.controller.raise_epoch(self.store.leases.next_epoch())
         self.gates.handover.take_in(state)
         self._limit(state.serial)
-        hosted = dict(self.controller.collections()), dict(self.controller.exports())
-        for command in commands(*hosted, wanted):
-            carry_out(command, self.controller)
+        carry_out(wanted, self.controller)
         self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)

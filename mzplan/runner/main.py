@@ -19,7 +19,7 @@ from typing import Any
 
 from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of_state
 from mzplan.controller.core import Controller
-from mzplan.controller.executor import ExecutorContext, ExecutorGoneError
+from mzplan.controller.executor import Executor, ExecutorContext, ExecutorGoneError
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.terms import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.controller.work import WorkPool
@@ -102,11 +102,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         gates=gates,
     )
     controller.create_instance(instance)
-    controller.attach(instance, lease)
-    assert controller.queries is not None
-    # One that is destroyed is stopped before a round looks.
-    controller.queries.runs.look(executor.reports(), ())
-    controller.queries.taken_over = Cause(cause="runner", detail="a dry pass")  # none worth writing down
+    controller.attach(instance, lease, Cause(cause="runner", detail="a dry pass"))  # none worth writing down
     runner = Runner(store, controller, gates, pool, own=settings.runner)
     try:
         for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
@@ -158,7 +154,8 @@ def _serve(
     grants = (guard.grant,) if isinstance(guard, Committed) else ()
     secret_values = ReceivedSecretValues(*grants)
     socket_file = runtime_file(settings, lease.instance, "sock")
-    listener = WakeListener(socket_file, secret_values.receive, threading.Event())
+    woken = threading.Event()
+    listener = WakeListener(socket_file, secret_values.receive, woken)
     if is_private:
         forget_failure(settings, lease.instance)
         listener.start()  # by it, `mzplan down` knows this process
@@ -173,10 +170,9 @@ def _serve(
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     pool = WorkPool(StorageParameters().parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)
-    controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates)
+    controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates, woken)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    listener.event = controller.woken
     warehouse = absolute_warehouse(settings)
 
     beside = Beside(
@@ -197,10 +193,11 @@ def _serve(
         secret_values=secret_values,
         observe_runs=beside.look,
     )
-    unwatch = store.backend.watch(controller.woken.set)
+    unwatch = store.backend.watch(woken.set)
     problem: list[MzplanError] = []
-    opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
-    opener.start()
+    opening = (controller.executor, problem, stopping, woken)
+    threading.Thread(target=_open, args=opening, name="open", daemon=True).start()
+    threading.Thread(target=_wake, args=(stopping, woken), name="stop", daemon=True).start()
 
     def fail(why: str) -> None:
         problem.append(ended_error(runner, why))
@@ -210,7 +207,7 @@ def _serve(
     watchdog.start()
     lost = None
     try:
-        lost = _lost(runner, _either(stopping, controller), problem)
+        lost = _lost(runner, stopping, problem)
     finally:
         watchdog.close()
         unwatch()
@@ -260,10 +257,12 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
     )
 
 
-def _open(controller: Controller, problem: list[MzplanError], stopping: threading.Event) -> None:
+def _open(
+    executor: Executor, problem: list[MzplanError], stopping: threading.Event, woken: threading.Event
+) -> None:
     began = time.monotonic()
     try:
-        controller.executor.open()
+        executor.open()
         log.info("ready after %.1f s", time.monotonic() - began)
     except MzplanError as failed:
         problem.append(failed)
@@ -273,18 +272,13 @@ def _open(controller: Controller, problem: list[MzplanError], stopping: threadin
         detail = one_line(f"{type(failed).__name__}: {failed}")
         problem.append(error("MZ062", "Spark could not be started", detail, "read the log of the runner."))
         stopping.set()
-    controller.woken.set()
+    woken.set()
 
 
-def _either(stopping: threading.Event, controller: Controller) -> threading.Event:
-    """The stop event; setting it also wakes the loop, so that stopping is not delayed by a round."""
-
-    def waker() -> None:
-        stopping.wait()
-        controller.woken.set()
-
-    threading.Thread(target=waker, name="stop", daemon=True).start()
-    return stopping
+def _wake(stopping: threading.Event, woken: threading.Event) -> None:
+    """Wake the loop when it should stop."""
+    stopping.wait()
+    woken.set()
 
 
 def _controller(
@@ -295,10 +289,11 @@ def _controller(
     instance: str,
     is_dry: bool,
     gates: Gates,
+    woken: threading.Event,
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
-        return InMemoryStorageController(store, secrets, pool, executor, gates=gates)
+        return InMemoryStorageController(store, secrets, pool, executor, gates=gates, woken=woken)
     from mzplan.spark.delta_storage import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
@@ -308,7 +303,7 @@ def _controller(
         packages=packages_needed(store),
         secrets=secrets,
     )
-    return SparkStorageController(context, store, secrets, pool, gates=gates)
+    return SparkStorageController(context, store, secrets, pool, gates=gates, woken=woken)
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -36,28 +35,16 @@ _QUERY = ["instance", "query"]
 FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """Whether the runner does its work, and why not."""
-
-    problem: str | None
-
-    def document(self) -> bytes:
-        content = {"status": "ok"} if self.problem is None else {"status": "failing", "problem": self.problem}
-        return json.dumps(content).encode() + b"\n"
-
-
-def health_of(runner: Runner) -> Health:
-    """Any thread may ask."""
-    controller = runner.controller
-    attached = controller.attached()
-    if attached is None or attached.lost is not None:
-        return Health(problem="the instance is led from elsewhere")
-    if not controller.is_open():
-        return Health(problem="Spark is starting")
+def problem_of(runner: Runner) -> str | None:
+    """Return why the runner doesn't do its work; any thread may ask."""
+    instances = runner.controller.instances
+    if instances.lease is None or instances.lost is not None:
+        return "the instance is led from elsewhere"
+    if not runner.controller.executor.is_open():
+        return "Spark is starting"
     if runner.clock() - runner.status.observed_at > FRESH:
-        return Health(problem=f"no round has ended for {FRESH:.0f} s")
-    return Health(problem=None)
+        return f"no round has ended for {FRESH:.0f} s"
+    return None
 
 
 class RunnerCollector:
@@ -132,15 +119,15 @@ class RunnerCollector:
 
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
-        attached = runner.controller.attached()
-        leads = attached is not None and attached.lost is None
+        instances = runner.controller.instances
+        lease, leads = instances.lease, instances.lease is not None and instances.lost is None
         yield "leader", "Whether this runner leads the instance.", float(leads)
-        yield "healthy", "Whether /healthz says so.", float(health_of(runner).problem is None)
+        yield "healthy", "Whether /healthz says so.", float(problem_of(runner) is None)
         yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
         yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
         yield "round_seconds", "What the last look at all queries took.", runner.round_seconds
-        if attached is not None:
-            left = attached.lease.heartbeat + attached.lease.ttl - time.time()
+        if lease is not None:
+            left = lease.heartbeat + lease.ttl - time.time()
             yield "lease_seconds", "Until the lease lapses, were it not renewed.", left
         try:
             disk = shutil.disk_usage(self._warehouse) if self._warehouse is not None else None
@@ -290,8 +277,10 @@ def _handler(runner: Runner, registry: Any, own: str | None) -> type[BaseHTTPReq
             elif path == "/metrics":
                 self._answer(200, *_exposed(registry, self.headers.get("Accept", "")))
             elif path == "/healthz":
-                health = health_of(runner)
-                self._answer(200 if health.problem is None else 503, health.document(), "application/json")
+                problem = problem_of(runner)
+                health = {"status": "ok"} if problem is None else {"status": "failing", "problem": problem}
+                document = json.dumps(health).encode() + b"\n"
+                self._answer(200 if problem is None else 503, document, "application/json")
             else:
                 self._answer(404, b"There are /metrics and /healthz.\n", "text/plain")
 

@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from mzplan.controller.observations import QueryState
-from mzplan.controller.terms import HeldQuery, InstanceId
+from mzplan.controller.terms import Gate, HeldQuery, InstanceId
 from mzplan.model.address import Address, Place
-from mzplan.model.cause import Cause
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.store.claims import recorded_instances
 from mzplan.store.store import Store
 
 
-class Replacements:
+class Replacements(Gate):
     """A gate. Queries keep reading the former generation of a collection until the new one has done its first
     trigger. `waiting`: these queries, and the generation that each waits for. `clock`: seconds, monotonic.
     Raises MzplanError (the store); `hold` does not."""
@@ -61,8 +60,5 @@ class Replacements:
         read = self.waiting.get(address)
         return f"waits for generation {read.generation} of {read.address} to begin" if read else None
 
-    def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        return None
-
     def started(self, address: Address) -> None:
-        pass
+        """Nothing changes: what waits is decided by what has run."""

@@ -56,7 +56,8 @@ class Watches:
     """All three looks at the queries of a controller. `clock` gives seconds, monotonic."""
 
     def __init__(self, controller: Controller, pool: Pool, clock: Callable[[], float]):
-        self._controller = controller
+        self._executor = controller.executor
+        self._answers_again = controller.answers_again
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.reach, pool, clock)
         self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
@@ -67,12 +68,12 @@ class Watches:
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
         self.upstreams.look({a: query.running for a, query in queries.items() if query.running is not None})
-        if not self._controller.is_open():
+        if not self._executor.is_open():
             return  # Spark's start is slow enough
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
-        self._controller.answers_again(self.connections.look(used, overview.secrets))
+        self._answers_again(self.connections.look(used, overview.secrets))
         self._forget_what_waited(overview)
         self.backlogs.look(
             {a: want.description for a, (_, want) in wanted.items()},
@@ -111,7 +112,7 @@ class StatusWriter:
         clock: Callable[[], float],
     ):
         self._store = store
-        self._controller = controller
+        self._executor = controller.executor
         self._instance, self._epoch = lease.instance, lease.epoch
         self._gates = gates
         self._watches = watches
@@ -201,10 +202,10 @@ class StatusWriter:
             canaries=self._gates.canaries.verdicts,
             foreign=overview.foreign,
             secret_values_in_use=secret_values_in_use,
-            opening_since=None if self._controller.is_open() else self._began_at,
+            opening_since=None if self._executor.is_open() else self._began_at,
             opened_in=self._opened(),
-            versions=self._controller.versions(),
-            replaced=self._controller.replaced() or "",
+            versions=self._executor.versions(),
+            replaced=self._executor.replaced() or "",
             cores=overview.cores,
             slowest=_slowest(overview),
         )
@@ -214,7 +215,7 @@ class StatusWriter:
         before = self._written
         if self._opened_in is None and before is not None and before.opening_since is not None:
             seconds = max(0.1, round(time.time() - self._began_at, 1))  # 0 is not stored
-            self._opened_in = seconds if self._controller.is_open() else None
+            self._opened_in = seconds if self._executor.is_open() else None
         return self._opened_in
 
     def _observation(self, address: Address, query: QueryState) -> Observation:

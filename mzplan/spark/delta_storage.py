@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
@@ -236,11 +237,12 @@ class SparkStorageController(Controller):
         parameters: StorageParameters | None = None,
         executor: SparkExecutor | None = None,
         gates: Sequence[Gate] = (),
+        woken: threading.Event | None = None,
     ):
         spark = executor or SparkExecutor(context)
         warehouse = absolute(context.directory, context.warehouse)
         storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
-        super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates)
+        super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates, woken)
 
 
 # ── keeping a table's log short

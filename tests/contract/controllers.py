@@ -63,12 +63,12 @@ class World:
     def crash(self) -> None:
         """The last controller is gone with its queries; its lease and what it wrote stay."""
         controller = self.controllers[-1]
-        controller.close_engine()
+        controller.executor.close()
         controller.instances._keeper = None
 
     def close(self) -> None:
         for controller in self.controllers:
-            controller.close_engine()
+            controller.executor.close()
             controller.release()
         self.pool.shutdown()
 

@@ -42,7 +42,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
-from mzplan.runner.commands import CreateExports, carry_out
+from mzplan.runner.commands import create_exports
 from mzplan.store.journal import Prepared
 from tests.contract.controllers import (
     SECONDS,
@@ -135,7 +135,7 @@ def test_configuration_changes_without_a_restart(world: World) -> None:
     assert run_ids(controller.executor) == before
     assert controller.queries is not None
     assert controller.queries.pace.first == 9.0 and controller.queries.claims.retain == 5.0
-    assert controller.maintenance.every == 7.0
+    assert controller.maintenance.turns.every == 7.0
 
 
 # ── instances
@@ -422,7 +422,7 @@ def test_a_command_whose_journal_can_not_be_written_changes_nothing(
                 command()
 
     refused(lambda: controller.prepare_export("k", "a"))
-    assert (controller.catalog.prepared, controller.collection("a").holds) == ({}, {})
+    assert (controller.prepared, controller.collection("a").holds) == ({}, {})
     token = controller.prepare_export("k", "a")
     journalled = world.store.read_prepared("local")
     assert [entry.id for entry in journalled] == ["k"]
@@ -430,7 +430,7 @@ def test_a_command_whose_journal_can_not_be_written_changes_nothing(
     refused(lambda: controller.keep_prepared(()))
     refused(lambda: controller.create_exports([(token, sink_of(source, "k"))]))
     assert list(controller.exports()) == []
-    assert (controller.catalog.prepared, world.store.read_prepared("local")) == (
+    assert (controller.prepared, world.store.read_prepared("local")) == (
         {("k", "a"): token},
         journalled,
     )
@@ -582,7 +582,7 @@ def test_an_export_holds_each_collection_that_it_reads(world: World) -> None:
 
     # A query of another instance may read a collection of this one, and others that are not here.
     controller.drop_sources(["b"])
-    carry_out(CreateExports(exports=(both,)), controller)
+    create_exports([both], controller)
     assert list(controller.export("k").read_holds) == ["a"]
 
 
@@ -659,7 +659,7 @@ def test_many_exports_are_prepared_with_one_entry_into_the_journal(
     monkeypatch.setattr(world.store, "write_prepared", counted)
     with pytest.raises(IdentifierMissingError):
         controller.prepare_exports([("k1", "a"), ("k2", "nobody")])
-    assert (written, controller.catalog.prepared) == ([], {})
+    assert (written, controller.prepared) == ([], {})
     tokens = controller.prepare_exports([(f"k{n}", "a") for n in range(50)])
     assert controller.prepare_exports([("k7", "a")]) == [tokens[7]]
     controller.create_exports([(t, sink_of(source, t.id)) for t in tokens])

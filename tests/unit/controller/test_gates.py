@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,24 +11,19 @@ import pytest
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.terms import (
-    CollectionState,
-    ExportState,
+    CollectionDescription,
+    CreateExportToken,
+    ExportDescription,
+    GlobalId,
     HeldQuery,
     LagDuration,
     LagSteps,
+    ReadPolicy,
     StorageError,
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.runner.commands import (
-    CreateCollections,
-    CreateExports,
-    DropSinks,
-    DropSources,
-    SetReadPolicy,
-    WantedQueries,
-    commands,
-)
+from mzplan.runner.commands import WantedQueries, carry_out
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
@@ -89,32 +85,63 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
         assert {name.digest for name in executor._reports} == {"1:a"}
 
 
-def test_commands_are_the_difference_to_what_is_hosted() -> None:
+class Recording(InMemoryStorageController):
+    """Records the commands that change what it hosts, and carries them out."""
+
+    def __init__(self, store: Store, pool: ThreadPoolExecutor):
+        super().__init__(store, Secrets("."), pool)
+        self.commands: list[tuple[object, ...]] = []
+
+    def given(self, wanted: WantedQueries) -> list[tuple[object, ...]]:
+        self.commands = []
+        carry_out(wanted, self)
+        return self.commands
+
+    def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
+        self.commands.append(("drop_sinks", ids))
+        super().drop_sinks(ids)
+
+    def drop_sources(self, ids: Sequence[GlobalId]) -> None:
+        self.commands.append(("drop_sources", ids))
+        super().drop_sources(ids)
+
+    def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
+        self.commands.append(("create_collections", collections))
+        super().create_collections(collections)
+
+    def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
+        self.commands.append(("set_read_policy", policies))
+        super().set_read_policy(policies)
+
+    def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+        self.commands.append(("create_exports", [export for _, export in exports]))
+        super().create_exports(exports)
+
+
+def test_commands_are_the_difference_to_what_is_hosted(tmp_path: Path) -> None:
     a, b = local_source("a", retention={"steps": 5}), local_source("b")
     sink = sink_of(a, "k")
     wanted = WantedQueries(collections={"a": a, "b": b}, exports={"k": sink})
     week, five = LagDuration(seconds=7 * 86_400.0), LagSteps(steps=5)
-    assert commands({}, {}, wanted) == [
-        CreateCollections(collections=(a, b)),
-        SetReadPolicy(policies=(("a", five), ("b", week))),
-        CreateExports(exports=(sink,)),
-    ]
-    hosted = {
-        "a": CollectionState(description=a, policy=five),
-        "b": CollectionState(description=b, policy=week),
-    }
-    exports = {"k": ExportState(description=sink)}
-    assert commands(hosted, exports, wanted) == []
-    # One that has failed is given again, and none of those that were carried out.
-    hosted["b"].policy = five
-    assert commands(hosted, {}, wanted) == [
-        SetReadPolicy(policies=(("b", week),)),
-        CreateExports(exports=(sink,)),
-    ]
-    assert commands(hosted, exports, WantedQueries(collections={"a": a}, exports={})) == [
-        DropSinks(ids=("k",)),
-        DropSources(ids=("b",)),
-    ]
+    store = Store(LocalBackend(tmp_path), "shop")
+    with ThreadPoolExecutor(2) as pool:
+        made = Recording(store, pool)
+        made.create_instance("local")
+        made.attach("local", store.leases.take("local", "test"))
+        assert made.given(wanted) == [
+            ("create_collections", [("a", a), ("b", b)]),
+            ("set_read_policy", [("a", five), ("b", week)]),
+            ("create_exports", [sink]),
+        ]
+        assert made.given(wanted) == []
+        # One that has failed is given again, and none of those that were carried out.
+        made.set_read_policy([("b", five)])
+        made.drop_sinks(["k"])
+        assert made.given(wanted) == [("set_read_policy", [("b", week)]), ("create_exports", [sink])]
+        assert made.given(WantedQueries(collections={"a": a}, exports={})) == [
+            ("drop_sinks", ["k"]),
+            ("drop_sources", ["b"]),
+        ]
 
 
 def test_a_command_that_fails_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ def pass_time(world: World, seconds: float) -> None:
     """So long a time, and all that is done then."""
     world.now += seconds
     world.settle()
-    targets = world.runner.controller.targets  # type: ignore[attr-defined]
-    eventually("it has ended", lambda: targets._work is None or targets._work[1].done())
+    turns = world.runner.controller.targets.turns  # type: ignore[attr-defined]
+    eventually("it has ended", lambda: turns._work is None or turns._work[1].done())
     world.settle()
 
 

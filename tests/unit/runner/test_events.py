@@ -123,7 +123,7 @@ def test_refusals_ddl_and_secrets(world: World) -> None:
         id="p1",
         instance="local",
         created=0.0,
-        descriptions=(world.runner.controller.catalog.hosted()[ORDERS].query,),
+        descriptions=(world.runner.controller.hosted()[ORDERS].query,),
     )
     world.runner.answering._answer(proposal, time.monotonic() + 5.0)
     world.settle()

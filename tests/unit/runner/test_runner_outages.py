@@ -15,6 +15,7 @@ import pytest
 
 from mzplan.config import load_project
 from mzplan.controller.executor import ExecutorGoneError
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.terms import NotAttachedError
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
@@ -127,20 +128,19 @@ def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: 
     assert rounds == 11
 
 
-def test_an_engine_that_can_not_be_opened_ends_the_runner_whatever_it_raises() -> None:
-    class Controller:
-        woken = threading.Event()
-        executor: Any
+def test_an_engine_that_can_not_be_opened_ends_the_runner_whatever_it_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor = InMemoryExecutor("shop")
 
-        def open(self) -> None:
-            raise ConnectionRefusedError("Java is not there any more")
+    def refused() -> None:
+        raise ConnectionRefusedError("Java is not there any more")
 
-    controller: Any = Controller()
-    controller.executor = controller
+    monkeypatch.setattr(executor, "open", refused)
     problem: list[MzplanError] = []
-    stopping = threading.Event()
-    main._open(controller, problem, stopping)
-    assert stopping.is_set() and controller.woken.is_set()
+    stopping, woken = threading.Event(), threading.Event()
+    main._open(executor, problem, stopping, woken)
+    assert stopping.is_set() and woken.is_set()
     told = problem[0].diagnostics[0]
     assert told.code == "MZ062" and "not there any more" in told.detail
 

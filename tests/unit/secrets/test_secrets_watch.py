@@ -181,7 +181,7 @@ def test_what_an_apply_has_restarted_a_query_for_is_no_news(tmp_path: Path) -> N
 
     def start(address: Address, value: str) -> None:
         values = {"${file:password}": value}
-        in_use.used.started(address, secrets_used.ReadValues(at=time.monotonic(), by_reference=values))
+        in_use.started(address, secrets_used.ReadValues(at=time.monotonic(), by_reference=values))
 
     start(sink, "first")
     start(source, "first")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from mzplan.connectors.api.queries import resolve, resolve_connection
 from mzplan.connectors.checks import check_description
-from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.controller.secrets_used import SecretsInUse
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, references_of
@@ -196,7 +198,9 @@ def test_a_description_of_the_store_is_refused_and_nothing_resolved(
     assert checked.code == "MZ102" and checked.address == Address("source", "s")
     allowed = {"${env:REFERRED}"} if "password" in description.connections["connection"].body else set()
     assert references_of(description) == allowed
-    assert set(SecretsUsed({}).read(description, secrets).by_reference) == allowed
+    with ThreadPoolExecutor(1) as pool:
+        in_use = SecretsInUse(secrets, {}, pool, time.monotonic)
+    assert set(in_use.read(description).by_reference) == allowed
     assert set(USED) <= allowed
 
 

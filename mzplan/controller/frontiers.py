@@ -1,0 +1,146 @@
+"""Rows and frontiers of hosted collections: who may read how much, and what storage may give up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from mzplan.controller.hosting import Hosting
+from mzplan.controller.maintenance import Maintenance, Surveyed, max_hold
+from mzplan.controller.terms import (
+    AppendCommand,
+    CollectionDescription,
+    CollectionState,
+    Diff,
+    GlobalId,
+    InstanceId,
+    ReadBeforeSinceError,
+    ReadPolicy,
+    Row,
+    Step,
+    StorageError,
+)
+from mzplan.model.address import Place
+
+LOCAL = "local"  # the type of sources that are appended to
+
+
+class Frontiers(Hosting):
+    """The methods of StorageController that read and write collections, or move their since and upper."""
+
+    maintenance: Maintenance
+
+    def append(self, commands: Sequence[AppendCommand]) -> Future[None]:
+        self.instances.require()
+        planned = [(self.collection(command.id).description, command) for command in commands]
+        for description, _ in planned:
+            if description.query.type != LOCAL:
+                raise StorageError(
+                    f"{description.query.address} is not local: nothing can be appended to it."
+                )
+        return self.pool.submit(self._append, planned)
+
+    def _append(self, planned: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
+        self.storage.append(planned)
+        self.wake()
+
+    def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
+        state = self.collection(id_)
+        extent = self.storage.extent(state.place)
+        since = max(state.since, extent.since)
+        if not since <= as_of < extent.upper:
+            raise ReadBeforeSinceError(
+                f"{state.description.query.address} can be read as of steps {since} to {extent.upper} "
+                f"(excluded), not {as_of}."
+            )
+        return self.storage.snapshot(state.place, as_of)
+
+    def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
+        self.instances.require()
+        states = [(self.collection(id_), policy) for id_, policy in policies]
+        for state, policy in states:
+            state.policy = policy
+            # Storage is not asked of a collection without known steps: nothing of it can be given up yet, and
+            # a runner that starts has hundreds.
+            state.advance(self.maintenance.young(state.place, policy) if state.upper else None)
+        for state, _ in states:
+            self._downgrade(state)
+
+    def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
+        for id_, upper in updates:
+            collection = self._collections.get(id_)
+            if collection is not None and collection.advance_upper(upper):
+                collection.advance()
+                self._downgrade(collection)
+            if (export := self._exports.get(id_)) is not None:
+                export.upper = max(export.upper, upper)
+
+    def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
+        for id_, holders in updates.items():
+            collection = self._collections.get(id_)
+            if collection is None:
+                continue
+            for holder, step in holders.items():
+                if step is None:
+                    collection.release(holder)
+                    continue
+                held = collection.hold(holder, step)
+                if holder in self._exports:
+                    self._exports[holder].read_holds[id_] = held
+            self._downgrade(collection)
+
+    def maintain(self, instance: InstanceId) -> None:
+        """Look at the collection of this instance that is due."""
+        self.maintenance.harvest()
+        if (survey := self.maintenance.surveyed()) is not None:
+            self._take_survey(survey)
+        self.maintenance.look(
+            {i: c for i, c in self._collections.items() if c.description.instance == instance},
+            self._readers,
+        )
+
+    def _take_survey(self, survey: Surveyed) -> None:
+        collection = self._collections.get(survey.id)
+        if collection is None or collection.place != survey.place:
+            return
+        collection.since = max(collection.since, survey.extent.since)
+        collection.advance_upper(survey.extent.upper)
+        if collection.policy == survey.policy:
+            collection.advance(survey.young)
+        self.update_read_capabilities(
+            {survey.id: {sink: max(step, survey.limit) for sink, step in survey.needed.items()}}
+        )
+        address = collection.description.query.address
+        self.maintenance.maintain(address, survey.place, collection.since)
+
+    def holds_back(self, sink: GlobalId) -> str | None:
+        """What a sink keeps its collection from giving up, in words; None where that is not more than the
+        policy keeps in any case."""
+        export = self._exports.get(sink)
+        read = self._read_by(export) if export is not None else ()
+        return " ".join(filter(None, (_held_by(sink, collection) for collection in read))) or None
+
+    def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
+        """Where the exports of a collection keep their checkpoints, by id."""
+        return {i: export.place for i, export in self._exports.items() if id_ in export.description.from_ids}
+
+    def _downgrade(self, collection: CollectionState) -> None:
+        """Let since follow the read capabilities, of a collection that this instance feeds."""
+        attached = self.instances.attached
+        wanted = collection.wanted_since
+        if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
+            return
+        # Storage follows when the collection is looked at next, not with each of its micro-batches.
+        collection.since = wanted
+
+
+def _held_by(reader: GlobalId, collection: CollectionState) -> str | None:
+    """See Frontiers.holds_back."""
+    held = collection.holds.get(reader, collection.upper)
+    if held >= min(collection.implied, collection.upper):
+        return None
+    limit = max_hold(collection.description.query)
+    return (
+        f"It has read {collection.description.query.address} up to step {held}, and later rows are kept for "
+        f"it{f', for at most {limit}' if limit else ''}."
+    )

@@ -1,0 +1,61 @@
+"""Work for many things, one at a time: each gets its turn every so many seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+
+class Turns(Generic[K, R]):
+    """Runs on a pool. `clock` gives seconds, monotonic; `wake` is called when work has ended.
+
+    A new key waits for its first turn like all others: its query has just been started.
+    """
+
+    def __init__(
+        self, pool: Pool, clock: Callable[[], float], every: float, wake: Callable[[], None] = lambda: None
+    ):
+        self.every = every
+        self._pool, self._clock, self._wake = pool, clock, wake
+        self._last: dict[K, float] = {}
+        self._work: tuple[K, Future[R]] | None = None
+
+    @property
+    def at_work_on(self) -> K | None:
+        """The key whose work is under way, or whose result is not yet taken in."""
+        return self._work[0] if self._work is not None else None
+
+    def due(self, wanted: Collection[K]) -> K | None:
+        """Return the key whose turn it is, and forget keys that aren't wanted. None while work runs."""
+        now = self._clock()
+        self._last = {key: self._last.get(key, now) for key in wanted}
+        if self._work is not None or not self._last:
+            return None
+        key = min(self._last, key=self._last.__getitem__)
+        if now - self._last[key] < self.every:
+            return None
+        self._last[key] = now
+        return key
+
+    def start(self, key: K, work: Callable[..., R], *arguments: Any) -> None:
+        """Start the work of a key."""
+        future = self._pool.submit(work, *arguments)
+        self._work = (key, future)
+        future.add_done_callback(lambda _: self._wake())
+
+    def ended(self) -> tuple[K, Future[R]] | None:
+        """Return the work that has ended, once."""
+        if self._work is None or not self._work[1].done():
+            return None
+        ended, self._work = self._work, None
+        return ended
+
+    def postpone(self, key: K, times: float) -> None:
+        """Give a key its next turn after so many times the usual time."""
+        if key in self._last:
+            self._last[key] = self._clock() + self.every * (times - 1)
