@@ -28,7 +28,7 @@ def runner_in_memory(
     """A runner that leads under this lease, which nobody renews."""
     gates = gates_of(store, lease.instance, clock)
     secrets = secrets or Secrets(".")
-    controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock, gates=gates)
+    controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock=clock, gates=gates)
     controller.create_instance(lease.instance)
     controller.attach(lease.instance, lease)
-    return Runner(store, controller, gates, pool, clock, secret_values=secret_values)
+    return Runner(controller, gates, secret_values=secret_values)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
+from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, Measured
@@ -45,6 +46,15 @@ BUSY = 0.05  # seconds between looks while something is under way
 SHOWN = 10  # places in a line of the log
 
 
+class ControllerOptions(TypedDict, total=False):
+    """What each controller takes besides what it runs on (see Controller)."""
+
+    clock: Callable[[], float]
+    parameters: StorageParameters
+    gates: Sequence[Gate]
+    woken: threading.Event
+
+
 class Controller(Frontiers):
     """Implements StorageController for the instance that its process leads.
 
@@ -59,13 +69,12 @@ class Controller(Frontiers):
         storage: Storage,
         secrets: Secrets,
         pool: Pool,
-        clock: Callable[[], float] = time.monotonic,
-        parameters: StorageParameters | None = None,
-        gates: Sequence[Gate] = (),
-        woken: threading.Event | None = None,
+        **options: Unpack[ControllerOptions],
     ):
-        super().__init__(store, executor, storage, secrets, pool, clock, gates, woken or threading.Event())
-        self.parameters = parameters or StorageParameters()  # those of `update_configuration`
+        clock, woken = options.get("clock", time.monotonic), options.get("woken") or threading.Event()
+        gates = options.get("gates", ())
+        super().__init__(store, executor, storage, secrets, pool, clock, gates, woken)
+        self.parameters = options.get("parameters") or StorageParameters()  # of `update_configuration`
         self.maintenance = Maintenance(storage, pool, clock, self.wake)
         self.targets = TargetMaintenance(
             lambda sink: executor.compact(sink, self.secrets), pool, clock, self.wake
@@ -237,7 +246,7 @@ class Controller(Frontiers):
         if gone or not whole:
             return gone
         checked = self.executor.check(description, self.secrets)
-        return (*checked.diagnostics, *checked.lacks)
+        return (*checked.diagnostics, *checked.missing)
 
     def measure(self, description: Description) -> Measured:
         """What waits for a query, whether it runs or not; any thread may ask."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
+from mzplan.connectors.api.queries import Probe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
 from mzplan.model.losses import Loss
@@ -79,20 +80,8 @@ class QueryReport(RunFacts):
     error_kind: ProblemKind = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
-    """What a live check found. `upstream` is the identity of what the query reads (for Kafka: cluster id,
-    topic id, partition count), None where it has none or could not be reached. `makes`: whether `prepare`
-    would make something in its target; `lacks`: what that is, as errors, for a query that has had it."""
-
-    diagnostics: tuple[Diagnostic, ...] = ()
-    upstream: Mapping[str, Any] | None = None
-    makes: bool = False
-    lacks: tuple[Diagnostic, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not any(d.severity == "error" for d in self.diagnostics)
+CheckResult: TypeAlias = Probe
+"""What a live check found: what the connector's probe did, and what Spark says of the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

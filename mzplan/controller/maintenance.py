@@ -137,11 +137,6 @@ class Maintenance:
         )
 
 
-def is_compacted(sink: Description) -> bool:
-    """Whether a sink's declaration asks for it."""
-    return resource_kind("sink", sink.type).with_defaults(sink.body).get("compaction") is not None
-
-
 class TargetMaintenance:
     """Looks at each target every `every` seconds. `compact`: see Executor; `clock` gives seconds,
     monotonic."""
@@ -165,7 +160,10 @@ class TargetMaintenance:
     def look(self, sinks: Mapping[Address, Description]) -> None:
         """Take in how the last one has ended, and begin with the one that is due, of these sinks that run."""
         self._harvest()
-        wanted = {address: sink for address, sink in sinks.items() if is_compacted(sink)}
+        wanted = {}
+        for address, sink in sinks.items():
+            if resource_kind("sink", sink.type).with_defaults(sink.body).get("compaction") is not None:
+                wanted[address] = sink
         if (due := self.turns.due(wanted)) is not None:
             self.turns.start(due, self.compact, wanted[due])
 

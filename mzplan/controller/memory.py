@@ -8,20 +8,18 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
-from mzplan.controller.core import Controller
+from mzplan.controller.core import Controller, ControllerOptions
 from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
 from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
 from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,
-    Gate,
     Row,
     Step,
     StorageError,
-    StorageParameters,
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
@@ -289,19 +287,7 @@ class InMemoryStorageController(Controller):
         pool: Pool,
         executor: InMemoryExecutor | None = None,
         storage: InMemoryStorage | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        parameters: StorageParameters | None = None,
-        gates: Sequence[Gate] = (),
-        woken: threading.Event | None = None,
+        **options: Unpack[ControllerOptions],
     ):
-        super().__init__(
-            store,
-            executor or InMemoryExecutor(store.project),
-            storage or InMemoryStorage(),
-            secrets,
-            pool,
-            clock,
-            parameters,
-            gates,
-            woken,
-        )
+        executor, storage = executor or InMemoryExecutor(store.project), storage or InMemoryStorage()
+        super().__init__(store, executor, storage, secrets, pool, **options)

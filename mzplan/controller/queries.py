@@ -26,9 +26,7 @@ from mzplan.controller.reconcile import (
     Memory,
     Stop,
     Switch,
-    begun,
     decide,
-    fallback_failed,
     forgiven,
     key_of,
     rejected,
@@ -313,7 +311,7 @@ class Queries:
         memory = self.memories.get(address) or Memory()
         if done.problem is None:
             self.attempts.started(address, switch.cause.cause)
-            self.memories[address] = begun(memory)
+            self.memories[address] = replace(memory, begun=True, called=None)
             log.info(
                 "%s g%d started: %s",
                 address,
@@ -327,7 +325,8 @@ class Queries:
         text, code, now = sentence(done.problem), done.problem.code, self.clock()
         if memory.target != key_of(switch.description):
             log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
-            self.memories[address] = fallback_failed(memory, now, self.pace)
+            fallback_at = now + self.pace.delay(memory.failures + 1)
+            self.memories[address] = replace(memory, fallback_at=fallback_at)
             return
         failed = (start_failed if done.checked else rejected)(
             memory, text, code, now, self.pace, done.problem.kind

@@ -6,7 +6,6 @@ Nothing here does I/O, so every rule can be tested in microseconds.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 from mzplan.controller.executor import QueryName, QueryReport
@@ -14,6 +13,7 @@ from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.observed import Condition
+from mzplan.model.resources import Retries
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
@@ -27,31 +27,7 @@ _TAKEN_OVER = Cause(cause="runner", detail="its runner began")
 Key = tuple[str, int, str]  # id, generation, digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How failed queries are tried again: after `first` seconds, doubled each time up to `last`. After
-    `budget` failures in a row a query is given up, until it is changed or `mzplan restart` asks for it
-    (None: never)."""
-
-    first: float = 1.0
-    last: float = 60.0
-    budget: int | None = None
-
-    def wait(self, failures: int) -> float:
-        """Seconds to wait after so many failures: 1, 2, 4, … 60; for ever, when it is given up."""
-        return math.inf if self.gives_up(failures) else self.delay(failures)
-
-    def gives_up(self, failures: int) -> bool:
-        """Whether these are too many failures in a row."""
-        return self.budget is not None and failures >= self.budget
-
-    def delay(self, failures: int) -> float:
-        """Seconds to wait after so many failures, without regard to the budget: there is no limit to how
-        often a query goes back to what ran before."""
-        return min(self.last, self.first * 2.0 ** max(0, min(failures, 16) - 1))
-
-
-DEFAULT_PACE = Pace()
+DEFAULT_PACE = Retries()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +124,7 @@ def decide(
     reports: list[QueryReport],
     memory: Memory,
     now: float,
-    pace: Pace = DEFAULT_PACE,
+    pace: Retries = DEFAULT_PACE,
     taken_over: Cause = _TAKEN_OVER,
 ) -> Decision:
     """The next step for one address. `now` in seconds, monotonic. `taken_over`: why this runner starts what
@@ -190,13 +166,8 @@ def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
     )
 
 
-def begun(memory: Memory) -> Memory:
-    """This runner has started it."""
-    return replace(memory, begun=True, called=None)
-
-
 def rejected(
-    memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE, kind: ProblemKind = ""
+    memory: Memory, error: str, code: str, now: float, pace: Retries = DEFAULT_PACE, kind: ProblemKind = ""
 ) -> Memory:
     """The check before the switch failed: nothing was stopped."""
     was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
@@ -204,15 +175,10 @@ def rejected(
 
 
 def start_failed(
-    memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE, kind: ProblemKind = ""
+    memory: Memory, error: str, code: str, now: float, pace: Retries = DEFAULT_PACE, kind: ProblemKind = ""
 ) -> Memory:
     """The query could not be started."""
     return _failed(memory, "failed", error, code, now, pace, kind)
-
-
-def fallback_failed(memory: Memory, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
-    """Not even the last accepted description could be started."""
-    return replace(memory, fallback_at=now + pace.delay(memory.failures + 1))
 
 
 def _unwanted(address: Address, reports: list[QueryReport], memory: Memory) -> Decision:
@@ -248,7 +214,7 @@ def _current(
 
 
 def _ended(
-    address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float, pace: Pace
+    address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float, pace: Retries
 ) -> Decision:
     """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
     error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
@@ -268,7 +234,7 @@ def _absent(
     reports: list[QueryReport],
     memory: Memory,
     now: float,
-    pace: Pace,
+    pace: Retries,
     taken_over: Cause,
 ) -> Decision:
     """The wanted query does not run; an older one may."""
@@ -314,7 +280,7 @@ def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> 
     return wanted.address.writes_collection and is_earlier and refused
 
 
-def _cause(desired: Desired, memory: Memory, pace: Pace, taken_over: Cause) -> Cause:
+def _cause(desired: Desired, memory: Memory, pace: Retries, taken_over: Cause) -> Cause:
     """Why the wanted query is started now."""
     if memory.called is not None:
         return memory.called
@@ -335,7 +301,7 @@ def _failure(memory: Memory) -> str:
 
 
 def _failed(
-    memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Pace, kind: ProblemKind
+    memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Retries, kind: ProblemKind
 ) -> Memory:
     failures = memory.failures + 1
     patience = _patience(replace(memory, verdict=verdict))

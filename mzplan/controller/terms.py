@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, assert_never
 
-from mzplan.controller.reconcile import DEFAULT_PACE, Pace
+from mzplan.controller.reconcile import DEFAULT_PACE
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.observed import Condition
+from mzplan.model.resources import Retries
 from mzplan.schema.description import Description
 from mzplan.store.journal import Prepared
 
@@ -230,7 +231,7 @@ class StorageParameters:
     is kept. `maintain_every`: between two looks at what a collection may give up."""
 
     parallelism: int = 8
-    pace: Pace = DEFAULT_PACE
+    pace: Retries = DEFAULT_PACE
     retain_dropped: float = 7 * 86_400.0
     maintain_every: float = 60.0
 

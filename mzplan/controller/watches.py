@@ -140,7 +140,7 @@ class ConnectionWatch:
         now = round(time.time(), 1)
         faults = {}
         for address, diagnostics in list(self._sampler.found.items()):
-            if (problem := _first_error(diagnostics)) is not None:
+            if (problem := next((d for d in diagnostics if d.severity == "error"), None)) is not None:
                 before = self._faults.get(address)
                 since = before.since if before is not None else now
                 faults[address] = Fault(connection=address, problem=problem, since=since)
@@ -188,10 +188,6 @@ def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConne
     for _, connection in sorted(used.items()):
         yield from _connections(connection.connections)
         yield connection
-
-
-def _first_error(diagnostics: tuple[Diagnostic, ...]) -> Diagnostic | None:
-    return next((diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"), None)
 
 
 class UpstreamWatch:

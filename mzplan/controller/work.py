@@ -198,11 +198,11 @@ class Switcher:
         if command.check:
             result = self.executor.check(command.description, self.secrets)
             errors = [d for d in result.diagnostics if d.severity == "error"]
-            if not errors and result.makes:
+            if not errors and result.must_create:
                 errors = list(
                     self.executor.prepare(command.description, self.secrets)
                     if command.makes
-                    else result.lacks
+                    else result.missing
                 )
                 if not errors:
                     self.hosting.notes.note("ddl", command.address, detail="what its target lacked was made")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -73,12 +74,25 @@ class Retries:
     """How failed queries are retried.
 
     The backoff starts at `first` seconds and doubles up to `last`. After `budget` failures in a row, the
-    runner stops retrying (None: never).
+    runner stops retrying (None: never), until the query is changed or `mzplan restart` asks for it.
     """
 
     first: Wait = 1.0
     last: Wait = 60.0
     budget: Positive | None = None
+
+    def wait(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures; infinity if the query is given up."""
+        return math.inf if self.gives_up(failures) else self.delay(failures)
+
+    def gives_up(self, failures: int) -> bool:
+        """Whether these are too many failures in a row."""
+        return self.budget is not None and failures >= self.budget
+
+    def delay(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures, whatever the budget: a query may always go back
+        to what ran before."""
+        return min(self.last, self.first * 2.0 ** max(0, min(failures, 16) - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

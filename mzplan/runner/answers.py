@@ -18,7 +18,6 @@ from mzplan.runner.secret_values import ReceivedSecretValues, Values
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal
-from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
 CHECKS = 8  # at once, of all proposals
@@ -33,13 +32,11 @@ class Answering:
 
     def __init__(
         self,
-        store: Store,
         controller: Controller,
         instance: str,
         secret_values: ReceivedSecretValues,
     ):
-        self.store = store
-        self.controller = controller
+        self.controller, self.store = controller, controller.store
         self.instance = instance
         self.secret_values = secret_values
         self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")

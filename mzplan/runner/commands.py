@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mzplan.controller.core import Controller
-from mzplan.controller.reconcile import Pace
 from mzplan.controller.terms import (
     CollectionDescription,
     ExportDescription,
@@ -124,6 +123,4 @@ def policy_of(collection: CollectionDescription) -> ReadPolicy:
 
 def parameters_of(settings: RunnerSettings, now: StorageParameters) -> StorageParameters:
     """What the settings say of parameters; of others, those of `now`."""
-    retries = settings.retries
-    pace = Pace(first=retries.first, last=retries.last, budget=retries.budget)
-    return replace(now, retain_dropped=settings.retain_dropped, pace=pace)
+    return replace(now, retain_dropped=settings.retain_dropped, pace=settings.retries)

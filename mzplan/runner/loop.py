@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from functools import partial
 
@@ -32,7 +31,6 @@ from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
 from mzplan.store.claims import places_of
 from mzplan.store.event_log import EventLog
 from mzplan.store.limits import read_limit
-from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
 
@@ -55,11 +53,9 @@ class Runner:
 
     def __init__(
         self,
-        store: Store,
         controller: Controller,
         gates: Gates,
-        pool: Pool,
-        clock: Callable[[], float] = time.monotonic,
+        *,
         committed: Callable[[State, RunnerSettings], None] = lambda state, settings: None,
         own: RunnerSettings | None = None,
         secret_values: ReceivedSecretValues | None = None,
@@ -67,26 +63,24 @@ class Runner:
     ):
         lease = controller.instances.lease
         assert lease is not None
-        self.store = store
-        self.controller = controller
+        self.controller, self.store, self.clock = controller, controller.store, controller.clock
         self.instance, self.epoch = lease.instance, lease.epoch
-        self.clock = clock
         self.committed = committed
         self.own = own or RunnerSettings()
         self.observe_runs = observe_runs
         self.gates = gates
         self.secret_values = secret_values or ReceivedSecretValues()
         self.secret_values_in_use = 0  # hand-overs whose values are in use
-        self.answering = Answering(store, controller, self.instance, self.secret_values)
-        self.watches = Watches(controller, pool, clock)
+        self.answering = Answering(controller, self.instance, self.secret_values)
+        self.watches = Watches(controller)
         self._problems = ProblemLog()
-        self.status = StatusWriter(store, controller, lease, gates, self.watches, self._problems, clock)
-        self.events = EventLog(store.backend, self.instance, self.epoch)
+        self.status = StatusWriter(controller, lease, gates, self.watches, self._problems)
+        self.events = EventLog(self.store.backend, self.instance, self.epoch)
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
         self.state: State | None = None  # of that serial
         self.round_seconds = 0.0  # that the last look at everything took
-        self.round_ended_at = clock()  # when a round ended last, in success or in failure
+        self.round_ended_at = self.clock()  # when a round ended last, in success or in failure
         self._seen_state: str | None = None
         self.overview = InstanceOverview()
 

@@ -103,7 +103,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     )
     controller.create_instance(instance)
     controller.attach(instance, lease, Cause(cause="runner", detail="a dry pass"))  # none worth writing down
-    runner = Runner(store, controller, gates, pool, own=settings.runner)
+    runner = Runner(controller, gates, own=settings.runner)
     try:
         for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
             if not runner.tick():
@@ -184,10 +184,8 @@ def _serve(
         metrics,
     )
     runner = Runner(
-        store,
         controller,
         gates,
-        pool,
         committed=partial(_committed, settings, guard, beside),
         own=settings.runner,
         secret_values=secret_values,

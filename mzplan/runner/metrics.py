@@ -65,57 +65,45 @@ class RunnerCollector:
             family.add_metric([runner.instance], value)
             yield family
         observed = runner.status.observed
+        for name, help_, labels, samples in self._of_queries(observed):
+            make = CounterMetricFamily if name in _COUNTED or name == "starts" else GaugeMetricFamily
+            metrics = make(f"mzplan_query_{name}", help_, labels=[*_QUERY, *labels])
+            for query, *values, value in samples:
+                metrics.add_metric([runner.instance, str(query), *values], value)
+            yield metrics
+
+    def _of_queries(
+        self, observed: Status | None
+    ) -> Iterator[tuple[str, str, tuple[str, ...], list[tuple[Any, ...]]]]:
+        """Name, help, further labels, and samples: of which query, the values of these labels, the value."""
         queries = sorted(observed.observations.items()) if observed is not None else []
-        conditions = GaugeMetricFamily(
-            "mzplan_query_condition", "1 for the condition that a query is in.", labels=[*_QUERY, "condition"]
+        conditions = get_args(Condition)
+        yield (
+            "condition",
+            "1 for the condition that a query is in.",
+            ("condition",),
+            [(a, condition, float(o.health == condition)) for a, o in queries for condition in conditions],
         )
-        for address, observation in queries:
-            for condition in get_args(Condition):
-                conditions.add_metric(
-                    [runner.instance, str(address), condition], float(observation.health == condition)
-                )
-        yield conditions
-        errors = GaugeMetricFamily(
-            "mzplan_query_error",
+        yield (
+            "error",
             "1 for the code of its last failure, and for that of a connection at fault.",
-            labels=[*_QUERY, "code", "connection"],
+            ("code", "connection"),
+            [(a, *error, 1.0) for a, o in queries for error in self._errors_of(o)],
         )
-        for address, observation in queries:
-            for code, connection in self._errors_of(observation):
-                errors.add_metric([runner.instance, str(address), code, connection], 1.0)
-        yield errors
-        drift = GaugeMetricFamily(
-            "mzplan_query_drift", "1 where it is not as the state says.", labels=[*_QUERY, "kind"]
-        )
-        state = runner.state
+        state = self._runner.state
+        items: tuple[DriftItem, ...] = ()
         if observed is not None and state is not None:
             items = self._find_drift(state, observed, time.time())
-            for query, kind in sorted({(item.address, item.kind) for item in items}):
-                drift.add_metric([runner.instance, query, kind], 1.0)
-        yield drift
-        values = [(str(address), self._of_query(observation)) for address, observation in queries]
+        drift = [(query, kind, 1.0) for query, kind in sorted({(item.address, item.kind) for item in items})]
+        yield "drift", "1 where it is not as the state says.", ("kind",), drift
+        measured = [(address, self._of_query(observation)) for address, observation in queries]
         for name, help_ in _HELP.items():
-            family = GaugeMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
-            for query, measures in values:
-                if measures[name] is not None:
-                    family.add_metric([runner.instance, query], measures[name])
-            yield family
+            yield name, help_, (), [(a, values[name]) for a, values in measured if values[name] is not None]
+        counted = [(address, o.counters) for address, o in queries if o.counters is not None]
         for name, help_ in _COUNTED.items():
-            counted = CounterMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
-            for address, observation in queries:
-                if observation.counters is not None:
-                    counted.add_metric([runner.instance, str(address)], getattr(observation.counters, name))
-            yield counted
-
-        starts = CounterMetricFamily(
-            "mzplan_query_starts", "Starts by cause, since this runner leads.", labels=[*_QUERY, "cause"]
-        )
-        for address, observation in queries:
-            for cause, number in (
-                observation.counters.starts.items() if observation.counters is not None else ()
-            ):
-                starts.add_metric([runner.instance, str(address), cause], number)
-        yield starts
+            yield name, help_, (), [(address, getattr(counters, name)) for address, counters in counted]
+        starts = [(a, cause, number) for a, counters in counted for cause, number in counters.starts.items()]
+        yield "starts", "Starts by cause, since this runner leads.", ("cause",), starts
 
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner

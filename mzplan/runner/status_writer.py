@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,7 +19,6 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import SAMPLE_INTERVAL, Lease, Observation, Recent, Status, Verdict, with_samples
 from mzplan.runner.gates import Gates
 from mzplan.schema.description import Description
-from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
 
@@ -53,9 +51,10 @@ class ProblemLog:
 
 
 class Watches:
-    """All three looks at the queries of a controller. `clock` gives seconds, monotonic."""
+    """All three looks at the queries of a controller."""
 
-    def __init__(self, controller: Controller, pool: Pool, clock: Callable[[], float]):
+    def __init__(self, controller: Controller):
+        pool, clock = controller.pool, controller.clock
         self._executor = controller.executor
         self._answers_again = controller.answers_again
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
@@ -99,27 +98,23 @@ class Watches:
 
 
 class StatusWriter:
-    """Makes a Status of what each round has found. `clock` gives seconds, monotonic."""
+    """Makes a Status of what each round has found."""
 
     def __init__(
         self,
-        store: Store,
         controller: Controller,
         lease: Lease,
         gates: Gates,
         watches: Watches,
         problems: ProblemLog,
-        clock: Callable[[], float],
     ):
-        self._store = store
-        self._executor = controller.executor
+        self._store, self._executor, self._clock = controller.store, controller.executor, controller.clock
         self._instance, self._epoch = lease.instance, lease.epoch
         self._gates = gates
         self._watches = watches
         self._problems = problems
-        self._clock = clock
         self.observed: Status | None = None  # the newest, written or not
-        self.observed_at = clock()
+        self.observed_at = self._clock()
         self._began_at = time.time()  # by the calendar; the engine opens from then on
         self._opened_in: float | None = None
         self._written: Status | None = None
@@ -127,7 +122,7 @@ class StatusWriter:
         self._counted: frozenset[str] = frozenset()  # runs of which it says how many rows they have read
         self._retries: dict[Address, tuple[float, float]] = {}  # by the clock, and by the calendar
         self._is_ended = False
-        self._recorded_at = clock()
+        self._recorded_at = self._clock()
         self._recent: Recent | None = None
 
     def report(

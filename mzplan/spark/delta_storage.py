@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from mzplan.connectors.local.endpoint import RESERVED
 from mzplan.connectors.local.numbering import Numbering, turns
-from mzplan.controller.core import Controller
+from mzplan.controller.core import Controller, ControllerOptions
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.storage import (
     Extent,
@@ -28,13 +27,11 @@ from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,
-    Gate,
     InvalidUppersError,
     ReadBeforeSinceError,
     Row,
     Step,
     StorageError,
-    StorageParameters,
 )
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
@@ -225,7 +222,7 @@ class DeltaStorage:
 
 
 class SparkStorageController(Controller):
-    """Implements StorageController on one PySpark driver. `clock` returns monotonic seconds."""
+    """Implements StorageController on one PySpark driver."""
 
     def __init__(
         self,
@@ -233,16 +230,13 @@ class SparkStorageController(Controller):
         store: Store,
         secrets: Secrets,
         pool: Pool,
-        clock: Callable[[], float] = time.monotonic,
-        parameters: StorageParameters | None = None,
         executor: SparkExecutor | None = None,
-        gates: Sequence[Gate] = (),
-        woken: threading.Event | None = None,
+        **options: Unpack[ControllerOptions],
     ):
         spark = executor or SparkExecutor(context)
         warehouse = absolute(context.directory, context.warehouse)
         storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
-        super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates, woken)
+        super().__init__(store, spark, storage, secrets, pool, **options)
 
 
 # ── keeping a table's log short

@@ -158,12 +158,7 @@ class SparkExecutor(SparkDriver):
             diagnostics += self._migration_problems(description, secrets)
             diagnostics += self._argument_problems(description, secrets)
             diagnostics += self._view_problems(description, secrets)
-        return CheckResult(
-            diagnostics=diagnostics,
-            upstream=checked.upstream,
-            makes=checked.must_create,
-            lacks=checked.missing,
-        )
+        return replace(checked, diagnostics=diagnostics)
 
     def _checkpoint_problems(self, description: Description) -> tuple[Diagnostic, ...]:
         """Report MZ031 if the query couldn't resume from its checkpoint, before anything is stopped."""

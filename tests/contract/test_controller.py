@@ -19,7 +19,6 @@ import pytest
 from mzplan.controller.core import Controller
 from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.protocol import StorageController
-from mzplan.controller.reconcile import Pace
 from mzplan.controller.terms import (
     AppendCommand,
     IdentifierMissingError,
@@ -40,7 +39,7 @@ from mzplan.controller.terms import (
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.resources import Instance
+from mzplan.model.resources import Instance, Retries
 from mzplan.model.state import ResourceState, State
 from mzplan.runner.commands import create_exports
 from mzplan.store.journal import Prepared
@@ -129,7 +128,7 @@ def test_configuration_changes_without_a_restart(world: World) -> None:
     settle(controller)
     before = run_ids(controller.executor)
     controller.update_configuration(
-        StorageParameters(pace=Pace(first=9.0), retain_dropped=5.0, maintain_every=7.0, parallelism=2)
+        StorageParameters(pace=Retries(first=9.0), retain_dropped=5.0, maintain_every=7.0, parallelism=2)
     )
     settle(controller)
     assert run_ids(controller.executor) == before

@@ -214,13 +214,7 @@ class Checking(InMemoryExecutor):
     """Looks at targets and makes them as Spark's does; its queries only seem to run."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
-        found = check_description(description, secrets, Connectors())
-        return CheckResult(
-            diagnostics=found.diagnostics,
-            upstream=found.upstream,
-            makes=found.must_create,
-            lacks=found.missing,
-        )
+        return check_description(description, secrets, Connectors())
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return prepare_target(description, secrets, Connectors(), outputs_without_spark, ".", ".")

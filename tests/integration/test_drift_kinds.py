@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from examples.servers import create_topic, delete_topic, produce_json
-from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
+from mzplan.model.resources import Retries
 from mzplan.store.backends.local import STATE_KEY
 from tests.integration.crew import Crew
 from tests.integration.spark_lab import read_delta
@@ -128,7 +128,7 @@ def test_a_healthy_project_gives_no_false_alarm_under_load(
 
 def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     assert crew.controller.queries is not None
-    monkeypatch.setattr(crew.controller.queries, "pace", Pace(first=12.0))  # to be looked at meanwhile
+    monkeypatch.setattr(crew.controller.queries, "pace", Retries(first=12.0))  # to be looked at meanwhile
     before = crew.run_id("source.halted")
     crew.stop_by_hand("source.halted")
 

@@ -109,7 +109,7 @@ def test_what_is_dropped_and_what_goes_elsewhere_is_said_so(worlds: Worlds) -> N
 
 
 def test_refusals_ddl_and_secrets(world: World) -> None:
-    world.executor.check_result = lambda one: CheckResult(makes=True)
+    world.executor.check_result = lambda one: CheckResult(must_create=True)
     world.commit(committed(1))
     world.settle()
     assert {e.address for e in events(world.store, "ddl")} == {ORDERS, SINK}

@@ -15,11 +15,10 @@ import pytest
 
 from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.observed import Observation, Recent, Status, with_samples
-from mzplan.model.resources import Instance
+from mzplan.model.resources import Instance, Retries
 from mzplan.model.state import Canary, Forgotten, ResourceState, State
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.store.backends.local import LocalBackend
@@ -287,7 +286,7 @@ def test_targets_are_prepared_for_what_is_committed_alone(world: World) -> None:
     state = make_state(1)
 
     def check(description: Description) -> CheckResult:
-        return CheckResult(makes=description.address == SINK)
+        return CheckResult(must_create=description.address == SINK)
 
     def done_for_sink() -> list[str]:
         found = [what for what, name in world.executor.log if f":{SINK}:" in name]
@@ -610,7 +609,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
 
 
 def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_former(world: World) -> None:
-    world.runner.controller.queries.pace = Pace(budget=1)
+    world.runner.controller.queries.pace = Retries(budget=1)
     world.executor.fail_start = lambda description: "boom" if description.id == "s" else None
     world.commit(make_state(1))
     world.settle()

@@ -57,7 +57,8 @@ def test_an_answer_that_can_not_be_written_is_still_one(
 ) -> None:
     """Else the proposal would be checked again in each round, and the values for it kept."""
     world = World(tmp_path)
-    unfit = CheckResult(upstream={"system_identifier": b"\x00"})
+    unfit = CheckResult()
+    object.__setattr__(unfit, "upstream", {"system_identifier": b"\x00"})  # the constructor refuses it
     monkeypatch.setattr(world.runner.controller, "validate", lambda *_: unfit)
     state = make_state(1)
     proposal = world.store.proposals.make("local", (describe(state.resources[SINK], state.resources),))

@@ -17,7 +17,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mzplan.config import load_project
-from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Counters, Observation, Status
@@ -36,7 +35,7 @@ from tests.unit.runner.test_runner import ORDERS, World, make_state, starts
 def with_budget(world: World, budget: int) -> None:
     queries = world.runner.controller.queries
     assert queries is not None
-    queries.pace = Pace(budget=budget)
+    queries.pace = Retries(budget=budget)
 
 
 def test_a_query_that_keeps_failing_is_given_up_until_it_is_changed(world: World) -> None:
@@ -69,10 +68,10 @@ def test_a_query_that_keeps_failing_is_given_up_until_it_is_changed(world: World
 
 
 def test_what_ran_before_is_gone_back_to_whatever_the_budget() -> None:
-    pace = Pace(first=2.0, last=8.0, budget=2)
+    pace = Retries(first=2.0, last=8.0, budget=2)
     assert [pace.wait(n) for n in (1, 2, 3)] == [2.0, float("inf"), float("inf")]
     assert [pace.delay(n) for n in (1, 2, 3, 9)] == [2.0, 4.0, 8.0, 8.0]
-    assert not Pace().gives_up(1_000_000)
+    assert not Retries().gives_up(1_000_000)
 
 
 def test_the_setting(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mzplan.config import load_configuration
-from mzplan.controller.reconcile import Pace
 from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings
@@ -152,17 +151,17 @@ def test_a_runner_does_what_is_committed(world: World) -> None:
     world.commit(with_settings(make_state(1), retain_dropped=300.0, retries=Retries(first=2.0, budget=4)))
     world.settle()
     found = world.runner.controller.parameters
-    assert (found.retain_dropped, found.pace) == (300.0, Pace(first=2.0, last=60.0, budget=4))
+    assert (found.retain_dropped, found.pace) == (300.0, Retries(first=2.0, last=60.0, budget=4))
     world.commit(with_settings(make_state(2), retain_dropped=600.0))
     world.settle()
     found = world.runner.controller.parameters
-    assert (found.retain_dropped, found.pace) == (600.0, Pace())
+    assert (found.retain_dropped, found.pace) == (600.0, Retries())
 
 
 def test_its_own_file_counts_only_where_no_state_says_it(world: World) -> None:
     runner = world.runner
     own = RunnerSettings(retain_dropped=1.0)
-    world.runner = Runner(world.store, runner.controller, runner.gates, world.pool, own=own)
+    world.runner = Runner(runner.controller, runner.gates, own=own)
     world.commit(make_state(1))
     world.settle()
     assert world.runner.controller.parameters.retain_dropped == 1.0

@@ -478,7 +478,7 @@ class World:
                 guard.take_in(flows_of_state(state))
 
         values = ReceivedSecretValues(guard.grant) if isinstance(guard, Committed) else ReceivedSecretValues()
-        self.runner = Runner(store, controller, gates, self.pool, committed=take_in, secret_values=values)
+        self.runner = Runner(controller, gates, committed=take_in, secret_values=values)
 
     def _check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = resolve(description, secrets, ".")
