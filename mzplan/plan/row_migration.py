@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode, notice
@@ -185,7 +185,7 @@ def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
         return "it moves to another instance, and the former one gives up what it holds on the upstream"
     body: Body = copy.deepcopy(dict(before.body))
     for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
-        body = _with_value(body, path, _value_at(after.body, path))
+        body = _with_value(body, path, value_at(after.body, path))
     for field in compare_bodies(kind, body, after.body):
         if field.effect not in ("in-place", "restart"):
             return f"{field.path} changes which records it reads, or how"
@@ -239,7 +239,8 @@ def _keys(resource: ResourceState) -> set[str]:
     return {key.lower() for key in keys_of(resource.type, resource.body)}
 
 
-def _value_at(body: Body, path: tuple[str, ...]) -> Any:
+def value_at(body: Body, path: Sequence[str]) -> Any:
+    """Return the value at a path of a body, or None."""
     value: Any = body
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph, Impact
 from mzplan.model.resources import Configuration
 from mzplan.model.words import count
 from mzplan.render.text import safe_json
-
-GraphFormat = Literal["mermaid", "dot", "json"]
 
 
 def render_graph(

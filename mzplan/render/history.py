@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from mzplan.model.address import natural_item
-from mzplan.model.codec import encode
 from mzplan.model.history import CommitOutcome, CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
 from mzplan.model.words import count, span
@@ -17,16 +15,6 @@ MAX_UNDONE = 8  # commits that a rollback lists
 _COLUMNS = ("SERIAL", "WHEN", "WHO", "COMMAND", "CHANGES", "ENDED", "GIT", "MESSAGE")
 _SHORT = 8  # characters of a git commit
 _COLOURS = {"failed": "red", "rejected": "red", "pending": "yellow", "unknown": "dim"}
-
-
-def history_to_json(entries: Sequence[HistoryEntry]) -> dict[str, Any]:
-    """Return the document of `history --json`, newest first."""
-    return {"history": [entry_to_json(entry) for entry in entries]}
-
-
-def entry_to_json(entry: HistoryEntry) -> dict[str, Any]:
-    """Return the JSON of one serial. Unknown values are null or missing."""
-    return encode(entry)
 
 
 def render_history(entries: Sequence[HistoryEntry], color: bool = False, now: datetime | None = None) -> str:

@@ -61,16 +61,8 @@ _RESERVE = 1_500  # for the frames of sections and the notes about omissions
 _IMPORTANCE = ("forbidden", "replace", "delete", "pause", "resume", "restart", "update", "move", "create")
 
 
-def plan_marker(project: str, environment: str = "") -> str:
-    """Return the hidden first line by which a bot finds its earlier comment. Each environment has its own."""
-    return _marker("plan", project, environment)
-
-
-def drift_marker(project: str, environment: str = "") -> str:
-    return _marker("drift", project, environment)
-
-
 def _marker(what: str, project: str, environment: str) -> str:
+    """Return the hidden first line by which a bot finds its earlier comment. Each environment has its own."""
     return f"<!-- mzplan:{':'.join(filter(None, (what, project, environment)))} -->"
 
 
@@ -85,7 +77,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
 
     `html_url` is where the same plan is available as a page (`plan --html`).
     """
-    head = [plan_marker(plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
+    head = [_marker("plan", plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
     head.append(_verdict(plan))
     if not plan.is_empty:
         head.append(_digest(plan))
@@ -121,7 +113,7 @@ def render_drift_markdown(
     project: str, serial: int, drift: Sequence[DriftItem], environment: str = ""
 ) -> str:
     """Format drift, ending in a newline; fewer than 65,536 characters."""
-    head = [drift_marker(project, environment), _title("drift", project, environment)]
+    head = [_marker("drift", project, environment), _title("drift", project, environment)]
     if not drift:
         return fit_comment([*head, f"**No drift.** What runs is what serial {serial} says."])
     kinds = Counter(item.kind for item in drift)

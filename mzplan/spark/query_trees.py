@@ -72,16 +72,16 @@ class QueryCheck:
                 return _not_allowed(class_)
             if class_ == _RELATION and (problem := _problem_of_relation(node, known)):
                 return problem
-            for expression in _elements(node.expressions()):
+            for expression in elements(node.expressions()):
                 if problem := self._expressions.problem_of_parsed(expression, of_rows=True):
                     return problem
             if class_ == _WITH:  # a CTE sees the inputs, and the CTEs before it
                 if any(node.productElement(place) is True for place in range(node.productArity())):
                     return _not_allowed("UnionLoop")
-                for definition in _elements(node.cteRelations()):
+                for definition in elements(node.cteRelations()):
                     waiting.append((definition._2(), known))
                     known |= {str(definition._1()).lower()}
-            waiting += [(child, known) for child in _elements(node.children())]
+            waiting += [(child, known) for child in elements(node.children())]
         return ""
 
     def problem_of_analysed(self, plan: Any, inputs: Collection[Any]) -> str:
@@ -98,7 +98,7 @@ class QueryCheck:
                 return _not_allowed(class_)
             if problem := self._expressions.problem_of_analysed(node, of_rows=True):
                 return problem
-            waiting += _elements(node.children())
+            waiting += elements(node.children())
         return ""
 
 
@@ -113,11 +113,11 @@ def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
         class_ = _class_of(node)
         yield class_.rpartition(".")[2], node
         if class_ != _VIEW:
-            waiting += reversed(_elements(node.children()))
+            waiting += reversed(elements(node.children()))
 
 
 def _problem_of_relation(node: Any, known: Collection[str]) -> str:
-    parts = _elements(node.multipartIdentifier())
+    parts = elements(node.multipartIdentifier())
     name = str(parts[0]).lower()
     if len(parts) > 1 or name not in known or not node.options().isEmpty():
         return f"It reads {'.'.join(map(str, parts))}, which is no input of the view."
@@ -133,5 +133,6 @@ def _class_of(node: Any) -> str:
     return str(node.getClass().getName())
 
 
-def _elements(sequence: Any) -> list[Any]:
+def elements(sequence: Any) -> list[Any]:
+    """Return the elements of a Scala sequence."""
     return [sequence.apply(place) for place in range(sequence.size())]

@@ -24,7 +24,6 @@ from mzplan.model.resources import PropertyEdit, edited
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
 # Up to the comma between two entries of a flow collection; comments may stand before it.
-_COMMA = re.compile(r"(?:\s|#[^\r\n]*+)*+,")
 # Text for us, something else for readers of YAML 1.1.
 _OLD_YAML = re.compile(r"(?i)yes|no|on|off|y|n|[0-9_:.-]+")
 _BLANKS = re.compile(r"[ \t]*")

@@ -32,6 +32,7 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
 from mzplan.plan.difference import find_difference
+from mzplan.plan.row_migration import value_at
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import referring_to
 
@@ -229,7 +230,7 @@ class _TransactionReader:
             if resource is None:
                 continue
             for edit, at in zip(change.edits, change.locations, strict=True):
-                value = _value_at(resource.body, edit.path) if edit.remove else None
+                value = value_at(resource.body, edit.path) if edit.remove else None
                 if value is not None and edit.path not in resource.assumed:
                     problems.append(at_location(default_error(change.new_address, edit.path), change, at))
         if problems:
@@ -316,13 +317,6 @@ def _uncommitted_notice(address: Address) -> Diagnostic:
         hint="`mzplan apply` creates it.",
         address=address,
     )
-
-
-def _value_at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
-    value: Any = body
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _mistakes_notice(mistakes: Sequence[Diagnostic]) -> Diagnostic:

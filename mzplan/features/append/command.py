@@ -57,7 +57,9 @@ def command_append(
     work = invocation.work()
     name, data = _read(file)
     format_found = _format(name, format_)
-    rows = AppendedFile(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
+    rows = AppendedFile(
+        name=name, data=data, format=format_found, id=id_ or str(uuid.uuid4()), deletes=deletes
+    )
     appended = append(work.project, address, rows, work.reporter, expect=expect_step)
     for instance in work.project.settings.instances.values():
         work.runners.wake(instance, NO_SECRET_VALUES)
@@ -78,10 +80,6 @@ def command_append(
     else:
         invocation.out(f"{address}: step {appended.step}, {count(appended.rows, 'row')} (id {rows.id}).")
     return ExitCode.OK
-
-
-def _new_id() -> str:
-    return str(uuid.uuid4())
 
 
 def _read(file: str) -> tuple[str, bytes]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from mzplan.cli.context import Invocation, command, global_options
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode
 from mzplan.operations.commits import changes_between, changes_of, entry_of
 from mzplan.operations.events import events_of_serial
 from mzplan.render.event_text import events_to_json, render_serial_events
-from mzplan.render.history import entry_to_json, history_to_json, render_entry, render_history
+from mzplan.render.history import render_entry, render_history
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_changes
 
@@ -42,7 +43,7 @@ def command_history(most: int) -> int | None:
     invocation = context.ensure_object(Invocation)
     entries = invocation.project().store.read_history(most)
     if invocation.json:
-        invocation.document(history_to_json(entries))
+        invocation.document({"history": [encode(entry) for entry in entries]})
     else:
         invocation.out(render_history(entries, invocation.color))
     return ExitCode.OK
@@ -58,7 +59,7 @@ def history_show(invocation: Invocation, serial: int) -> None:
     if invocation.json:
         plan_json = plan_to_json(plan) | {"digest": entry.commit.digest or None}
         events_json = events_to_json(events)["events"]
-        invocation.document(entry_to_json(entry) | {"plan": plan_json, "events": events_json})
+        invocation.document(encode(entry) | {"plan": plan_json, "events": events_json})
         return
     shown_entry = render_entry(entry, invocation.color) + render_serial_events(events)
     invocation.out(f"{shown_entry}\n{_changes(invocation, plan)}")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from mzplan.render.text import Paint, cut, safe
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OutFormat = Literal["json", "csv", "parquet", "arrow"]
-OUT_FORMATS: tuple[OutFormat, ...] = get_args(OutFormat)
 _SUFFIXES: dict[str, OutFormat] = {
     "json": "json",
     "jsonl": "json",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.spark.query_trees import nodes_of
+from mzplan.spark.query_trees import elements, nodes_of
 
 # These functions add floating-point numbers; another order of rows changes the last digits.
 _ADDING = frozenset(("Average", "StddevPop", "StddevSamp", "Sum", "VariancePop", "VarianceSamp"))
@@ -42,7 +42,7 @@ def exactness_of(plan: Any) -> Exactness:
     """Return the exactness of an analysed plan."""
     nodes = list(nodes_of(plan))
     aggregates = [node for name, node in nodes if name == "Aggregate"]
-    expressions = [expression for _, node in nodes for expression in _elements(node.expressions())]
+    expressions = [expression for _, node in nodes for expression in elements(node.expressions())]
     adds_floats = False
     for expression in expressions:
         for part in _parts(expression):
@@ -73,7 +73,7 @@ def exactness_of(plan: Any) -> Exactness:
 def _decides_by_floats(plan: Any) -> bool:
     """Return whether another value depends on a floating-point number, at or above the aggregation."""
     for name, node in nodes_of(plan):
-        for expression in _elements(node.expressions()):
+        for expression in elements(node.expressions()):
             if any(map(_is_made_of_floats, _parts(expression, below_aggregates=False))):
                 return True
         if name == "Aggregate":
@@ -84,7 +84,7 @@ def _decides_by_floats(plan: Any) -> bool:
 def _is_made_of_floats(part: Any) -> bool:
     if _name_of(part) in _PASSED_ON or _is_float(part):
         return False
-    return any(map(_is_float, _elements(part.children())))
+    return any(map(_is_float, elements(part.children())))
 
 
 def _is_float(part: Any) -> bool:
@@ -99,7 +99,7 @@ def _parts(expression: Any, *, below_aggregates: bool = True) -> Iterator[Any]:
         if not below_aggregates and _name_of(part) == "AggregateExpression":
             continue
         yield part
-        waiting += _elements(part.children())
+        waiting += elements(part.children())
 
 
 def _shown(part: Any) -> str:
@@ -112,7 +112,3 @@ def _name_of(part: Any) -> str:
 
 def _class_of(part: Any) -> str:
     return str(part.getClass().getName())
-
-
-def _elements(sequence: Any) -> list[Any]:
-    return [sequence.apply(place) for place in range(sequence.size())]

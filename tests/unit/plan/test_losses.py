@@ -12,7 +12,7 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.operations.apply import refuse
 from mzplan.plan import apply_changes, build_plan
-from mzplan.render.history import entry_to_json, render_entry, render_history
+from mzplan.render.history import render_entry, render_history
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
@@ -105,7 +105,7 @@ def test_what_a_commit_has_allowed_is_in_the_history() -> None:
         losses=lost,
     )
     entry = HistoryEntry(serial=2, current=True, commit=record)
-    assert entry_to_json(entry)["commit"]["losses"] == {"source.orders": f"{LOST}: {LOSS.where}"}
+    assert encode(entry)["commit"]["losses"] == {"source.orders": f"{LOST}: {LOSS.where}"}
     assert f"\nLost:    {LOST}: {LOSS.where}\n" in render_entry(entry)
     assert "2 replace, 1 loss" in render_history([entry])
     assert decode(CommitRecord, encode(record)) == record
