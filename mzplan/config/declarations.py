@@ -1,4 +1,4 @@
-"""Resources as declared: collected from every file, before anything is known to be right."""
+"""Collects declared resources from every file, before anything is known to be right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mzplan.model.words import did_you_mean
 def collect(
     documents: Iterable[Document], findings: Findings, templates: Templates, defaults: Defaults
 ) -> dict[Address, Declared]:
-    """Every declared resource, by address. Reports what isn't a resource, and a name that is declared
+    """Return every declared resource, by address. Reports other entries, and names that are declared
     twice."""
     declared: dict[Address, Declared] = {}
     for document in documents:
@@ -60,9 +60,11 @@ def _declare(resource: Declared, declared: dict[Address, Declared], findings: Fi
 
 
 def _take_out_inline(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
-    """A connection that is written inside a source or sink becomes one of its own, `source_orders`: so it is
-    planned, validated and kept in the state like any other, and moving it out
-    changes nothing that runs."""
+    """Make a resource, such as `source_orders`, of a connection that is written inside a source or sink.
+
+    So it is planned, validated and kept in the state like any other connection. Moving it out changes
+    nothing that runs.
+    """
     inline = value_at(resource.body, ("connection",))
     if not isinstance(inline, dict) or resource.valid_address is None:
         return
@@ -106,7 +108,7 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
 
 
 def is_of_variables(document: Document, variables: Container[str]) -> bool:
-    """Whether a file gives values of (declared) variables, and declares nothing."""
+    """Return whether a file only gives values to (declared) variables."""
     data = document.data
     return isinstance(data, dict) and bool(data) and all(k in variables and k not in SECTIONS for k in data)
 

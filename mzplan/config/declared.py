@@ -1,4 +1,4 @@
-"""What files say before it is known to be right: a parsed file, and a resource as declared in one."""
+"""The content of files before it is checked: a parsed file, and a resource as declared in one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ MAX_NODES = 8_000_000  # keys and values of all files of a project
 
 @dataclass(slots=True)
 class Document:
-    """A parsed file. `references` are the places of text with `${`: (container, key or index). `repeats`: a
-    text of its queries has `${each`."""
+    """A parsed file.
+
+    - `references`: the places of text with `${`, as (container, key or index).
+    - `repeats`: a text of its queries has `${each`.
+    """
 
     file: SourceFile
     data: Any = None
@@ -29,7 +32,7 @@ class Document:
     _above: dict[int, tuple[Any, Any]] | None = None
 
     def may_repeat(self, container: Any) -> bool:
-        """Whether a mapping or list is part of queries only: there `${each` may have a meaning."""
+        """Return whether a mapping or list belongs to queries only, where `${each` may have a meaning."""
         if self._unrepeated is None:
             data = self.data if isinstance(self.data, dict) else {}
             self._unrepeated = containers_below(
@@ -40,7 +43,10 @@ class Document:
         return may
 
     def path_of(self, container: Any, key: Any) -> Path:
-        """The path of keys to `container[key]`. For messages only: the first call walks through all of it."""
+        """Return the path of keys to `container[key]`, for messages.
+
+        The first call is slow: it walks through the whole document.
+        """
         if self._above is None:
             self._above = _containers_above(self.data)
         path = [key]
@@ -53,7 +59,7 @@ class Document:
 
 
 def containers_below(roots: Iterable[Any]) -> set[int]:
-    """The ids of every mapping and list among these values and below them."""
+    """Return the ids of every mapping and list among these values, at any depth."""
     containers: set[int] = set()
     below = list(roots)
     while below:
@@ -65,7 +71,7 @@ def containers_below(roots: Iterable[Any]) -> set[int]:
 
 
 def size_of(value: Any) -> int:
-    """How many keys and values a mapping or a list has, at any depth."""
+    """Return how many keys and values a mapping or a list has, at any depth."""
     number, below = 0, [value]
     while below:
         container = below.pop()
@@ -76,7 +82,8 @@ def size_of(value: Any) -> int:
 
 
 def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
-    """By the id of each mapping and list: what holds it first, under which key."""
+    """Return the first container of each mapping and list, and its key there, by the id of the mapping or
+    list."""
     above: dict[int, tuple[Any, Any]] = {}
     below = [data]
     while below:
@@ -90,13 +97,17 @@ def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
 
 @dataclass(slots=True)
 class Declared:
-    """A resource with its body as written. `type` is None where it can't be known. `at`: the path of what
-    declares it, where that is not under its name: of a connection inside its only user, or of a `for_each`;
-    then `key` is that one's, and `template` the body before anything of the key was filled in. `given`: the
-    defaults in the body, those that win first; `own`: the body without them. `derived`: of properties that
-    are not written (`from`, `reads[0]`), where that is written which they follow from: a path and an offset.
-    `files`: of properties whose text is a file of its own, where that is, and where in it an offset of the
-    text is."""
+    """A resource with its body as written.
+
+    - `type`: None if it can't be known.
+    - `at`: the path of the declaration, if that isn't under the resource's name: a connection inside its only
+      user, or a `for_each`.
+    - `key`, `template`: for a resource from a `for_each`, its key, and the body before the key was filled in.
+    - `given`: the defaults in the body; the first ones win. `own`: the body without them.
+    - `derived`: where a property that isn't written (`from`, `reads[0]`) comes from, as a path and an offset.
+    - `files`: for a property whose text is in a file of its own, that file, and a function from an offset in
+      the text to the offset in the file.
+    """
 
     address: Address
     body: Any
@@ -112,7 +123,7 @@ class Declared:
 
     @property
     def label(self) -> str:
-        """The address as messages show it, whatever the name is."""
+        """Return the address for messages, also if the name is invalid."""
         return f"{self.address.kind}.{shown(self.address.name, quote=False)}"
 
     @property
@@ -125,12 +136,12 @@ class Declared:
 
     @property
     def template_name(self) -> str:
-        """Where the `for_each` is that makes it, as `sources.shop`; "" where none does."""
+        """Return the `for_each` that makes the resource, such as `sources.shop`; "" if none does."""
         return f"{self.place[0]}.{self.place[1]}" if self.key is not None else ""
 
     @property
     def origin(self) -> str:
-        """How the resource is declared; messages put the position behind it."""
+        """Return how the resource is declared; messages append the position."""
         return "declared at" if self.key is None else f"made by for_each, for the key {shown(self.key)}, at"
 
     def location(
@@ -157,7 +168,7 @@ class Declared:
         return Location(self.file, whole, at_key, offset, length, self.valid_address, alike, note)
 
     def own_location(self) -> Location:
-        """Where it is declared, for what is wrong with none of the others that its `for_each` makes."""
+        """Return the location of an error that other resources from the same `for_each` don't have."""
         note = f"{self._made}." if self.key is not None else ""
         return replace(self.location(), shared=False, note=note)
 
@@ -167,7 +178,7 @@ class Declared:
 
 
 def _inner(body: Any, path: Path) -> Any:
-    """The value at a path, through lists too; _NOTHING where there is none."""
+    """Return the value at a path, through lists also; _NOTHING if there is none."""
     for key in path:
         try:
             body = body[key]
@@ -177,7 +188,7 @@ def _inner(body: Any, path: Path) -> Any:
 
 
 def texts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Every text of a value, at any depth, with its place."""
+    """Yield every text of a value, at any depth, with its path."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict | list):
@@ -186,7 +197,7 @@ def texts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def value_at(body: Any, path: Path) -> Any:
-    """The value at a path of keys; None where there is none."""
+    """Return the value at a path of keys; None if there is none."""
     for key in path:
         if not isinstance(body, dict):
             return None

@@ -1,8 +1,8 @@
-"""`defaults:`: what resources get that don't say it themselves.
+"""`defaults:`: values for properties that a resource doesn't set itself.
 
-Those of mzplan.yaml are by kind; those of a connection are for the sources and sinks that use it, and come
-first. Mappings are merged key by key, all else is replaced. What is committed does not say where a value was
-written.
+mzplan.yaml has defaults for each kind. A connection has defaults for the sources and sinks that use it,
+and these win. Mappings are merged key by key; any other value is replaced. The state doesn't record where
+a value was written.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ _OF_CONNECTIONS = ("sources", "sinks")
 
 @dataclass(slots=True)
 class Block:
-    """Defaults for resources of a kind, and where they are written. `of`: the type of the connection that
-    has them. `known`: keys that some resource can have; `fitting`: by type, what its resources get."""
+    """Defaults for resources of a kind, and where they are written.
+
+    - `of`: the type of the connection that has them.
+    - `known`: keys that some resource can have.
+    - `fitting`: by type, the defaults that its resources get.
+    """
 
     kind: Kind
     body: dict[str, Any]
@@ -38,7 +42,7 @@ class Block:
     size: int = 0  # keys and values
 
     def keys_of(self, type_: str) -> set[str]:
-        """The keys that a resource of a type can have by them."""
+        """Return the keys that these defaults can give to a resource of a type."""
         keys = set(resource_kind(self.kind, type_).schema["properties"])
         return keys if self.connection is None else keys - {"connection"}
 
@@ -52,7 +56,7 @@ class Block:
 
 
 class Defaults:
-    """Those of a project."""
+    """The defaults of a project."""
 
     def __init__(self, project: Document, findings: Findings):
         self.findings = findings
@@ -69,7 +73,7 @@ class Defaults:
         return bool(self.by_kind or self.by_connection)
 
     def take_out(self, connection: Declared) -> None:
-        """Take the defaults for its sources and sinks out of a connection's body."""
+        """Remove the defaults for sources and sinks from a connection's body, and keep them."""
         given = connection.body["defaults"]
         connection.body = {key: value for key, value in connection.body.items() if key != "defaults"}
         if not isinstance(given, dict):
@@ -94,7 +98,7 @@ class Defaults:
                 self.by_connection[name, kind] = Block(kind, body, connection.file, place, name)
 
     def place(self, declared: Iterable[Declared]) -> None:
-        """Give a source or sink that says neither its type nor its connection those of its kind."""
+        """Give the defaults of its kind to a source or sink that sets neither its type nor its connection."""
         for resource in declared if self.by_kind else ():
             block = self.by_kind.get(resource.address.kind)
             if block is None or resource.address.kind == "connection" or not isinstance(resource.body, dict):
@@ -104,8 +108,8 @@ class Defaults:
                 self._give(resource, block, given)
 
     def fill_types(self, declared: Iterable[Declared]) -> None:
-        """Give a connection without a type the project's default one, and a source or sink that of its
-        connection's defaults."""
+        """Set the types that defaults give: the project's to connections, a connection's to its sources and
+        sinks."""
         for resource in declared if self else ():
             is_one = resource.address.kind == "connection"
             block = self.by_kind.get("connection") if is_one else self._of_connection(resource)
@@ -115,8 +119,8 @@ class Defaults:
                 self._give(resource, block, {"type": block.body["type"]})
 
     def fill_in(self, declared: Collection[Declared]) -> None:
-        """Give resources whose types are known all other defaults that a resource of that type can have, and
-        report those that none can have."""
+        """Give resources of known types all other defaults that fit, and report defaults that fit no
+        resource."""
         for resource in declared:
             if resource.type is None:
                 continue
@@ -137,8 +141,11 @@ class Defaults:
         resource.given = (*resource.given, (block.file, block.at, given))
 
     def _count(self, block: Block) -> None:
-        """Each time that a block is used: shared in memory, but whoever walks through the resources meets it
-        in each of them. Raises EnoughError beyond the limit of a project."""
+        """Count the nodes of a block each time that a resource gets it.
+
+        The blocks share memory, but code that walks through the resources visits them again in each.
+        Raises EnoughError beyond the limit of a project.
+        """
         block.size = block.size or size_of(block.body)
         self.findings.nodes += block.size
         if self.findings.nodes > MAX_NODES:
@@ -185,7 +192,7 @@ class Defaults:
 
 
 def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A new mapping; `own` wins."""
+    """Return a new mapping of both; values of `own` win."""
     result = {**given, **own}
     for key in given.keys() & own.keys():
         if isinstance(own[key], dict) and isinstance(given[key], dict):
@@ -194,7 +201,7 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _uses(kind: Kind, type_: str, connection: str) -> bool:
-    """Whether a source or sink of this type can be on a connection of that one."""
+    """Return whether a source or sink of this type can use a connection of that type."""
     type_lists: Iterator[tuple[str, ...]] = (
         reference.types
         for reference in resource_kind(kind, type_).references

@@ -1,4 +1,4 @@
-"""Editing a project's files: which file declares a resource, and what it holds after an edit."""
+"""Edits a project's files: finds the file that declares a resource, and returns its content after an edit."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ _NOTHING: Body = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEdit:
-    """A file before and after: `location` to open it (links followed), `path` to show it. `notices` say
-    what else the edit means."""
+    """A file before and after an edit.
+
+    - `location`: the path to open, with links followed. `path`: the path to show.
+    - `notices`: further consequences of the edit.
+    """
 
     location: str
     path: str
@@ -50,7 +53,7 @@ class FileEdit:
 
     @property
     def diff(self) -> str:
-        """A unified diff, "" when nothing changes."""
+        """Return a unified diff, "" if nothing changes."""
         before, after = (_lines(data) for data in (self.before, self.after))
         return "\n".join(
             difflib.unified_diff(before, after, f"a/{self.path}", f"b/{self.path}", lineterm="", n=2)
@@ -58,7 +61,7 @@ class FileEdit:
 
 
 class Edits:
-    """Edits of a project's files, one after the other. Writes nothing."""
+    """Edits of a project's files, in sequence. It writes nothing."""
 
     def __init__(
         self,
@@ -66,8 +69,8 @@ class Edits:
         templates: Mapping[Address, str] = MappingProxyType({}),
         environment: str = "",
     ):
-        """`templates`: `Resource.template` by address, of the resources that have one. `environment`: the
-        one that the edits are meant for, in a project that declares some."""
+        """`templates`: by address, the `for_each` of resources that have one. `environment`: the environment
+        that the edits are for, in a project with environments."""
         self._directory = directory
         self._templates = templates
         self._environment = environment
@@ -75,23 +78,25 @@ class Edits:
 
     @property
     def made(self) -> tuple[FileEdit, ...]:
-        """By file, those that change something."""
+        """Return the edits that change a file, by file."""
         return tuple(edit for edit in self._made.values() if edit.after != edit.before)
 
     @property
     def contents(self) -> dict[str, bytes]:
-        """What the files hold after them, by real path."""
+        """Return the contents of the edited files, by real path."""
         return {location: edit.after for location, edit in self._made.items()}
 
     def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
-        """Edit the body of a resource; `body` is what it means now, variables filled in. Raises MzplanError
-        MZ075 if this can't be done in place, or would change other resources, and MZ077 if it would change
-        other environments."""
+        """Edit the body of a resource; `body` is the current one, with variables filled in.
+
+        Raises MzplanError MZ075 if the edit can't be made in place, or would change other resources, and
+        MZ077 if it would change other environments.
+        """
         self._check_written_out(address)
         self._add(edit_resource(self._directory, address, edits, self.contents, body, self._environment))
 
     def rename(self, address: Address, name: str) -> None:
-        """Give a resource another name, where it is declared. Raises as `edit`."""
+        """Rename a resource where it is declared. Raises as `edit`."""
         self._check_written_out(address)
         self._add(rename_resource(self._directory, address, name, self.contents))
 
@@ -114,8 +119,10 @@ def edit_resource(
     body: Body = _NOTHING,
     environment: str = "",
 ) -> FileEdit:
-    """The file that declares a resource, with edits of its body. `edited`: contents, by real path, that stand
-    for what is on the disk. Writes nothing. Raises as Edits.edit."""
+    """Return the file that declares a resource, with edits of its body. Writes nothing.
+
+    `edited`: contents, by real path, that replace the contents on the disk. Raises as Edits.edit.
+    """
     section = SECTION_OF[address.kind]
     file, text = _declaring(directory, address, edited)
     written = body_of(text, section, address.name)
@@ -139,7 +146,7 @@ def edit_resource(
 
 
 def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
-    """The edit of a list, with each item that stays as it is written: `${var.broker}`, not its value."""
+    """Return the edit of a list in which unchanged items stay as written: `${var.broker}`, not its value."""
     lists = (edit.value, written, now)
     if edit.remove or not all(isinstance(listing, list) for listing in lists) or len(written) != len(now):
         return edit
@@ -153,7 +160,10 @@ def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
 def rename_resource(
     directory: str, address: Address, name: str, edited: Mapping[str, bytes] = _AS_WRITTEN
 ) -> FileEdit:
-    """The same with another name for it; what refers to it is left as it is."""
+    """Return the file that declares a resource, with another name for it.
+
+    References to the resource stay unchanged. Raises as Edits.edit.
+    """
     file, text = _declaring(directory, address, edited)
     section = SECTION_OF[address.kind]
     if value_at(body_of(text, section, address.name), ("for_each",)) is not None:
@@ -164,7 +174,7 @@ def rename_resource(
 
 
 def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
-    """MZ075: what is written once for several resources."""
+    """Return error MZ075: the edited text is written once for several resources."""
     section, _, name = template.partition(".")
     other = Address(SECTIONS[section], name)
     # A connection that is written inside of what a `for_each` makes, by whose name it is called.
@@ -211,8 +221,10 @@ def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) ->
 
 
 def is_declaring(directory: str, location: str) -> bool:
-    """Whether a real path is that of a file that the project's loader reads: none that a link of the project
-    leads out to, or to what git and mzplan keep in it."""
+    """Return whether the project's loader reads the file at a real path.
+
+    It reads no file outside the project, even through a link, and nothing that git and mzplan keep in it.
+    """
     excluded = excluded_folders(directory, read_settings(directory))
     files = [project_file(directory), *find_files(directory, excluded, Findings())]
     return any(os.path.realpath(file.full_path) == location and is_allowed(file) for file in files)
@@ -225,7 +237,7 @@ Position = tuple[int, int]
 def places_of(
     edit: FileEdit, address: Address, paths: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], tuple[Position, Position]]:
-    """By path of a property: where the edited file has it, key and value; the end is exclusive."""
+    """Return where the edited file has each property: its key and value, by path; the end is exclusive."""
     text = edit.after.decode("utf-8-sig")
     resource = compose(text, SECTION_OF[address.kind], address.name)
     places = {}
@@ -244,8 +256,10 @@ def _position(text: str, at: int) -> Position:
 
 
 def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) -> tuple[SourceFile, str]:
-    """The file that declares a resource, with its content, and its text. Raises MzplanError MZ075 where none
-    does, and what keeps files from being read where that is why."""
+    """Return the file that declares a resource, with its content and its text.
+
+    Raises MzplanError MZ075 if no file declares it, and the errors that keep files from being read.
+    """
     ignored, unread = Findings(), Findings()
     wanted = (SECTION_OF[address.kind], address.name)
     excluded = excluded_folders(directory, read_settings(directory))

@@ -1,8 +1,8 @@
-"""`environments:`: one configuration that runs in several places, of which a command is about one.
+"""`environments:`: one configuration that runs in several places. Each command works on one of them.
 
-What an entry says of `state`, `warehouse` and `instances` stands in place of what the project says. The
-chosen entry is read like any other setting. The others are only looked at: with values of their own
-variables, and without a complaint of what has none here.
+An entry's `state`, `warehouse` and `instances` replace the project's. The chosen entry is read like any
+other setting. Other entries are only inspected, with the values of their own variables; a missing value
+isn't an error in them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The chosen entry; `name` is "" in a project without any. `names`: of all. `state_at`: where mzplan.yaml
-    says where its state is."""
+    """The chosen entry.
+
+    - `name`: "" in a project without environments. `names`: the names of all entries.
+    - `state_at`: the path in mzplan.yaml of the state's location.
+    """
 
     name: str = ""
     names: tuple[str, ...] = ()
@@ -43,14 +46,17 @@ NONE = Environment()
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The entries that were not chosen, by name: what each says of state and warehouse. Twice where values of
-    variables came from outside: with them, and without."""
+    """The state and warehouse of each entry that wasn't chosen, by name.
+
+    If values of variables come from outside, an entry appears twice: with them, and without.
+    """
 
     readings: tuple[Mapping[str, Body], ...] = ()
 
 
 def choose(document: Document, named: str, findings: Findings) -> Environment:
-    """The entry of this name, or the default one. Raises MzplanError MZ245 (usage) where there is none."""
+    """Return the entry of this name, or the default entry. Raises MzplanError MZ245 (usage) if there is
+    none."""
     entries = entries_of(document.data)
     if not entries:
         if named and not (isinstance(document.data, dict) and SECTION in document.data):
@@ -79,7 +85,7 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
 
 
 def entries_of(data: Any) -> dict[str, dict[str, Any]]:
-    """The entries of a file, as far as they are of the right shape."""
+    """Return the well-formed entries of a file."""
     section = data.get(SECTION) if isinstance(data, dict) else None
     if not isinstance(section, dict) or len(section) > MAX_ENVIRONMENTS:
         return {}
@@ -87,22 +93,23 @@ def entries_of(data: Any) -> dict[str, dict[str, Any]]:
 
 
 def variables_of(entry: Body) -> dict[str, Any]:
-    """The values that an entry gives to variables."""
+    """Return the values that an entry gives to variables."""
     given = entry.get("variables")
     named_values = given.items() if isinstance(given, dict) else ()
     return {name: value for name, value in named_values if isinstance(value, str | int | float)}
 
 
 def as_in(body: Body, name: str) -> dict[str, Any]:
-    """The settings as they are in an environment ("": in none)."""
+    """Return the settings of an environment; "" for a project without environments."""
     entry = entries_of(body).get(name, {})
     return {**body, **{key: entry[key] for key in OWN if key in entry}}
 
 
 def set_apart(document: Document, chosen: Environment, variables: Variables, findings: Findings) -> Others:
-    """Take the entries that were not chosen out of what is filled in next: in the document, copies with
-    values of their own stand for them. Reports variables to which an entry gives a value, and that nobody
-    declares."""
+    """Replace the entries that weren't chosen by copies with the values of their own variables.
+
+    So variables of the chosen entry don't reach them. Reports values for undeclared variables.
+    """
     data, entries = document.data, entries_of(document.data)
     if not chosen.name:
         return Others()
@@ -141,7 +148,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
 
 
 def _checkable(entry: Body, values: Body) -> dict[str, Any]:
-    """A copy of an entry, without the settings that can be fully known only if the entry is chosen."""
+    """Return a copy of an entry without the settings that are known only if the entry is chosen."""
     filled = {key: _substituted(entry[key], values) for key in OWN if key in entry}
     return {
         key: filled.get(key, value)
@@ -151,7 +158,8 @@ def _checkable(entry: Body, values: Body) -> dict[str, Any]:
 
 
 def _substituted(value: Any, values: Body, memo: dict[int, Any] | None = None) -> Any:
-    """A copy with the variables filled in that have a value. What aliases repeat is copied once."""
+    """Return a copy in which variables with a value are filled in. Values that aliases repeat are copied
+    once."""
     memo = {} if memo is None else memo
     if isinstance(value, str):
         return substituted(value, values) if "${" in value else value
@@ -180,8 +188,11 @@ def _texts(value: Any) -> Iterator[str]:
 def check_apart(
     document: Document, chosen: str, own: Iterable[Place], others: Others, directory: str, findings: Findings
 ) -> None:
-    """Report each two environments of which one has its state or warehouse where the other has one, or inside
-    of it. `own`: the places of the chosen one; `directory`: what the paths of the others are relative to."""
+    """Report each pair of environments with the same state or warehouse, or with one inside the other's.
+
+    `own`: the locations of the chosen environment. `directory`: the folder for relative paths of the
+    others.
+    """
     reported: set[tuple[str, str]] = set()
     for reading in others.readings:
         places = {chosen: tuple(own)}

@@ -1,7 +1,7 @@
-"""One `for_each`, filled in for each of its keys.
+"""Expands one `for_each` for each of its keys.
 
-What differs from key to key is copied, down to the texts with `${each…}`; all the rest is shared, as an alias
-of YAML is. So a key costs what depends on it; and nobody may change a body that was parsed.
+Only the parts that depend on the key are copied: texts with `${each…}`, and the containers around them.
+The keys share the other parts, like an alias in YAML. So nobody may change a parsed body.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_MADE = 100_000  # resources of a project that `for_each` makes
 
 
 class TooMuchError(Exception):
-    """What is left to expand goes beyond a limit."""
+    """An expansion would exceed a limit."""
 
 
 class _LacksError(Exception):
@@ -31,7 +31,7 @@ class _LacksError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a `for_each`, its value, and where it is written below that."""
+    """A key of a `for_each`, its value, and the path of the value below the `for_each`."""
 
     key: str
     value: Any
@@ -40,7 +40,7 @@ class Key:
 
 @dataclass(slots=True)
 class _Text:
-    """A text with references: itself and them in turn. `lacking`: by what is wrong, the keys for which."""
+    """A text with references. `lacking`: by reason, the keys without a value for one of them."""
 
     path: Path
     parts: list[str | tuple[str, ...]]
@@ -51,14 +51,14 @@ class _Text:
 
 @dataclass(slots=True)
 class _Branch:
-    """A mapping or a list, and what in it depends on the key."""
+    """A mapping or a list, and the parts of it that depend on the key."""
 
     value: Any
     inner: dict[Any, _Text | _Branch]
 
 
 class Limits:
-    """What all templates of a project may make together, and which references may stand in it."""
+    """The limits for all templates of a project together, and the references that may stand in them."""
 
     def __init__(self, findings: Findings):
         self.findings = findings
@@ -69,7 +69,7 @@ class Limits:
         return check_references(text, lambda: location, self._providers, self.findings)
 
     def count(self, made: int, nodes: int, characters: int) -> None:
-        """Before it is made. Raises TooMuchError beyond a limit."""
+        """Count nodes before they are made. Raises TooMuchError beyond a limit."""
         self._made += made
         self._characters += characters
         self.findings.nodes += nodes
@@ -78,7 +78,7 @@ class Limits:
 
 
 class Expansion:
-    """Of one template."""
+    """The expansion of one template."""
 
     def __init__(self, limits: Limits, template: Declared, keys: list[Key]):
         self.limits, self.template, self.keys = limits, template, keys
@@ -133,7 +133,7 @@ class Expansion:
         return None if name_text.broken else name_text
 
     def _compiled(self, value: Any, path: Path) -> _Text | _Branch | None:
-        """The parts of a value that depend on the key; None if none does. Counts each value that it
+        """Return the parts of a value that depend on the key; None if none does. Counts each value that it
         visits."""
         self.nodes += 1
         if isinstance(value, str):
@@ -181,7 +181,8 @@ class Expansion:
         return copy
 
     def _text(self, text: _Text, key: Key) -> Any:
-        """The text for a key. A text that is a single reference gives the value itself, of whatever type."""
+        """Return the text for a key. A text that is a single reference gives the value itself, of any
+        type."""
         values = [self._value(text, part, key) for part in text.parts if not isinstance(part, str)]
         if text.whole:
             (value,) = values
@@ -254,7 +255,7 @@ class Expansion:
 
 
 def _of_keys(keys: list[str]) -> str:
-    """`the key "orders"`; `the keys "orders", "clicks"`."""
+    """Return `the key "orders"`, or `the keys "orders", "clicks"`."""
     words = listed([shown(key) for key in keys], _KEYS_SHOWN)
     return f"the key {words}" if len(keys) == 1 else f"the keys {words}"
 

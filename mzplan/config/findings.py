@@ -1,7 +1,7 @@
-"""What is wrong, before it has a line and column; and how messages show a value.
+"""Findings: errors that have no line and column yet; and how messages show a value.
 
-A check says *what* (a path of keys in a file); only when there is something to report are the files parsed
-again to find *where* (mzplan.config.yaml.positions).
+A check records a path of keys in a file. Only if there is something to report are the files parsed again
+to find the line and column (mzplan.config.yaml.positions).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_SHOWN = 60
 
 
 def shown(value: object, quote: bool = True) -> str:
-    """A value as messages show it: `"text"` on one line, shortened, control characters escaped."""
+    """Return a value for messages: `"text"` on one line, shortened, with control characters escaped."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -41,7 +41,7 @@ def shown(value: object, quote: bool = True) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in YAML's words: `a list`, `text`, `a whole number`."""
+    """Return the kind of a value in YAML's words: `a list`, `text`, `a whole number`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -56,7 +56,7 @@ def kind_of(value: object) -> str:
 
 
 def listed(words: Iterable[str], limit: int = 20) -> str:
-    """`a, b, c`, with the number of those left out when there are more than `limit`."""
+    """Return `a, b, c`, with the number of omitted words if there are more than `limit`."""
     every = list(words)
     text = ", ".join(shown(word, quote=False) for word in every[:limit])
     return f"{text} and {len(every) - limit} more" if len(every) > limit else text
@@ -71,11 +71,12 @@ HERE = "\x00here\x00"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A configuration file: where it is, and how messages name it (relative to the project, with `/`).
+    """A configuration file: its path, and its name in messages (relative to the project, with `/`).
 
-    In a `private` one any value may be a secret: messages show none. `root` is the folder that the file must
-    be in, links followed ("": anywhere). `content` stands for what is on the disk: an edit
-    that is not written yet. `is_sql`: it is no YAML, but SQL that a resource names by its path.
+    - `private`: any value in it may be a secret, so messages show none.
+    - `root`: the folder that the file must be in, with links followed; "" for anywhere.
+    - `content`: an edit that isn't written yet, in place of the content on the disk.
+    - `is_sql`: the file isn't YAML, but SQL that a resource names by its path.
     """
 
     full_path: str
@@ -93,7 +94,7 @@ class SourceFile:
         return cls(full_path, shown, root=directory)
 
     def as_edited(self, edited: Mapping[str, bytes]) -> SourceFile:
-        """This file with the content that an edit gives it, if one does (by its real path)."""
+        """Return this file with its edited content, if `edited` has one for its real path."""
         content = edited.get(os.path.realpath(self.full_path)) if edited else None
         return self if content is None else replace(self, content=content)
 
@@ -110,9 +111,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A path of keys in a file, and the resource that it is of. `offset` and `length` count characters of the
-    value's text. `shared`: what is written there holds for several resources alike, and is reported once.
-    `note`: a sentence that each detail ends with."""
+    """A path of keys in a file, and the resource at that path.
+
+    - `offset`, `length`: count characters of the value's text.
+    - `shared`: several resources share the text, so an error in it is reported once.
+    - `note`: a sentence at the end of each detail.
+    """
 
     file: SourceFile
     path: Path = ()
@@ -126,7 +130,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong. Either `location` (looked up later) or `file` and `span` (known at once)."""
+    """One error. It has either a `location`, which is looked up later, or a `file` and `span`."""
 
     code: str
     summary: str
@@ -142,12 +146,14 @@ class Finding:
 
 
 class EnoughError(Exception):
-    """The list of findings is full: what more there is need not be looked for."""
+    """The list of findings is full, so the checks can stop."""
 
 
 class Findings:
-    """Everything found in a run, up to a limit. Past it `add` raises EnoughError if `stops`: whatever comes
-    after that is not looked at, so that the cost of many mistakes is that of the first ones."""
+    """All findings of a run, up to a limit. If `stops`, `add` raises EnoughError beyond it.
+
+    So many errors cost no more than the first ones.
+    """
 
     def __init__(self, *, stops: bool = False) -> None:
         self.stops = stops
@@ -170,12 +176,12 @@ class Findings:
         return bool(self.found)
 
     def nearest(self, word: object, names: Collection[str]) -> str | None:
-        """The name that `word` was probably meant to be; None also where too many were compared already."""
+        """Return the name that `word` probably stands for; None also after too many comparisons."""
         self.compared += len(names)
         return nearest(word, names) if self.compared <= MAX_COMPARED else None
 
     def did_you_mean(self, word: object, names: Collection[str]) -> str:
-        """`did you mean "kafka"?`; "" when no name is near."""
+        """Return `did you mean "kafka"?`; "" if no name is near."""
         near = self.nearest(word, names)
         return f"did you mean {shown(near)}?" if near is not None else ""
 

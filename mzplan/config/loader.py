@@ -1,4 +1,4 @@
-"""The ways in: a project's settings, its whole configuration, or bodies that no file holds."""
+"""Loads a project's settings, its whole configuration, or bodies that no file has."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def load_project(
     state_config: AnyPath = "",
     environment: str = "",
 ) -> ProjectSettings:
-    """What mzplan.yaml says, without reading any other file but those of variables. Raises MzplanError;
-    MZ036 (exit 5) where variables are given that differ from those `remembered` of a plan. `environment`: the
-    one of its `environments:` that is meant ("": the default one, if it has any).
+    """Read mzplan.yaml, without any other file except files of variables.
 
-    `state_config` is a file outside of it whose `state:` replaces the project's; paths in it are relative to
-    its own folder.
+    - `environment`: the chosen entry of its `environments:`; "" for the default one, if it has any.
+    - `remembered`: the variables of a saved plan.
+    - `state_config`: a file outside the project whose `state:` replaces the project's. Paths in it are
+      relative to its own folder.
+
+    Raises MzplanError; MZ036 (exit 5) if given variables differ from `remembered`.
     """
     folder = os.fspath(directory)
     findings = Findings(stops=True)
@@ -81,16 +83,19 @@ def load_project(
 
 
 def environment_names(directory: AnyPath) -> tuple[str, ...]:
-    """The environments that mzplan.yaml declares, in its order; () where it has none, or can't be read."""
+    """Return the environments that mzplan.yaml declares, in order; () if it has none or can't be read."""
     document = load(project_file(os.fspath(directory)), Findings())
     return tuple(entries_of(document.data)) if document is not None else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRead:
-    """What the files of a project give. `configuration`: all of it; None where there are `mistakes`.
-    `resources`: those without a mistake of their own; `mistaken`: the others. `is_whole`: each file could be
-    read, so nothing else is declared."""
+    """The result of reading a project's files.
+
+    - `configuration`: the whole configuration; None if there are `mistakes`.
+    - `resources`: the resources without a mistake of their own; `mistaken`: the addresses of the others.
+    - `is_whole`: every file could be read, so nothing else is declared.
+    """
 
     configuration: Configuration | None
     mistakes: tuple[Diagnostic, ...] = ()
@@ -107,8 +112,11 @@ def load_configuration(
     edited: Mapping[str, bytes] = _NOTHING,
     environment: str = "",
 ) -> Configuration:
-    """The configuration of a project, as of `read_files`. Raises MzplanError with a diagnostic for everything
-    that is wrong in any file; MZ036 (exit 5) where what is given differs from what is remembered."""
+    """Return the configuration of a project. Parameters are those of `read_files`.
+
+    Raises MzplanError with a diagnostic for every mistake in any file; MZ036 (exit 5) if given variables
+    differ from those remembered.
+    """
     files = read_files(directory, variables, variable_files, remembered, edited, environment)
     if files.configuration is None:
         raise MzplanError(files.mistakes)
@@ -124,12 +132,14 @@ def read_files(
     environment: str = "",
     records: Records = MappingProxyType({}),
 ) -> FilesRead:
-    """Read, check and decode a project's files, as far as they can be, for one of its environments.
+    """Read, check and decode a project's files for one of its environments, as far as possible.
 
-    `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
-    of an earlier plan, which hold. `edited` are contents, by real path, that stand for what is
-    on the disk. `records` of the state spare parsing the SQL that they have the analysis of. Raises
-    MzplanError MZ036 (exit 5) where what is given differs from what is remembered.
+    - `variables`: the texts of `--var`. `variable_files`: the paths of `--var-file`.
+    - `remembered`: the values of an earlier plan; they win.
+    - `edited`: contents, by real path, that replace the contents on the disk.
+    - `records`: the state's; SQL that they have the analysis of isn't parsed.
+
+    Raises MzplanError MZ036 (exit 5) if given variables differ from those remembered.
     """
     paths = tuple(variable_files)
     files = _read_files(directory, variables, paths, remembered, edited, environment, records)
@@ -190,9 +200,11 @@ def _read_files(
 def check_bodies(
     bodies: Mapping[Address, Mapping[str, Any]], instances: Mapping[str, Instance]
 ) -> tuple[dict[Address, Resource], list[Mistake]]:
-    """The resources of bodies that no file holds (what is committed, with an edit of it), checked exactly as
-    declared ones are, and every mistake: a diagnostic without a range, and the path in the body of its
-    address. The resources are complete only without mistakes."""
+    """Check bodies that no file has (committed ones with an edit) exactly like declared ones.
+
+    Returns the resources, and every mistake: a diagnostic without a range, and the path in the body of its
+    address. The resources are complete only if there are no mistakes.
+    """
     from mzplan.config.locations import diagnose  # imported only where there may be errors
 
     nowhere = SourceFile("", "")
@@ -235,8 +247,10 @@ def _as_far_as_read(
 def _documents(
     files: Iterable[SourceFile], values: Variables, findings: Findings, remembers: bool
 ) -> Iterator[Document]:
-    """Those that could be parsed, with their variables filled in. `remembers`: the values are those of a
-    saved plan, so files of variables, which were named when it was made, need not be named again."""
+    """Yield the files that can be parsed, with their variables filled in.
+
+    `remembers`: the values are those of a saved plan, so files of variables needn't be named again.
+    """
     for file in files:
         document = load(file, findings)
         if document is not None and not (remembers and is_of_variables(document, values.declared)):
@@ -278,7 +292,7 @@ def _failure(findings: Findings) -> MzplanError:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the cycle collector: it would walk through every parsed value again and again, for nothing."""
+    """Disable the cycle collector, which would walk through every parsed value again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""From findings to diagnostics: look up lines and columns, mask secrets, sort."""
+"""Turns findings into diagnostics: looks up lines and columns, masks secrets, sorts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOWN = 1000  # columns that are shown at most, from where something is
 
 
 def diagnose(findings: Findings) -> list[Diagnostic]:
-    """Every finding with its place, sorted by file and line."""
+    """Return every finding as a diagnostic with its place, sorted by file and line."""
     secrets = sorted(findings.secrets, key=len, reverse=True)
     views = _views(findings, secrets)
     placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
@@ -54,12 +54,12 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
 
 
 def failure(findings: Findings) -> MzplanError:
-    """The error to raise for what was found."""
+    """Return the error with all findings."""
     return MzplanError(diagnose(findings))
 
 
 class _View:
-    """One file, as diagnostics see it."""
+    """The lines and places of one file that diagnostics show."""
 
     def __init__(self, file: SourceFile, findings: list[Finding], broken: bool):
         self.file = file
@@ -72,7 +72,7 @@ class _View:
         self.concealed = {f.location.path for f in findings if f.conceal and f.location is not None}
 
     def look_up(self, locations: list[Location], spans: list[Span], secrets: Iterable[str] = ()) -> None:
-        """Find all these places in one pass, and their lines, masked, in another."""
+        """Find all these places in one pass, and their masked lines in another."""
         if self.text is not None and not self.file.is_sql and any(location.path for location in locations):
             self.found = find(self.text, (location.path for location in locations))
         ends: dict[
@@ -94,7 +94,7 @@ class _View:
         self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
 
     def span(self, location: Location) -> Span:
-        """Where a place is: the path itself, or the nearest above it that is written."""
+        """Return where a path is written, or the nearest path above it."""
         if self.file.is_sql:
             return span_at((self.text or "")[: location.offset or 0], location.length)
         path, exact = location.path, True
@@ -120,7 +120,7 @@ class _View:
 
 
 def _decoded(file: SourceFile) -> str:
-    """The text of a file that is not quite text, for its excerpt."""
+    """Return the text of a file that isn't valid text, for its excerpt."""
     try:
         return read_bytes(file).decode("utf-8", "backslashreplace")
     except ReadError:
@@ -128,7 +128,7 @@ def _decoded(file: SourceFile) -> str:
 
 
 def _views(findings: Findings, secrets: list[str]) -> dict[str, _View]:
-    """A view of every file that a finding points at, with all its places looked up."""
+    """Return a view of every file with a finding, with all its places looked up."""
     by_file: dict[str, tuple[SourceFile, list[Location], list[Span], list[Finding]]] = {}
     for finding in findings.found:
         for location in (finding.location, finding.related):
@@ -182,16 +182,16 @@ def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
 
 
 def range_of(directory: AnyPath, address: Address, path: Path = ()) -> SourceRange | None:
-    """Where a resource, or a property of it, is written; None when no file declares it.
+    """Return where a resource, or a property of it, is written; None if no file declares it.
 
-    Reads the project's files again: for the few diagnostics of a plan, not for every resource.
+    This reads the project's files again: use it for the few diagnostics of a plan, not for every resource.
     """
     location = _search(os.fspath(directory), address, path)
     return location[0] if location else None
 
 
 def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
-    """The diagnostic with the range and the (masked) excerpt of its address; as it is when there is none."""
+    """Return the diagnostic with the range and masked excerpt of its address; unchanged if there is none."""
     if diagnostic.address is None:
         return diagnostic
     location = _search(os.fspath(directory), diagnostic.address, path)
@@ -201,7 +201,7 @@ def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagn
 
 
 def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Diagnostic:
-    """The diagnostic with the range and the (masked) excerpt of a setting in mzplan.yaml (which is whole)."""
+    """Return the diagnostic with the range and masked excerpt of a setting in mzplan.yaml."""
     file = project_file(os.fspath(directory))
     location, view = Location(file, path), _View(file, [], broken=False)
     view.look_up([location], [])

@@ -1,7 +1,6 @@
-"""Secrets that someone wrote into a file are never shown: not in an excerpt, not in a message.
+"""Masks secrets in files, so that no excerpt and no message shows one.
 
-A line is shown with every value masked that is, or by its name may be, a secret, whatever the error on that
-line is about.
+An excerpt masks every value that is a secret, or may be one by its name, whatever the error in its line.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _MIN_SCRUBBED = 4  # shorter ones would make messages unreadable, and are masked
 
 
 def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict[int, str]:
-    """These lines (number from 0 → text, from its start) of a well-formed file, with what may be secret as
-    asterisks."""
+    """Return these lines of a well-formed file (by number from 0, with their first column), with secrets
+    masked."""
     hidden: dict[int, list[tuple[int, int]]] = {}
     for path, span, value in scalars_on(text, {number: len(line) for number, line in lines.items()}):
         if is_reference(value) or LIKE_A_REFERENCE.fullmatch(value):
@@ -47,9 +46,9 @@ def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict
 
 
 def masked_broken(lines: list[str], number: int, line: str, private: bool = False) -> str:
-    """A line (as far as it is shown) of a file that can't be parsed, with what may be secret as asterisks.
+    """Return the visible part of a line in a file that can't be parsed, with secrets masked.
 
-    Where a value ends can't be known here: everything after a name that sounds secret goes, and so does a
+    Nothing shows where a value ends, so everything after a name that sounds secret is masked, and so is a
     line that may continue such a value.
     """
     if private:
@@ -62,8 +61,10 @@ def masked_broken(lines: list[str], number: int, line: str, private: bool = Fals
 
 
 def _continues_secret(lines: list[str], number: int) -> bool:
-    """Whether the key that a line belongs to sounds secret: the one it is indented below, or for a line
-    without a key of its own the nearest above."""
+    """Return whether the key of a line sounds secret.
+
+    That is the key above with less indentation, or for a line without a key the nearest key above.
+    """
     line = lines[number]
     own_key = _OWN_KEY.match(line) is not None
     for above in reversed(lines[max(0, number - _LINES_UP) : number]):
@@ -75,12 +76,12 @@ def _continues_secret(lines: list[str], number: int) -> bool:
 
 
 def _after_secret_key(line: str) -> int | None:
-    """Where the value begins that the first name which sounds secret has; None where there is none."""
+    """Return where the value of the first name that sounds secret begins; None without such a name."""
     return next((key.end() for key in _KEY.finditer(line) if _SECRET_WORD.search(key[1])), None)
 
 
 def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:
-    """The text without any of the secrets that were met in this run."""
+    """Return the text without the secrets that this run has met."""
     for secret in secrets:
         if len(secret) >= _MIN_SCRUBBED and secret in text:
             text = text.replace(secret, "*" * len(secret) if same_length else "***")
@@ -88,7 +89,7 @@ def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:
 
 
 def may_be_secret(path: Path) -> bool:
-    """Whether the value at a path of a file is a secret, by its schema or by its name."""
+    """Return whether the value at a path of a file is a secret, by its schema or by its name."""
     section = SECTIONS.get(str(path[0])) if path else None
     below = path[2:] if section else path
     if any(isinstance(key, str) and _SOUNDS_SECRET.search(key) for key in below):
@@ -100,7 +101,7 @@ def may_be_secret(path: Path) -> bool:
 
 @cache
 def _secret_names() -> frozenset[str]:
-    """The names of every property that is a secret in some connection."""
+    """Return the name of every property that is a secret in some connection."""
     return frozenset(
         path[-1]
         for type_ in types_of("connection")
@@ -110,7 +111,7 @@ def _secret_names() -> frozenset[str]:
 
 
 def _starred(line: str, hidden: list[tuple[int, int]]) -> str:
-    """The line with these parts (in order, start and end) as asterisks."""
+    """Return the line with asterisks for these parts, given in order by start and end."""
     parts, at = [], 0
     for start, end in hidden:
         first, last = max(start, at), min(end, len(line))

@@ -1,7 +1,7 @@
-"""Where a state or a warehouse is, in one spelling: so that two names of the same place are seen to be one.
+"""The place of a state or a warehouse in one canonical spelling, so that two names of one place are equal.
 
-Nothing is reached and no name is resolved on a network: links are followed on this machine's disk alone.
-Where a spelling leaves it open, two places count as the same one.
+This reaches no network and resolves no name there; it only follows links on this machine's disk. If a
+spelling is ambiguous, two places count as the same one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,13 @@ _HDFS_PORT = ":8020"  # where no other one is said
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`root`: the server, bucket or disk; `server`: of which of them, None where it is not said; `path`: the
-    folder in it, "/" at its root. `written`: as in the file."""
+    """The place of a state or a warehouse.
+
+    - `root`: the server, bucket or disk.
+    - `server`: which server has the root; None if the settings don't say it.
+    - `path`: the folder in the root, "/" for the root itself.
+    - `written`: the text in the file.
+    """
 
     setting: Setting
     written: str
@@ -45,11 +50,11 @@ class Place:
     server: str | None = None
 
     def equals(self, other: Place) -> bool:
-        """Whether both are one place."""
+        """Return whether both are the same place."""
         return self._is_beside(other) and self.path == other.path
 
     def meets(self, other: Place) -> bool:
-        """Whether both are one place, or one is inside the other."""
+        """Return whether both are the same place, or one is inside the other."""
         return self._is_beside(other) and (
             _is_within(self.path, other.path) or _is_within(other.path, self.path)
         )
@@ -60,8 +65,11 @@ class Place:
 
 
 def places_of(body: Mapping[str, Any], directory: str, state_directory: str = "") -> tuple[Place, ...]:
-    """The places of an environment's settings. What is of the wrong shape has none: it is reported elsewhere.
-    `state_directory`: what paths of the state are relative to, where it is another folder."""
+    """Return the places of an environment's settings. Malformed settings have none; they're reported
+    elsewhere.
+
+    `state_directory`: the folder for relative paths of the state, if it is another one.
+    """
     state, warehouse = body.get("state"), body.get("warehouse")
     places = [*_of_state(state if isinstance(state, dict) else {}, state_directory or directory)]
     written = warehouse if isinstance(warehouse, str) and warehouse else _default("warehouse")
@@ -86,7 +94,7 @@ def _of_state(given: Mapping[str, Any], directory: str) -> Iterator[Place]:
 
 
 def _of_server(state: Mapping[str, Any]) -> Iterator[Place]:
-    """One place for each of the hosts that libpq would try."""
+    """Return a place for each host that libpq would try."""
     known = load_schema("state")["properties"]
     port, schema = (state.get(name) or known[name]["default"] for name in ("port", "schema"))
     named = (str(port), str(state.get("database", "")), str(schema))
@@ -96,7 +104,7 @@ def _of_server(state: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _host(name: str) -> str:
-    """A host's name or address in one spelling; every name of this machine is one."""
+    """Return a host's name or address in one spelling; all names of this machine are one."""
     host = name.strip().strip("[]").rstrip(".").lower()
     if host in ("", "localhost", "ip6-localhost", "localhost.localdomain") or host.startswith(("/", "@")):
         return "localhost"
@@ -110,7 +118,7 @@ def _host(name: str) -> str:
 
 
 def _endpoint(url: str) -> str:
-    """The server of an object store; "" for the cloud's own."""
+    """Return the server of an object store; "" for the cloud's own."""
     if not url:
         return ""
     try:

@@ -39,7 +39,7 @@ _PLACE = ("backend", "path", "host", "port", "database", "schema", "url")  # of 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What mzplan.yaml says, as far as it could be understood."""
+    """The settings in mzplan.yaml, as far as they are valid."""
 
     project: str
     warehouse: str
@@ -56,7 +56,8 @@ class Settings:
         state: dict[str, Any] | None = None,
         state_config: str = "",
     ) -> ProjectSettings:
-        """`state` replaces what is said here: it is what the file `state_config` says."""
+        """Return the settings for commands. `state` replaces their own; it comes from the file
+        `state_config`."""
         return ProjectSettings(
             directory=directory,
             project=self.project,
@@ -72,8 +73,11 @@ class Settings:
         )
 
     def _variant(self, variables: Variables) -> str:
-        """Which one of its states this is: the name of its environment, if the project has any; then, where
-        variables from outside say where the state is, 8 hex digits of that place."""
+        """Return a name for this state among the project's states.
+
+        It has the name of the environment, if the project has any. If variables from outside decide where
+        the state is, it also has 8 hex digits of that place.
+        """
         parts = [self.environment.name] if self.environment.name else []
         if given_values(variables).keys() & variables.in_state:
             place = {name: self.state.get(name) for name in _PLACE}
@@ -84,7 +88,7 @@ class Settings:
 def open_project(
     directory: str, findings: Findings, edited: Mapping[str, bytes] = MappingProxyType({})
 ) -> Document | None:
-    """The parsed mzplan.yaml. Raises MzplanError MZ010 when the folder has none."""
+    """Return the parsed mzplan.yaml. Raises MzplanError MZ010 if the folder has none."""
     file = project_file(directory).as_edited(edited)
     if not os.path.lexists(file.full_path):
         raise error(
@@ -97,7 +101,7 @@ def open_project(
 
 
 def check_settings(document: Document, findings: Findings, environment: Environment) -> Settings:
-    """The settings of a document whose variables are filled in, as they are in an environment."""
+    """Check and return the settings of an environment, from a document whose variables are filled in."""
     data = document.data if document.data is not None else {}
     if not isinstance(data, dict):
         findings.add(
@@ -114,7 +118,7 @@ def check_settings(document: Document, findings: Findings, environment: Environm
 
 
 def read_settings(directory: str) -> Settings:
-    """The settings as written, whatever is wrong with them and without their variables: for look-ups."""
+    """Return the settings as written, without their variables and with any mistakes, for look-ups."""
     document = load(project_file(directory), Findings())
     data = document.data if document is not None else None
     return _settings(data if isinstance(data, dict) else {})
@@ -151,7 +155,7 @@ def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings
 
 
 def _folders(body: Mapping[str, Any]) -> list[Any]:
-    """Where an environment, or a project, says that its warehouse and a local state are."""
+    """Return the warehouse and the local state's path of an environment or a project."""
     state = body.get("state")
     folders = [body.get("warehouse"), state.get("path") if isinstance(state, dict) else None]
     return [path for path in folders if isinstance(path, str)]
@@ -173,7 +177,8 @@ def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
 
 
 def _run_events(given: dict[str, Any]) -> RunEventSettings:
-    """What is not text counts for nothing (its error is reported elsewhere)."""
+    """Return the settings for run events. Values that aren't text are left out; their error is reported
+    elsewhere."""
     text = {name: value for name, value in given.items() if isinstance(value, str)}
     default = RunEventSettings()
     return RunEventSettings(
@@ -186,7 +191,7 @@ def _run_events(given: dict[str, Any]) -> RunEventSettings:
 
 
 def _retries(waits: dict[str, Any]) -> Retries:
-    """What is not a duration or number counts for nothing (its error is reported elsewhere)."""
+    """Return the settings for retries. Invalid values are left out; their error is reported elsewhere."""
     first, last = (
         seconds(waits[name]) if isinstance(waits[name], str) else 0.0 for name in ("first", "last")
     )
@@ -197,7 +202,7 @@ def _retries(waits: dict[str, Any]) -> Retries:
 
 
 def excluded_folders(directory: str, settings: Settings) -> list[str]:
-    """The local folders of state and warehouse: what lies in them is no configuration."""
+    """Return the local folders of state and warehouse, which contain no configuration."""
     paths = [settings.warehouse, settings.state.get("path"), *settings.folders]
     return [
         str(FilePath(directory) / path.removeprefix("file://"))

@@ -1,4 +1,4 @@
-"""Finding and reading a project's files: never blocks, never reads more than the limits allow."""
+"""Finds and reads a project's files. It never blocks, and never reads more than the limits allow."""
 
 from __future__ import annotations
 
@@ -55,13 +55,17 @@ def find_files(
     findings: Findings,
     variable_files: Iterable[str | os.PathLike[str]] = (),
 ) -> list[SourceFile]:
-    """Every *.yaml and *.yml below the folder but mzplan.yaml and files of variables, sorted by path.
+    """Return every *.yaml and *.yml file below the folder, sorted by path.
 
-    Files of variables are *.vars.yaml, and `variable_files`. Left out are also: hidden files and folders,
-    the `excluded` folders (state, warehouse), and folders that hold an mzplan.yaml of their own
-    (another project). A link to a file counts once; links to folders of the project are not followed,
-    as those are visited anyway. Links that lead out of it are errors: whoever has made a repository
-    would have the files of its reader shown.
+    Left out are:
+    - mzplan.yaml, and files of variables: *.vars.yaml, and `variable_files`
+    - hidden files and folders
+    - the `excluded` folders (state, warehouse)
+    - folders with an mzplan.yaml of their own, which are other projects
+
+    A link to a file counts once. Links to folders of the project aren't followed, because those are
+    visited anyway. Links that lead out of the project are errors: otherwise the author of a repository
+    could have files of its reader shown.
     """
     walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
     paths = list(walk.files(directory, 0))
@@ -84,8 +88,10 @@ def find_files(
 
 
 def _holds_variables(path: str, named: set[str], findings: Findings, directory: str) -> bool:
-    """Whether it is a file of variables. Reports one that declares resources: left out silently, the next
-    plan would delete them."""
+    """Return whether a file only has variables. Reports one that declares resources.
+
+    If it were left out silently, the next plan would delete them.
+    """
     if named and os.path.realpath(path) in named:
         return True
     if not path.endswith(VARIABLE_SUFFIXES):
@@ -175,7 +181,7 @@ class _Walk:
 
 
 def read_bytes(file: SourceFile) -> bytes:
-    """The file's content. Raises ReadError, with words for a person, when there is none to be had."""
+    """Return the file's content. Raises ReadError, with words for people, if it can't be read."""
     if file.content is not None:
         return file.content
     if file.root and (file.is_sql or Path(file.full_path).is_symlink()):
@@ -205,7 +211,7 @@ def read_bytes(file: SourceFile) -> bytes:
 
 
 def is_allowed(file: SourceFile) -> bool:
-    """Whether it is not a link, or one that may be followed."""
+    """Return whether a path isn't a link, or is a link that may be followed."""
     if not Path(file.full_path).is_symlink():
         return True
     try:
@@ -216,9 +222,11 @@ def is_allowed(file: SourceFile) -> bool:
 
 
 def _check_link(file: SourceFile) -> None:
-    """Raise ReadError for a link, or a path that is named, which leads out of the project, to what git and
-    mzplan keep in it for themselves, or to what would not be read by its own name: git may ignore it, and it
-    hold secrets."""
+    """Raise ReadError for a link or a named path that leads out of the project, or to a file that wouldn't be
+    read by its own name.
+
+    git and mzplan keep such files for themselves, or git may ignore them and they may have secrets.
+    """
     real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
     is_inside = real.is_relative_to(project)
     if not is_inside or any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):

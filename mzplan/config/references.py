@@ -1,4 +1,5 @@
-"""Every `${…}` of a text: variables are filled in, and what then is not a secret reference is reported."""
+"""Fills in variables in every `${…}` of a text, and reports any other `${…}` that isn't a secret
+reference."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ MAX_SUBSTITUTED = 64 * 1024  # characters of one text of a setting
 
 
 def fill(document: Document, variables: Variables, findings: Findings, skip: Iterable[str] = ()) -> None:
-    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`; but for texts of
-    sources and sinks with `${each`: they are checked when that is filled in, too (mzplan.config.templates).
+    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`.
 
-    `skip` are top-level keys to leave alone.
+    Texts of sources and sinks with `${each` are checked later, when the key is filled in
+    (mzplan.config.templates). `skip`: top-level keys to leave unchanged.
     """
     left_alone = containers_below(_below(document.data, {"variables", *skip}))
     for container, key in document.references:
@@ -40,7 +41,8 @@ def fill(document: Document, variables: Variables, findings: Findings, skip: Ite
 def _filled(
     text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
 ) -> Any:
-    """The text with its variables filled in; what can't be is reported, and stays as written."""
+    """Return the text with its variables filled in. Reports references without a value, which stay as
+    written."""
     names = [match[1] for match in VARIABLE.finditer(text)]
     variables.used.update(names)
     if any(name not in variables.values for name in names):
@@ -70,8 +72,10 @@ def _filled(
 
 
 def substituted(text: str, values: Mapping[str, Any]) -> Any:
-    """The text with the variables that have a value filled in, as `fill` does; the others stay as written,
-    and so does a text that would become too long."""
+    """Return the text with the variables that have a value filled in.
+
+    Other variables stay as written, and so does a text that would become too long.
+    """
     whole = VARIABLE.fullmatch(text)
     if whole is not None:
         return values.get(whole[1], text)
@@ -82,7 +86,7 @@ def substituted(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
-    """Report a variable that has no value, or does not exist."""
+    """Report a variable that has no value, or isn't declared."""
     name = match[1]
     if name in variables.values:
         return
@@ -117,8 +121,10 @@ def _below(data: Any, keys: set[str]) -> list[Any]:
 def check_references(
     text: str, locate: Callable[[], Location], known: dict[str, bool], findings: Findings
 ) -> bool:
-    """Report the first `${` of a text that is not a secret reference; whether there is none. `known`: which
-    providers there are, as far as was asked."""
+    """Report the first `${` of a text that isn't a secret reference, and return whether there is none.
+
+    `known`: for each provider that was looked up, whether it exists.
+    """
     at = 0
     while (start := text.find("${", at)) >= 0:
         match = REFERENCE.match(text, start)
@@ -134,7 +140,7 @@ def check_references(
 
 
 def _words(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tuple[str, str, str, str]:
-    """Code, summary, detail and hint."""
+    """Return the code, summary, detail and hint of an error."""
     if match is None and _IS_EACH.match(rest):
         written = shown(rest[: rest.index("}") + 1] if "}" in rest else rest, quote=False)
         return (
@@ -171,7 +177,7 @@ def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
 
 
 def _fault_of(match: re.Match[str], known: dict[str, bool]) -> str | None:
-    """What is wrong with a reference that is well-formed; None for nothing."""
+    """Return what is wrong with a well-formed reference; None if it is right."""
     provider = match["provider"]
     if provider in _BUILT_IN_PROVIDERS:
         return None

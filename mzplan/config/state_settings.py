@@ -1,4 +1,4 @@
-"""`state:`: its secrets are references, nothing else of it is; and it may come from outside the checkout."""
+"""`state:`: it may come from outside the checkout, and only its secrets are references."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SCHEMA = "project"
 def read_state_config(
     path: str, directory: str, findings: Findings, environment: str = ""
 ) -> dict[str, Any] | None:
-    """The `state:` of another file than the project's: of an mzplan.yaml, or of a file that has only this. If
-    that has `environments:`, what it says of this one.
+    """Return the `state:` of a file outside the project: an mzplan.yaml, or a file with nothing else.
 
-    Whoever wrote the project's files has no say in it: neither may the file be one of them, nor do
-    their variables count. None where it can't be used; then `findings` says why.
+    If the file has `environments:`, returns the `state:` of this one. The author of the project's files
+    has no influence on it: the file can't be one of them, and their variables don't count. Returns None if
+    the file can't be used; then `findings` says why.
     """
     file = SourceFile(path, path)
     project = FilePath(directory).resolve()
@@ -79,7 +79,8 @@ def read_state_config(
 
 
 def check_state(document: Document, body: dict[str, Any], findings: Findings) -> None:
-    """The settings of a file against their schema, and the rules of `state:` that a schema can't express."""
+    """Check the settings of a file against their schema, and the rules of `state:` that a schema can't
+    express."""
     wrong: set[Path] = set()
     if not is_valid(_SCHEMA, body):
         check = BodyCheck(

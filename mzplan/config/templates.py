@@ -11,15 +11,17 @@ from mzplan.config.references import EACH, MAX_FILLED, as_text
 
 
 class Templates:
-    """Expands all those of a project, within its limits."""
+    """Expands all `for_each` of a project, within its limits."""
 
     def __init__(self, findings: Findings):
         self.findings = findings
         self.limits = Limits(findings)
 
     def expand(self, template: Declared) -> list[Declared]:
-        """The resources that a declaration with `for_each` makes: those without a mistake in what depends on
-        their key. A mistake is reported, and what refers to a resource that is missing is not."""
+        """Return the resources of a declaration with `for_each`, without those whose key leads to a mistake.
+
+        Reports each mistake. References to a resource that is missing for this reason aren't reported.
+        """
         keys = self._keys(template)
         if keys is None:
             self.findings.unread = True
@@ -51,7 +53,7 @@ class Templates:
         )
 
     def _keys(self, template: Declared) -> list[Key] | None:
-        """None where there is a mistake in them."""
+        """Return the keys; None if there is a mistake in them."""
         given, at = template.body["for_each"], template.location(("for_each",))
         if any(
             file == at.file.full_path and path[: len(at.path)] == at.path

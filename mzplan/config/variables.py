@@ -1,4 +1,4 @@
-"""Variables: those that mzplan.yaml declares, and their values, from outside or by default."""
+"""Variables that mzplan.yaml declares, and their values: from outside, or by default."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Variables:
-    """The declared variables (name → what it is declared with), and the values of the variables that have
-    one. `defaults`: what each has where nothing from outside gives it another value (see read_variables)."""
+    """The declared variables (by name, with their declarations), and the values of those that have one.
+
+    `defaults`: the values that apply if nothing from outside gives another one (see read_variables).
+    """
 
     document: Document
     declared: Mapping[str, Any]
@@ -54,12 +56,14 @@ def read_variables(
     own: Mapping[str, Any] = _NOTHING,
     state_at: Path = ("state",),
 ) -> Variables:
-    """The variables that mzplan.yaml declares, with values by precedence: `given` (--var), then `files`
-    (--var-file; a later one wins), then the process's environment (`MZPLAN_VAR_NAME`), then `own` (those of
-    the chosen entry of `environments:`), then the default. `state_at`: the place of `state:` in the file.
+    """Return the variables that mzplan.yaml declares, with their values.
 
-    `remembered` are those of a saved plan: its values hold (those that it does not name had their default),
-    and what is given otherwise is in `refused`: see refuse_others.
+    By precedence, values come from `given` (--var), `files` (--var-file; a later file wins), the process's
+    environment (`MZPLAN_VAR_NAME`), `own` (the chosen entry of `environments:`), and the default.
+    `state_at`: the place of `state:` in the file.
+
+    The values in `remembered`, those of a saved plan, win. A variable that it doesn't name had its
+    default. `refused` gets other given values: see refuse_others.
     """
     section = document.data.get("variables") if isinstance(document.data, dict) else None
     # What is not of the right shape is reported by the schema check.
@@ -109,7 +113,7 @@ def read_variables(
 
 
 def _find_uses(variables: Variables, state_at: Path) -> None:
-    """Which variables say where the state is: before they are filled in."""
+    """Find the variables that decide where the state is, before they are filled in."""
     document = variables.document
     state = document.data
     for step in state_at:
@@ -130,8 +134,11 @@ def _is_text(value: Any) -> bool:
 
 
 def given_values(variables: Variables) -> dict[str, Any]:
-    """The values that were filled in somewhere and are not the default: with them, and the same files, the
-    same configuration comes out. None is a secret: where one may stand, only a reference is taken."""
+    """Return the values that were filled in and aren't the default.
+
+    The same files and values give the same configuration. No value is a secret, because only references
+    may stand in place of secrets.
+    """
     return {
         name: value
         for name, value in sorted(variables.values.items())
@@ -140,8 +147,7 @@ def given_values(variables: Variables) -> dict[str, Any]:
 
 
 def refuse_others(variables: Variables) -> None:
-    """Raise MzplanError MZ036 (exit 5) where a variable that is used has another value than in the plan that
-    is to be applied."""
+    """Raise MzplanError MZ036 (exit 5) if a used variable has another value than in the saved plan."""
     changed = sorted(variables.refused.keys() & variables.used)
     if changed:
         raise error(
@@ -155,8 +161,10 @@ def refuse_others(variables: Variables) -> None:
 
 
 def scalar(text: str) -> Any:
-    """Text from outside as a YAML scalar: `5` is a number, `"5"` is text, and so is `010`, which would lose a
-    digit as a number. What is not a scalar stays text."""
+    """Return text from outside as a YAML scalar: `5` is a number, `"5"` is text.
+
+    `010` is also text, because a number would lose a digit. Text that isn't a scalar stays text.
+    """
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
         try:
@@ -183,7 +191,7 @@ def _from_environment(name: str) -> Any:
 
 
 def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]:
-    """Take over the values of a file; returns their names."""
+    """Take the values of a file, and return their names."""
     taken: list[str] = []
     # Shown as an absolute path: other paths in messages are relative to the project.
     document = load(SourceFile(path, str(FilePath(path).absolute()), private=True), findings)
@@ -224,8 +232,8 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
 
 
 def defaults_of(declared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What declared variables have where nothing from outside gives them another value: an environment's
-    `own`, else the default."""
+    """Return the values that apply if nothing from outside gives others: an environment's `own`, else the
+    default."""
     values = {name: own.get(name, body.get("default")) for name, body in declared.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -238,7 +246,7 @@ def require_values(variables: Variables, findings: Findings) -> None:
 
 
 def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
-    """Detail and hint for a variable that is not declared."""
+    """Return the detail and hint for a variable that isn't declared."""
     if not variables.declared:
         return "The project declares no variables.", _DECLARE
     variables.listed = variables.listed or f"Declared are: {listed(sorted(variables.declared))}."

@@ -1,4 +1,5 @@
-"""Everything that can be wrong with declared resources: schemas, references, secrets, columns, expressions.
+"""Checks declared resources: schemas, references, secrets, columns, expressions.
 
-Works on plain data and adds findings; mzplan.config.locations looks up later where they stand in a file.
+The checks work on plain data and add findings. mzplan.config.locations looks up their places in a file
+later.
 """

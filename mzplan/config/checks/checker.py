@@ -1,4 +1,4 @@
-"""Everything that is wrong with the resources: each by itself, then with what it refers to."""
+"""Checks resources: each by itself, then with the resources that it refers to."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from mzplan.schema.validators import is_valid
 
 
 class Checker:
-    """Checks declared resources, and turns those that are right into Resources.
+    """Checks declared resources, and turns valid ones into Resources.
 
-    One mistake gives one error: what can't be judged because of another error is passed over.
+    One mistake gives one error: checks that depend on a wrong part are skipped.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Checker:
         query_files: QueryFiles | None = None,
         records: Records = MappingProxyType({}),
     ):
-        """`records`: those of the state; see RecordedAnalyses."""
+        """`records`: the state's records; see RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
         self.defaults, self.query_files = defaults, query_files
         self.references = References(declared, findings)
@@ -59,7 +59,7 @@ class Checker:
         self.placed = sorted(instances)
 
     def resources(self) -> dict[Address, Resource]:
-        """Check all; the resources are complete only when nothing was found."""
+        """Check all resources, and return them. They are complete only if nothing was found."""
         # Types first: those of sources and sinks follow from their connections.
         for kind in KINDS:
             for address, resource in self.declared.items():
@@ -171,7 +171,7 @@ class Checker:
         )
 
     def _body(self, resource: Declared) -> bool:
-        """Whether the body is right by its schema and in itself."""
+        """Return whether the body conforms to its schema and is right in itself."""
         before = self.findings.met
         name = f"{resource.address.kind}.{resource.type}"
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
@@ -236,7 +236,8 @@ class Checker:
 
 
 def _other_type(resource: Declared, kind: ResourceKind, key: str) -> str:
-    """How to say the type that has this key, where the resource says none and its connection has several."""
+    """Return the fix for a key of another type, if the resource has no type and its connection allows
+    several."""
     if "type" in resource.body:
         return ""
     used = {reference.property: reference.types for reference in kind.references}.get("connection")

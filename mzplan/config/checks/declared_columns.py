@@ -1,4 +1,4 @@
-"""The columns that a source declares: Spark DDL, what its format can hold, no name twice."""
+"""Checks the columns that a source declares: valid Spark DDL that fits the format, and no name twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 
 def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """Schemas are Spark DDL and fit their format; what is included has names of its own."""
+    """Check that schemas are Spark DDL and fit their format, and that included columns have their own
+    names."""
     for path in kind.column_paths:
         ddl = value_at(resource.body, path)
         if not isinstance(ddl, str) or kind.property_schema(path).get("x-diff") != "columns":
@@ -65,7 +66,8 @@ def _check_fit(
     path: tuple[str, ...],
     columns: Sequence[Column],
 ) -> None:
-    """A format of one column has one, of its type; one of flat lines has nothing nested."""
+    """Check that a one-column format has one column of its type, and that flat lines have no nested
+    columns."""
     type_ = value_at(resource.body, (*path[:-1], "type"))
     default = default_ddl(kind, path, resource.body)
     nested = [column.name for column in columns if column.type.startswith(_NESTED)]
@@ -100,7 +102,7 @@ def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint
 
 
 def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """No included column has the name of another column."""
+    """Check that no included column has the name of another column."""
     if not resource.address.reads_upstream or not isinstance(resource.body, dict):
         return
     known = {column.name.lower() for column in record_columns(kind.type, resource.body)}
@@ -118,7 +120,7 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
 
 
 def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """The key of a keyed collection is of its columns, and of types that can be told apart."""
+    """Check that a key has columns of the collection, whose types have distinguishable values."""
     path = kind.key_path
     if not resource.address.reads_upstream or path is None or not isinstance(resource.body, dict):
         return
@@ -162,8 +164,12 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
 def _check_key_format(
     resource: Declared, kind: ResourceKind, findings: Findings, keys: Sequence[str]
 ) -> None:
-    """How a tombstone's key is read is known, and can hold the columns that it is read for. Only of envelopes
-    that let one say so; columns that come from the record's key anyway (`include`) are none of those."""
+    """Check that an envelope says how a tombstone's key is read, and that this format can hold the key's
+    columns.
+
+    This is only about envelopes with such a setting, and not about columns from the record's key
+    (`include`).
+    """
     envelope = kind.key_path[:-1] if kind.key_path is not None else ()
     path, of_values = (*envelope, "key_format"), value_at(resource.body, ("format", "type"))
     if not envelope or value_at(resource.body, (*envelope, "type")) != "upsert":

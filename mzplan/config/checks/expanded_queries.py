@@ -1,4 +1,4 @@
-"""Queries of relational views, with the SQL of inlined views (`materialize: false`) in them."""
+"""Puts the SQL of inlined views (`materialize: false`) into the queries of relational views."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mzplan.schema.view_query import is_of_rows, parse_view
 
 @dataclass(frozen=True, slots=True)
 class ExpandedQuery:
-    """A query, and the inlined views that are in it, by name (`through`).
+    """A query, and the names of the inlined views in it (`through`).
 
-    `edits`: what was replaced in the text as written: start, end, and the length of what stands there now.
+    `edits`: each replacement in the written text, as start, end, and the length of the new text.
     """
 
     query: RelationalQuery
@@ -27,7 +27,7 @@ class ExpandedQuery:
     edits: tuple[tuple[int, int, int], ...] = ()
 
     def written(self, offset: int) -> int:
-        """Return where in the text as written a place of the expanded text is."""
+        """Return the offset in the written text for one in the expanded text."""
         moved = 0
         for start, end, length in self.edits:
             if offset < start + moved:
@@ -64,7 +64,7 @@ def expanded(
 ) -> ExpandedQuery:
     """Return a query with the SQL of the inlined views that it reads. Raises QueryError.
 
-    `around`: the views that it is inlined into.
+    `around`: the views that the query is inlined into.
     """
     query = parse_query(text)
     sql, through, expected = query.text.sql, [], set[str]()

@@ -1,4 +1,4 @@
-"""Expressions of sinks and views over the columns of a collection: what is wrong, and what comes out."""
+"""Checks the expressions of sinks and views over the columns of a collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def columns_read(source: Declared | None) -> tuple[Column, ...] | None:
-    """The columns of the collection of a source or view; None when they can't be known."""
+    """Return the columns of a source's or view's collection; None if they aren't known."""
     if source is None or source.type is None or not isinstance(source.body, dict):
         return None
     try:
@@ -26,22 +26,25 @@ def columns_read(source: Declared | None) -> tuple[Column, ...] | None:
 
 
 def keys_read(source: Declared | None) -> tuple[str, ...]:
-    """The key of its collection; empty where it has none, or that can't be known."""
+    """Return the key of a source's or view's collection; empty if it has none or isn't known."""
     if source is None or source.type is None or not isinstance(source.body, dict):
         return ()
     return keys_of(source.type, source.body)
 
 
 class Placing(Protocol):
-    """Where something is written: a part of what is checked, and so many characters of it from an offset."""
+    """Returns the location of a part of what is checked, from an offset and with a length in characters."""
 
     def __call__(self, path: Path, *, offset: int | None = None, length: int = 1) -> Location: ...
 
 
 class ExpressionCheck:
-    """Checks expressions over one collection: `select` is a list of them, `where` one. `owner` is whose they
-    are, `read` the collection that they read, in words; `columns` its columns, None where they can't be
-    known; `place` says where a part of them is written."""
+    """Checks expressions over one collection: the list `select`, and the condition `where`.
+
+    - `owner`: the resource with the expressions, for messages. `read`: the collection, for messages.
+    - `columns`: the collection's columns; None if they aren't known.
+    - `place`: returns where a part of the expressions is written.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ExpressionCheck:
         self.own = {POSITION, CHANGE} if keyed else {POSITION}
 
     def select(self, items: list[str]) -> list[str] | None:
-        """The columns that come out; None when they can't be known."""
+        """Return the columns of the result; None if they aren't known."""
         outputs: list[str] = []
         seen: dict[str, int] = {}
         complete = True
@@ -83,8 +86,10 @@ class ExpressionCheck:
             self.known(parsed, ("where",))
 
     def varying(self, body: Mapping[str, Any]) -> None:
-        """MZ019: below a keyed collection, what decides whether and where a row is in the target is the same
-        each time: else the row could not be found when it is to go."""
+        """Report MZ019 for a key or a condition that has another value each time, below a keyed collection.
+
+        Otherwise the row couldn't be found in the target when it must be removed.
+        """
         if CHANGE not in self.own:
             return
         key = {str(name).lower() for name in body.get("key", ())}
@@ -121,7 +126,7 @@ class ExpressionCheck:
         return False
 
     def known(self, parsed: Parsed, path: Path) -> None:
-        """Every column that is read exists."""
+        """Report each column that doesn't exist."""
         if self.columns is None:
             return
         for name, offset in parsed.columns:

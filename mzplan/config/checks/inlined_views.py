@@ -1,6 +1,5 @@
-"""Views that are names for their SQL (`materialize: false`): what reads one reads what that reads, by its own
-expressions with those of the view put in their place.
-"""
+"""Inlined views (`materialize: false`): their readers read the collection below, with the expressions of
+both."""
 
 from __future__ import annotations
 
@@ -29,16 +28,21 @@ _MOST = 10 * MAX_LENGTH  # characters of all columns of a view
 
 
 def is_inlined(resource: Declared | None) -> bool:
-    """Whether it is a view without a query of its own."""
+    """Return whether this is a view without a query of its own."""
     return resource is not None and isinstance(resource.body, dict) and resource.body.get(SWITCH) is False
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What an inlined view stands for. `base`: the collection that is read. `columns`: by its name in lower
-    case, the name of each and what it is computed of; None where they are those of the collection as they
-    are. `where`: "" where all rows are taken. `names`: all columns below, in lower case. `through`: the
-    views, by name."""
+    """The rows that an inlined view stands for.
+
+    - `base`: the collection that is read.
+    - `columns`: by name in lower case, each column's name and expression; None for the unchanged columns of
+      `base`.
+    - `where`: the condition, "" for all rows.
+    - `names`: all columns below, in lower case.
+    - `through`: the names of the inlined views.
+    """
 
     base: str
     columns: Mapping[str, tuple[str, str]] | None
@@ -48,15 +52,15 @@ class _Rows:
 
 
 class InlinedViews:
-    """Those of a project, and what reads them."""
+    """The inlined views of a project, and their readers."""
 
     def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
         self._declared, self._findings = declared, findings
         self._rows: dict[Address, _Rows | None] = {}
 
     def check(self, resource: Declared) -> None:
-        """MZ304 for an inlined view that says what only a query of its own can have, or that gives another
-        value each time it is computed."""
+        """Report MZ304 for an inlined view with properties that only a query can have, or with a varying
+        expression."""
         own = resource.own if resource.given else resource.body
         for name in sorted(own.keys() - _OWN - resource.derived.keys()):
             why = f"it has no query of its own that `{name}` could hold for"
@@ -69,8 +73,10 @@ class InlinedViews:
                 self._refuse(resource, (property_,), why, offset=part.offset + offset)
 
     def fill_in(self, right: Collection[Address]) -> dict[Address, tuple[str, ...]]:
-        """Give each of these queries that reads an inlined view the expressions of both. By query, the views
-        that it reads in this way; MZ304 where that can't be."""
+        """Give each of these queries that reads an inlined view the expressions of both.
+
+        Returns the inlined views that a query reads, by query. Reports MZ304 if a view can't be inlined.
+        """
         through: dict[Address, tuple[str, ...]] = {}
         for address in right:
             resource = self._declared[address]
@@ -92,7 +98,8 @@ class InlinedViews:
         return property_, parse_view(resource.body[property_])
 
     def _read(self, resource: Declared) -> _Rows | None:
-        """What it reads, where that is an inlined view that can be read."""
+        """Return the rows of the inlined view that a resource reads; None if it reads none, or it can't be
+        read."""
         if not isinstance(resource.body, dict) or "from" not in resource.body:
             return None
         view = self._declared.get(FROM.address(resource.body["from"], self._declared))
@@ -133,7 +140,7 @@ class InlinedViews:
         return _Rows(base, columns, condition, names | gives, own)
 
     def _composed(self, resource: Declared, rows: _Rows) -> dict[str, Any]:
-        """The body of what reads an inlined view, as one that reads the collection below."""
+        """Return the body of a reader of an inlined view, changed to read the collection below."""
         property_ = resource_kind(resource.address.kind, str(resource.type)).query_property
         query = self._query(resource)[1] if property_ is not None else None
         own: Mapping[str, Any] = query.body if query is not None else resource.body
@@ -173,7 +180,7 @@ class InlinedViews:
 def _computed(
     item: str, read: Sequence[str], rows: _Rows | None, names: Collection[str]
 ) -> dict[str, tuple[str, str]]:
-    """What an item of `select` gives, as in _Rows."""
+    """Return the columns that an item of `select` gives, as in _Rows."""
     parsed = parse_select(item)
     if parsed.star:
         return {n.lower(): (n, _below(n, rows)) for n in read if n.lower() not in parsed.without}
@@ -183,7 +190,7 @@ def _computed(
 
 
 def _condition(own: str, rows: _Rows | None, names: Collection[str]) -> str:
-    """Both conditions, of what is read and of its reader; "" where there is none."""
+    """Return the conditions of an inlined view and its reader as one; "" if neither has one."""
     parts = [rows.where] if rows is not None and rows.where else []
     if own.strip():
         parts.append(_replaced(bare(own).sql, parse_where(own), rows, names))
@@ -191,14 +198,14 @@ def _condition(own: str, rows: _Rows | None, names: Collection[str]) -> str:
 
 
 def _replaced(text: str, parsed: Parsed, rows: _Rows | None, names: Collection[str]) -> str:
-    """An expression over what is read, over the collection below."""
+    """Return an expression over an inlined view as an expression over the collection below."""
     if rows is None or rows.columns is None:
         return text.strip()
     return with_expressions(text, parsed, partial(_below, rows=rows), names).strip()
 
 
 def _below(name: str, rows: _Rows | None) -> str:
-    """What a column is over the collection below."""
+    """Return a column as an expression over the collection below."""
     if rows is None or rows.columns is None:
         return quoted_name(name)
     return POSITION if name.lower() == POSITION else rows.columns[name.lower()][1]

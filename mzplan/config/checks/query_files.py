@@ -1,7 +1,7 @@
 """`query_file`: a view's SQL in a file of its own, read as if it stood after `query: |`.
 
-What is checked, planned and committed is the text: no state, plan or runner knows of the file. Where the text
-is written, `Declared.location` says, so that mistakes of it are shown there.
+The text is checked, planned and committed; states, plans and runners don't know the file.
+`Declared.location` points errors to the place in the file.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from mzplan.schema.validators import is_valid
 
 
 def as_block(text: str) -> str:
-    """A file's text as YAML reads it after `|`: its line breaks are alike, and one is at the end."""
+    r"""Return a file's text as YAML reads it after `|`: with `\n` for each line break, and one at the end."""
     return re.sub("\r\n?", "\n", text).rstrip("\n") + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Sql:
-    """What a file holds: as it is written, and with its variables filled in (None: they can't be)."""
+    """The content of a file, as written and with its variables filled in (None if that isn't possible)."""
 
     written: str
     filled: str | None
 
 
 class QueryFiles:
-    """Those of a project. Each is read once, and its variables are filled in, as in a YAML file."""
+    """The query files of a project. Each is read once, and its variables are filled in as in a YAML file."""
 
     def __init__(self, directory: str, variables: Variables, findings: Findings):
         self._directory, self._variables, self._findings = directory, variables, findings
         self._read: dict[str, _Sql] = {}  # by path
 
     def fill_in(self, resources: Iterable[Declared]) -> None:
-        """Write the SQL out as the query of each resource that names a file. Of one whose SQL can't be known
-        nothing more is judged."""
+        """Set the query of each resource that names a file.
+
+        A resource whose SQL can't be known isn't checked further.
+        """
         for resource in resources:
             if (
                 resource.type is None
@@ -85,7 +87,7 @@ class QueryFiles:
         return True
 
     def _sql(self, file: SourceFile, property_: str, named: Location) -> _Sql | None:
-        """None where it can't be read, which is reported where it is `named`."""
+        """Return the SQL of a file; None if it can't be read. Reports that at `named`."""
         if file.full_path not in self._read:
             text = read_text(file, self._findings, named)
             if text is None:
@@ -116,7 +118,7 @@ class QueryFiles:
 
 
 def _as_written(written: str, values: Mapping[str, Any], offset: int) -> int:
-    """Where it is written what stands at an offset of the text with its variables filled in."""
+    """Return the offset in the written text for one in the text with its variables filled in."""
     for match in VARIABLE.finditer(written):
         longer = len(as_text(values[match[1]])) - len(match[0])
         if offset < match.start():

@@ -1,9 +1,9 @@
-"""What the SQL of views gives, taken from the state: a query is parsed only if something that counts differs.
+"""Takes the analysis of a view's SQL from the state, if nothing that it depends on has changed.
 
-A record's `analysis` is a digest of everything that the analysis of its query reads and of everything that it
-gives. So an equal digest says that the same analysis would give the same again, however the record came into
-the state. The analysis reads the view as declared, the columns and keys of its inputs, and the rules. Views
-that read an inlined view (`materialize: false`) have no digest: they are parsed each time.
+A record's `analysis` is a digest of everything that the analysis of its query reads and gives. An equal
+digest means that the same analysis would give the same result, however the record came into the state. The
+analysis reads the view as declared, the columns and keys of its inputs, and the rules. Views that read an
+inlined view (`materialize: false`) have no digest, so they are parsed each time.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _RULES = ("schema", "config/checks", "connectors/api")  # the packages that an a
 
 
 class RecordedAnalyses:
-    """The analyses that the state has recorded; `digests` has those of this configuration, for its commit."""
+    """The analyses in the state. `digests`: the digests of this configuration, for its commit."""
 
     def __init__(self, declared: Mapping[Address, Declared], records: Records):
         self._declared, self._records = declared, records
         self.digests: dict[Address, str] = {}
 
     def reuse(self, resource: Declared, property_: str, derive: Callable[[Address], None]) -> bool:
-        """Fill in what follows from a view's query as the state has it. Returns whether that was possible.
+        """Fill in the properties that follow from a view's query, from the state. Returns whether that is
+        possible.
 
-        `derive` fills in an input first. `resource.body` is as declared.
+        `derive` fills in an input first. `resource.body` is the body as declared.
         """
         record = self._records.get(resource.address)
         if record is None or not record.analysis or record.type != resource.type or is_inlined(resource):
@@ -63,7 +64,7 @@ class RecordedAnalyses:
             self.digests[resource.address] = digest
 
     def _digest(self, resource: Declared, written: Body, given: Body) -> str:
-        """Return the digest of an analysis, "" for one that depends on more."""
+        """Return the digest of an analysis; "" if the analysis reads more than a digest covers."""
         inputs = []
         for role, address in _inputs(resource, given, self._declared):
             read = self._declared.get(address)
@@ -79,7 +80,7 @@ class RecordedAnalyses:
 def _inputs(
     resource: Declared, given: Body, declared: Mapping[Address, Declared]
 ) -> Iterator[tuple[str, Address]]:
-    """Yield what a view reads, by role."""
+    """Yield the collections that a view reads, by role."""
     kind = resource_kind(resource.address.kind, str(resource.type))
     for role, reference, name in kind.named({**resource.body, **given}):
         yield role, reference.address(name, declared)
@@ -87,7 +88,7 @@ def _inputs(
 
 @cache
 def _rules() -> str:
-    """Return a text that differs between versions of the analysis: of mzplan, sqlglot, and the source."""
+    """Return a text that identifies the version of the analysis: mzplan's, sqlglot's, and the source code."""
     from importlib.metadata import version
 
     root = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Relational views of a project: what their SQL reads and gives, and all that is wrong with it."""
+"""Checks the relational views of a project, and finds the inputs and columns of their SQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 
 
 class RelationalView:
-    """One of them."""
+    """The check of one relational view."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class RelationalView:
         self._watermarks: Mapping[str, Any] = marks if isinstance(marks, dict) else {}
 
     def check(self, derive: Callable[[Address], None]) -> list[Item] | None:
-        """Fill in `reads` and `state`; first, by `derive`, what other views of the project give.
+        """Fill in `reads` and `state`, after `derive` has filled in the inputs.
 
-        Returns the columns; None when they can't be known.
+        Returns the columns; None if they aren't known.
         """
         resource, query = self._resource, self._query
         streams = [name for name in query.places if name not in self._snapshots]
@@ -74,7 +74,7 @@ class RelationalView:
         return result.items
 
     def _inputs(self) -> dict[str, Input] | None:
-        """Return what the names in the query stand for; None when a column can't be known."""
+        """Return the inputs by name; None if the columns of one aren't known."""
         inputs: dict[str, Input] = {}
         for name in self._query.places:
             read = self._declared.get(FROM.address(name, self._declared))
@@ -102,7 +102,7 @@ class RelationalView:
         )
 
     def _check_names(self) -> None:
-        """MZ019 for snapshots and watermarks of what the query doesn't read."""
+        """Report MZ019 for snapshots and watermarks of collections that the query doesn't read."""
         read = list(self._query.places)
         tables = [(number, name) for number, name in enumerate(self._snapshots) if self._is_declared(name)]
         streams = [name for name in read if name not in self._snapshots]
@@ -134,11 +134,11 @@ class RelationalView:
         )
 
     def _is_declared(self, name: Any) -> bool:
-        """Whether a name stands for a collection: one that doesn't is reported elsewhere."""
+        """Return whether a name is that of a declared collection; others are reported elsewhere."""
         return isinstance(name, str) and FROM.address(name, self._declared) in self._declared
 
     def _check_watermark(self, name: str, input_: Input) -> None:
-        """MZ019 for a watermark on what is no time."""
+        """Report MZ019 for a watermark on a column that isn't a time."""
         if not input_.event_time:
             return
         names = [column.name for column in input_.columns]
@@ -156,7 +156,7 @@ class RelationalView:
         )
 
     def _keep_state(self, analysis: Analysis) -> None:
-        """Fill in `state`, if the query keeps some."""
+        """Fill in `state`, if the query keeps state."""
         if not analysis.operators:
             return
         numbered = {name: number for number, name in enumerate(self._query.places)}
@@ -166,7 +166,7 @@ class RelationalView:
 
 
 def refuse(resource: Declared, property_: str, error: QueryError, findings: Findings) -> None:
-    """MZ019 for what is wrong with a query."""
+    """Report MZ019 for a query."""
     location = resource.location((property_,), offset=error.offset)
     summary = error.summary or "Not a query that a view can compute"
     detail = f"{resource.label}: {error.problem}."

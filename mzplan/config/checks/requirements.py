@@ -1,4 +1,4 @@
-"""What a JSON Schema asks for, in plain words."""
+"""The requirements of a JSON Schema in plain words."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fa
 
 
 def type_words(types: list[str]) -> str:
-    """`["string", "number"]` → `text or a number`."""
+    """Return `text or a number` for `["string", "number"]`."""
     return " or ".join(_TYPES.get(type_, type_) for type_ in types)
 
 
 def in_words(pattern: str) -> str:
-    """A pattern in words that follow `values …`."""
+    """Return a pattern in words that follow `values …`."""
     words, _ = _PATTERNS.get(pattern, (f"match the pattern {pattern}", ""))
     return words
 
 
 def words_of(inner: Json) -> list[str]:
-    """The values that a property with `anyOf` can have: those that it names, and a description of the
+    """Return the values of a property with `anyOf`: the ones that it names, and a description of the
     others."""
     words: list[str] = []
     for choice in inner.get("anyOf", ()):
@@ -96,7 +96,7 @@ def words_of(inner: Json) -> list[str]:
 
 
 def requirement(rule: str, inner: Json) -> str:
-    """A rule of a property's schema as a sentence."""
+    """Return a rule of a property's schema as a sentence."""
     match rule:
         case "pattern":
             return f"Values {in_words(inner.get('pattern', ''))}."
@@ -118,7 +118,7 @@ def requirement(rule: str, inner: Json) -> str:
 
 
 def value_hint(rule: str, inner: Json, value: Any) -> str:
-    """How to write a value that meets a rule."""
+    """Return how to write a value that meets a rule."""
     if any(references_in(value)):
         return "write it out, or as ${var.NAME}: no secret reference can stand here."
     _, example = _PATTERNS.get(inner.get("pattern", ""), ("", ""))
@@ -141,7 +141,8 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
 
 
 def type_hint(types: list[str], value: Any, text: str, secret: bool) -> str:
-    """How to write a value of these types instead of this one; `text`: as it is written, for messages."""
+    """Return how to write a value of these types in place of this one. `text`: its text in the file, for
+    messages."""
     if secret:
         return "write a secret reference: ${env:NAME} or ${file:PATH}."
     if "string" in types and isinstance(value, bool | int | float):

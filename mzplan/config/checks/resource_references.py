@@ -1,5 +1,7 @@
-"""References between resources: that they exist, are of the right type, and form no cycle; and that no two
-sources read what only one can."""
+"""Checks references between resources: they exist, have the right type, and form no cycle.
+
+It also checks that no two sources read an upstream that only one can read.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ class References:
         self.able: dict[Reference, str] = {}  # of these types, in words
 
     def type_from_connection(self, resource: Declared) -> str | None:
-        """The type of a source or sink that names none: that of its connection. None if that can't be
-        known; the reason has then been reported."""
+        """Return the type of a source or sink that names none: the one that its connection gives.
+
+        Returns None if that isn't known, after the reason has been reported.
+        """
         kind, name = resource.address.kind, resource.body.get("connection")
         if "connection" not in resource.body:
             if (only := only_type(kind)) is not None:
@@ -76,7 +80,7 @@ class References:
         return type_
 
     def _misspelled(self, resource: Declared) -> bool:
-        """Report a key that was probably meant to be `connection` or `type`."""
+        """Report a key that probably should be `connection` or `type`."""
         kind = resource.address.kind
         known = {key for t in types_of(kind) for key in resource_kind(kind, t).schema["properties"]}
         for word in ("connection", "type"):
@@ -93,7 +97,7 @@ class References:
         return False
 
     def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
-        """The references that the resource's schema names."""
+        """Check the references that the resource's schema names."""
         for role, reference, name in kind.named(resource.body):
             path = path_of(role)
             if path[:1] in wrong:
@@ -106,7 +110,7 @@ class References:
                 self._wrong_type(resource, reference, target, path)
 
     def check_cycles(self) -> None:
-        """Report every cycle once, at the resource of it that comes first."""
+        """Report every cycle once, at the first resource in it."""
         graph = DependencyGraph({a: [target for _, target in edges] for a, edges in self.edges.items()})
         for cycle in graph.cycles():
             first = self.declared[cycle[0]]
@@ -181,7 +185,7 @@ class References:
 
 
 def path_of(role: str) -> Path:
-    """`"reads[0]"` → `("reads", 0)`: where a resource names another one in this role."""
+    """Return the path of a role: `("reads", 0)` for `"reads[0]"`."""
     property_, _, index = role.removesuffix("]").partition("[")
     return (property_, int(index)) if index else (property_,)
 
@@ -193,9 +197,11 @@ def _needs_connection(kind: Kind, type_: str) -> bool:
 def check_exclusive(
     checked: Mapping[Address, Resource], declared: Mapping[Address, Declared], findings: Findings
 ) -> None:
-    """MZ020 for a source that names what another one reads, and what it has read is gone for the other: a
-    replication slot, for instance (`x-exclusive`). Whether two connections lead to one server is
-    seen by what is written in them."""
+    """Report MZ020 for a source with the same exclusive upstream as another source (`x-exclusive`).
+
+    A replication slot is one: rows that one source has read are gone for the other. Two connections lead
+    to one server if their settings show that.
+    """
     first: dict[Any, Address] = {}
     for address, resource in checked.items():
         link = checked.get(resource.references["connection"]) if "connection" in resource.references else None
@@ -221,7 +227,7 @@ def check_exclusive(
 
 
 def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """`moved_from` must name an address that is no longer declared."""
+    """Check that `moved_from` names an address that is no longer declared."""
     lifecycle = resource.body.get("lifecycle")
     former = lifecycle.get("moved_from") if isinstance(lifecycle, dict) else None
     if not isinstance(former, str):
@@ -247,8 +253,8 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
 
 
 def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """Options that are passed through as they are leave alone what mzplan sets itself (`x-reserved`), and are
-    among those that can do no harm (`x-allowed`)."""
+    """Check that passed-through options aren't set by mzplan itself (`x-reserved`), and are harmless
+    (`x-allowed`)."""
     for name, schema in kind.restricted:
         given = resource.body.get(name)
         allowed = schema.get("x-allowed")

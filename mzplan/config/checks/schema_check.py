@@ -1,4 +1,4 @@
-"""Bodies against their JSON Schema: a quick yes, or every error in plain words."""
+"""Checks bodies against their JSON Schema: a quick yes, or every error in plain words."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
 
 
 class BodyCheck:
-    """Reports what is wrong with one body. `sensitive` says whether the value at a path is a secret,
-    `elsewhere` how to fix a key at the top that is known where it was meant for ("": it is not)."""
+    """Reports the errors of one body.
+
+    - `sensitive`: returns whether the value at a path is a secret.
+    - `elsewhere`: returns the fix for a top-level key that belongs elsewhere; "" for other keys.
+    """
 
     def __init__(
         self,
@@ -191,7 +194,7 @@ def _flat(types: Any) -> list[str]:
 
 
 def _key(path: Path) -> str:
-    """The last name of a path, with the index of a list item: `brokers[1]`."""
+    """Return the last name of a path, with the index of a list item: `brokers[1]`."""
     text = ""
     for key in path:
         text = f"{text}[{key}]" if isinstance(key, int) else key

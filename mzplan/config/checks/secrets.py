@@ -1,4 +1,5 @@
-"""Secrets are references, which stand only where a secret may; and no address holds a login."""
+"""Checks that secrets are references, that references stand only in allowed places, and that no address has a
+login."""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ _PROSE = (("description",), ("labels",))  # what people write for people
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretCheck:
-    """Of one body with a schema. `owner`: what has it, in messages. `prefix`: of the variables that are
-    proposed for its secrets."""
+    """The check of one body with a schema.
+
+    - `owner`: the owner of the body, for messages.
+    - `prefix`: the beginning of the variables that are proposed for its secrets.
+    """
 
     schema: dict[str, Any]
     owner: str
@@ -28,7 +32,7 @@ class SecretCheck:
     prefix: str = ""
 
     def check(self, body: Any, wrong: Collection[Path] = ()) -> None:
-        """Report what is wrong in a body. `wrong`: what of it is reported already."""
+        """Report the errors of a body. `wrong`: the paths with errors that are already reported."""
         for path, value in texts_in(body):
             if is_sensitive(self.schema, path):
                 if not is_reference(value):

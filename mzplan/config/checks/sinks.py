@@ -1,4 +1,4 @@
-"""What a sink writes: its expressions, the columns that come out of them, its key."""
+"""Checks what a sink writes: its expressions, the resulting columns, its key."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from mzplan.schema.kinds import resource_kind
 
 
 def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """`select`, `where`, `key` and `partition_by` of a sink whose body is right by its schema; and whether it
-    can follow its source's deletes, where there are some."""
+    """Check `select`, `where`, `key` and `partition_by` of a sink whose body conforms to its schema.
+
+    Also checks whether it can follow its source's deletes, if there are any.
+    """
     body = resource.body
     source = declared.get(FROM.address(body["from"], declared))
     _check_deletes(resource, source, findings)
@@ -38,7 +40,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
 
 
 def _check_deletes(resource: Declared, source: Declared | None, findings: Findings) -> None:
-    """MZ020 for a sink that only ever adds rows, below a collection whose rows change and go."""
+    """Report MZ020 for a sink that only adds rows, below a collection whose rows change or are deleted."""
     keys = keys_read(source)
     if not keys or source is None or resource.type is None:
         return
@@ -68,7 +70,7 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
 
 
 def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """MZ020 for a sink that writes what its source reads (`x-channel`)."""
+    """Report MZ020 for a sink that writes to its source's upstream (`x-channel`)."""
     source = declared.get(FROM.address(resource.body["from"], declared))
     if source is None or not isinstance(source.body, dict):
         return
@@ -91,7 +93,7 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
 
 
 def _meet(source: Declared, sink: Declared, servers: str, declared: Mapping[Address, Declared]) -> bool:
-    """Whether both have the same connection, or one of the servers that its property lists in common."""
+    """Return whether both have the same connection, or connections with a server in common."""
     names = [str(resource.body.get("connection")) for resource in (source, sink)]
     if names[0] == names[1]:
         return True
@@ -106,7 +108,7 @@ def _meet(source: Declared, sink: Declared, servers: str, declared: Mapping[Addr
 
 
 def _check_written(resource: Declared, key: str, what: str, outputs: list[str], findings: Findings) -> None:
-    """The columns that the property names are among what is written."""
+    """Check that the sink writes the columns that a property names."""
     written = {name.lower() for name in outputs}
     for index, name in enumerate(resource.body.get(key, ())):
         if name.lower() not in written:
@@ -120,7 +122,7 @@ def _check_written(resource: Declared, key: str, what: str, outputs: list[str], 
 
 
 def _check_partitions(resource: Declared, outputs: list[str], findings: Findings) -> None:
-    """Each is named once, and something is left for the files."""
+    """Check that each partition column is named once, and that the files have other columns."""
     names = [str(name).lower() for name in resource.body.get("partition_by", ())]
     twice = len(set(names)) < len(names)
     if names and (twice or {name.lower() for name in outputs} <= set(names)):

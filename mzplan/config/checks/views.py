@@ -1,5 +1,4 @@
-"""What a view's SQL reads and gives: the collection and the columns that follow from it; and all that is
-wrong with it."""
+"""Finds the inputs, the columns and the key of a view by SQL, and reports its mistakes."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ _RELATIONAL = ("watermarks", "snapshots", "output", "partitions")  # what only a
 
 
 class Views:
-    """Fills in `from`, `schema` and `key` of each view, of what others read first.
+    """Fills in `from`, `schema` and `key` of each view, after those of the views that it reads.
 
-    - `through`: the inlined views whose SQL is in a relational view, by its address.
-    - `analyses`: those that the state has recorded; they spare parsing.
+    - `through`: by relational view, the inlined views in its SQL.
+    - `analyses`: the state's; they spare parsing.
     """
 
     def __init__(self, declared: Mapping[Address, Declared], findings: Findings, analyses: RecordedAnalyses):
@@ -37,7 +36,7 @@ class Views:
         self._done: set[Address] = set()
 
     def derive(self) -> None:
-        """Of all views. What is wrong with one is among the findings."""
+        """Fill in all views. Mistakes are among the findings."""
         for address in self.declared:
             self._derive(address)
 
@@ -63,7 +62,7 @@ class Views:
                     self.analyses.record(resource, written)
 
     def _derive_query(self, resource: Declared, property_: str, text: str) -> None:
-        """Fill in what follows from the SQL of a view."""
+        """Fill in the properties that follow from the SQL of a view."""
         if is_inlined(resource):
             InlinedViews(self.declared, self.findings).check(resource)
         relational = any(name in resource.body for name in _RELATIONAL)
@@ -79,7 +78,7 @@ class Views:
         self._derive_rows(resource, property_, text)
 
     def _derive_rows(self, resource: Declared, property_: str, text: str) -> None:
-        """Of a view that computes each row from one row."""
+        """Fill in a view that computes each row from one row."""
         query = parse_view(text)
         if query.problem:
             self._refuse(resource, property_, query)
@@ -98,7 +97,7 @@ class Views:
             self._schema(resource, property_, selected)
 
     def _derive_relational(self, resource: Declared, property_: str, query: ExpandedQuery) -> None:
-        """Of a view whose query does more than that."""
+        """Fill in a view whose query does more than that."""
         view = RelationalView(resource, property_, query, self.declared, self.findings)
         items = view.check(self._derive)
         if query.through:
@@ -109,7 +108,7 @@ class Views:
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
 
     def _check_name(self, resource: Declared) -> None:
-        """MZ003: others read a source and a view by their names alone."""
+        """Report MZ003 if a source has the view's name, because readers name both in the same way."""
         other = self.declared.get(Address("source", resource.address.name))
         if other is not None and other is not resource:
             self.findings.add(
@@ -122,7 +121,7 @@ class Views:
             )
 
     def _check_inputs(self, resource: Declared) -> None:
-        """MZ020 for a view by a function that reads a keyed collection: Spark can't take rows back."""
+        """Report MZ020 for a view by a function that reads a keyed collection: Spark can't take rows back."""
         assert resource.type is not None, "the type is known before"
         for role, reference, name in resource_kind(resource.address.kind, resource.type).named(resource.body):
             address = reference.address(name, self.declared)
@@ -148,7 +147,7 @@ class Views:
         )
 
     def _schema(self, resource: Declared, property_: str, selected: list[tuple[Selected, QueryPart]]) -> None:
-        """Fill in `schema`, or compare it with what the query gives."""
+        """Fill in `schema`, or compare it with the query's columns."""
         written = resource.body.get("schema")
         if written is not None:
             self._compare(resource, written, [column for column, _ in selected])
@@ -193,7 +192,7 @@ class Views:
 
 
 class _Expressions:
-    """The items and the condition of a view's query, over what it reads."""
+    """The items and the condition of a view's query, over the collection that it reads."""
 
     def __init__(
         self, resource: Declared, property_: str, query: ViewQuery, read: Declared | None, findings: Findings
@@ -202,7 +201,7 @@ class _Expressions:
         self._read, self._findings = read, findings
 
     def selected(self) -> list[tuple[Selected, QueryPart]] | None:
-        """The columns that come out, each with the item that gives it; None when they can't be known."""
+        """Return the resulting columns, each with its item; None if they aren't known."""
         query, read, findings = self._query, self._read, self._findings
         columns, keys = columns_read(read), keys_read(read)
         names = [column.name for column in columns] if columns is not None else None
@@ -222,7 +221,8 @@ class _Expressions:
         return [(column, item) for item in query.items for column in columns_selected(item.text, stored)]
 
     def _keep(self, keys: Sequence[str], key: Sequence[str] | None) -> None:
-        """Fill in `key`, of a view whose rows are updated and deleted; MZ019 where it could not follow."""
+        """Fill in `key` of a view whose rows are updated and deleted. Reports MZ019 if it can't follow
+        them."""
         resource, collection = self._resource, self._query.collection.text
         if key is None:
             self._findings.add(
