@@ -1,4 +1,4 @@
 """YAML with positions: from a text to plain data, and edits back into the text. Only `events` imports yaml.
 
-Knows nothing of resources: may not import mzplan.config.checks.
+It knows nothing about resources, and may not import mzplan.config.checks.
 """

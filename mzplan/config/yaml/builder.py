@@ -1,7 +1,7 @@
-"""Plain dicts, lists and scalars from a YAML parser's events, within limits.
+"""Builds plain dicts, lists and scalars from a YAML parser's events, within limits.
 
-Without recursion, and without keeping nodes or positions: that is what makes a large project quick. Only a
-mistake that is met here (a key twice, a limit) has its place at once.
+It doesn't recurse, and keeps neither nodes nor positions, so a large project loads quickly. Only mistakes
+that it finds itself (a key twice, a limit) get their place at once.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MAX_REPEATED = 1_000_000  # keys and values of one file that aliases and merges 
 
 
 class StopError(Exception):
-    """Nothing after this place can be understood; what is wrong has been added to the findings."""
+    """The rest of the file can't be understood; the findings say why."""
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A mapping or sequence that is being filled: where it goes when it ends, and its anchor."""
+    """A mapping or sequence that is being filled, its container, and its anchor."""
 
     container: Any
     key: Any
@@ -59,7 +59,8 @@ _NONE_YET, _MERGE, _TWICE = None, object(), object()
 
 
 def _fills_text(path: Path) -> bool:
-    """Whether a value is a variable's, or of a `for_each`: it may become a part of a name."""
+    """Return whether a value belongs to a variable or a `for_each`, so that it may become a part of a
+    name."""
     section, inner = path[:1], path[2:3]
     return (
         section == ("variables",)
@@ -79,7 +80,7 @@ class Builder:
         self.most = MAX_NODES - findings.nodes
 
     def build(self, text: str) -> None:
-        """The loop over events. Scalars, nearly all of a file, are handled here; the rest in methods."""
+        """Return the data. The loop handles scalars, nearly all of a file; methods handle other events."""
         frames: list[_Frame] = []
         container: Any = []  # the document's own place
         key: Any = 0
@@ -129,7 +130,7 @@ class Builder:
         self.findings.nodes += self.nodes + self.repeated
 
     def _start(self, event: Any, key: Any, depth: int) -> tuple[Any, Any]:
-        """A new container, and the key that it begins with."""
+        """Return a new container, and the key that it begins with."""
         self.nodes += 1
         if key is _NONE_YET:
             self._stop(
@@ -155,7 +156,7 @@ class Builder:
         return word
 
     def _special_key(self, event: Any, container: dict[str, Any], frames: list[_Frame]) -> Any:
-        """A merge, a key that is there already, one with an anchor or a tag."""
+        """Handle a merge, a repeated key, and a key with an anchor or a tag."""
         word: str = event.value
         if event.anchor is not None:
             self.anchors[event.anchor] = (word, 1)
@@ -188,7 +189,7 @@ class Builder:
         )
 
     def _scalar(self, event: Any, frames: list[_Frame], key: Any) -> Any:
-        """A scalar with an anchor, a tag or unprintable characters."""
+        """Return a scalar with an anchor, a tag or unprintable characters."""
         value = event.value
         kind = TAGS.get(event.tag or "", "")
         if event.tag not in (None, "!") and kind in ("", "map", "seq"):
@@ -235,7 +236,8 @@ class Builder:
         return value
 
     def _note_merge(self, event: Any, frame: _Frame, value: Any) -> None:
-        """`<<: *defaults`, or a list of them: merged when the mapping ends, below its own keys."""
+        """Note `<<: *defaults`, or a list of mappings. It is merged when the mapping ends, below its own
+        keys."""
         merged = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, dict) for mapping in merged):
             self._bad(event, "`<<` merges mappings only.", "give it an alias of a mapping: `<<: *name`.")

@@ -1,4 +1,4 @@
-"""The YAML parser's events, one by one or by the path of each value; and what a plain scalar means.
+"""The YAML parser's events, one by one or by the path of each value; and the values of plain scalars.
 
 Scalars are those of YAML 1.2's core schema: `yes`, `on` and dates stay text.
 """
@@ -24,13 +24,16 @@ from mzplan.config.findings import Path, Span
 
 
 def events(text: str) -> Iterator[Any]:
-    """Every event of the text, by PyYAML's C parser, or where it was built without by the one in Python (some
-    ten times slower). Raises yaml.YAMLError where it is broken."""
+    """Yield every event of the text. Raises yaml.YAMLError if the text is broken.
+
+    PyYAML's C parser makes the events. If PyYAML was built without it, its Python parser does, some ten
+    times slower.
+    """
     return yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
 
 
 def span_of(event: Any) -> Span:
-    """Where an event is written; for the start of a block or flow collection, its first character."""
+    """Return where an event is written; for the start of a block or flow collection, its first character."""
     start, end = event.start_mark, event.end_mark
     if isinstance(event, MappingStartEvent | SequenceStartEvent):
         return Span(start.line, start.column, start.line, start.column + 1)
@@ -38,8 +41,8 @@ def span_of(event: Any) -> Span:
 
 
 class Visit(NamedTuple):
-    """A value on the way through a text: the event with which it begins (a collection has one more, with
-    which it ends), and the event of its key, None for what has none."""
+    """A value in a text: its first event (a collection also has a last one), and the event of its key; None
+    without one."""
 
     path: Path
     key: Any
@@ -52,8 +55,10 @@ class Visit(NamedTuple):
 
 @dataclass(slots=True)
 class _Level:
-    """A collection on the way down. `key` is that of the next value: None where a mapping's key comes first,
-    and of the document, whose value has none."""
+    """A collection on the path to the current value.
+
+    `key`: the key of the next value; None before a mapping's key, and for the document.
+    """
 
     path: Path
     is_map: bool
@@ -64,7 +69,7 @@ class _Level:
         return Visit(self.path if self.key is None else (*self.path, self.key), self.key_event, event)
 
     def advance(self) -> None:
-        """To the next item, or to the next key. (A collection as a key ends here too: it has no name.)"""
+        """Go to the next item, or to the next key. (A collection as a key also ends here: it has no name.)"""
         if self.is_map:
             self.key = "?" if self.key is None else None
             self.key_event = None
@@ -73,7 +78,7 @@ class _Level:
 
 
 def walk(text: str) -> Iterator[Visit]:
-    """Every value of the text in order. Ends quietly where the text is broken."""
+    """Yield every value of the text in order, up to the place where the text is broken."""
     levels = [_Level((), is_map=False)]
     try:
         for event in events(text):
@@ -114,12 +119,14 @@ TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "b
 
 
 class ScalarError(ValueError):
-    """A scalar that has no value here; the text says why, for a person."""
+    """A scalar without a valid value; the text says why, for people."""
 
 
 def resolve(text: str) -> Any:
-    """`"5"` → 5, `"true"` → True, `""` → None, `"yes"` → `"yes"`. Raises ScalarError for a number without
-    a finite 64-bit value."""
+    """Return the value of a plain scalar: `"5"` → 5, `"true"` → True, `""` → None, `"yes"` → `"yes"`.
+
+    Raises ScalarError for a number without a finite 64-bit value.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in SPECIAL_START:
@@ -140,13 +147,13 @@ def resolve(text: str) -> Any:
 
 
 def loses_digits(value: Any, text: str) -> bool:
-    """Whether a text that `resolve` takes for this number would be another one if it was made of the number:
-    010, 1.10, 1e3."""
+    """Return whether the number that `resolve` gives for a text prints as another text: 010, 1.10, 1e3."""
     return isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
 
 
 def resolve_tagged(text: str, kind: str) -> Any:
-    """The value of a scalar with a core tag, as `!!int "5"`. Raises ScalarError when it is none."""
+    """Return the value of a scalar with a core tag, such as `!!int "5"`. Raises ScalarError for a wrong
+    one."""
     if kind == "str":
         return text
     value = resolve(text)
@@ -164,7 +171,7 @@ def _integer(text: str) -> int | None:
 
 
 def document(value: Any) -> str:
-    """The value in block style, in its own order, ending in a newline."""
+    """Return the value in block style, in its own order, ending in a newline."""
     text: str = yaml.safe_dump(
         value, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
     )

@@ -1,4 +1,4 @@
-"""A YAML file → plain data: read, checked to be text, parsed; the parser's errors in plain words."""
+"""Reads a YAML file, checks that it is text, and parses it; explains the parser's errors in plain words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORBIDDEN_SIGNS = "\ufeff\ufffe\uffff"
 
 
 def load(file: SourceFile, findings: Findings) -> Document | None:
-    """Read and parse a file. None when it can't be: then `findings` says why."""
+    """Read and parse a file. Returns None if that isn't possible; then `findings` says why."""
     text = read_text(file, findings)
     if text is None:
         findings.unread = True
@@ -31,8 +31,10 @@ def load(file: SourceFile, findings: Findings) -> Document | None:
 
 
 def read_text(file: SourceFile, findings: Findings, named: Location | None = None) -> str | None:
-    """The file's text, checked to be UTF-8 without control characters. `named`: where its path is written,
-    for one that can't be read."""
+    """Return the file's text, checked to be UTF-8 without control characters.
+
+    `named`: where the file's path is written; errors of an unreadable file are reported there.
+    """
     try:
         data = read_bytes(file)
         findings.bytes += len(data)
@@ -77,7 +79,7 @@ def read_text(file: SourceFile, findings: Findings, named: Location | None = Non
 
 
 def _forbidden(text: str) -> int | None:
-    """The place of the first character that YAML forbids."""
+    """Return the place of the first character that YAML forbids."""
     offsets = [text.find(sign) for sign in _FORBIDDEN_SIGNS if sign in text]
     if bad := _FORBIDDEN.search(text):
         offsets.append(bad.start())
@@ -85,7 +87,7 @@ def _forbidden(text: str) -> int | None:
 
 
 def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
-    """Parse a file's text. None when it is broken; a key twice, or a bad scalar, is only reported."""
+    """Parse a file's text. Returns None if it is broken; repeated keys and bad scalars are only reported."""
     builder = Builder(file, findings)
     try:
         builder.build(text)
@@ -102,7 +104,7 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
 
 
 def span_at(before: str, length: int = 1) -> Span:
-    """The span of so many characters of a line that follow this text."""
+    """Return the span of a number of characters in a line, after this text."""
     lines = LINE_BREAK.split(before)
     return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + length)
 
@@ -198,7 +200,7 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
 
 
 def _explained(failure: yaml.YAMLError) -> tuple[_Words, Span]:
-    """A parser's error as summary, detail and hint, and the place to point to."""
+    """Return the summary, detail and hint for a parser's error, and the place to point to."""
     marked = (
         failure if isinstance(failure, yaml.MarkedYAMLError) else yaml.MarkedYAMLError(problem=str(failure))
     )

@@ -1,7 +1,7 @@
-"""Where things are written: a second pass over a file, when there is something to point at or to edit.
+"""Finds where things are written, in a second pass over a file: for errors and edits.
 
-`find` and `scalars_on` give lines and columns, `compose` one resource as a tree of nodes. Each keeps
-the places that are wanted and nothing else, so that an error in a large file costs time, not memory.
+`find` and `scalars_on` give lines and columns, `compose` one resource as a tree of nodes. Each keeps only
+the places that it was asked for, so an error in a large file costs time, not memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Found:
 
 
 def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
-    """The places of these paths and of every path above them; of equal keys the first.
+    """Return the places of these paths and of every path above them; of equal keys the first.
 
-    A path that comes in by an alias or a merge is not there: what is written is the alias.
+    A path below an alias or a merge has no place, because only the alias is written.
     """
     wanted: set[Path] = {()} | {path[:length] for path in paths for length in range(1, len(path) + 1)}
     places: dict[Path, Found] = {}
@@ -44,8 +44,10 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
 
 
 def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span, str]]:
-    """Every scalar value that touches one of the lines (number from 0 → how many columns of it count): its
-    path, place and value."""
+    """Return the path, place and value of every scalar that touches one of the lines.
+
+    The lines are numbered from 0; each has the number of its columns that count.
+    """
     last = max(lines.items(), default=(-1, 0))
     for path, _, event in walk(text):
         if (event.start_mark.line, event.start_mark.column) >= last:
@@ -57,8 +59,10 @@ def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span
 
 
 def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) -> Span:
-    """Where the character at `offset` of a scalar's value is written; the whole scalar where
-    that can't be known (escapes, filled-in variables)."""
+    """Return where the character at `offset` of a scalar's value is written.
+
+    Returns the place of the whole scalar if that isn't known (escapes, filled-in variables).
+    """
     span, value = found.value, found.text or ""
     line, column = span.line, span.column
     opening = lines[line][column : column + 1] if line < len(lines) else ""
@@ -82,7 +86,7 @@ def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) ->
 
 
 def _skip_space(lines: list[str], line: int, column: int) -> tuple[int, int]:
-    """The place of the first character at or after (line, column) that is not white space."""
+    """Return the place of the first character at or after (line, column) that isn't white space."""
     while line < len(lines):
         text = lines[line]
         while column < len(text):
@@ -99,8 +103,11 @@ _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
 
 @dataclass(slots=True)
 class Node:
-    """A value as written. `start` and `end` are offsets of characters, the end exclusive; of a block
-    collection the end is that of its last value. `text` is a scalar's value, `style` its quote."""
+    """A value as written.
+
+    - `start`, `end`: offsets of characters, the end exclusive. A block collection ends with its last value.
+    - `text`: a scalar's value. `style`: its quote.
+    """
 
     kind: Literal["scalar", "list", "map", "alias"]
     start: int
@@ -111,7 +118,7 @@ class Node:
     entries: list[Entry] = field(default_factory=list)
 
     def entry(self, key: str) -> Entry | None:
-        """The mapping's own entry of a key (not one that a merge brings in)."""
+        """Return the mapping's own entry for a key, not one from a merge."""
         return next((e for e in self.entries if e.key is not None and e.key.text == key), None)
 
 
@@ -128,7 +135,7 @@ class Entry:
 
 
 def compose(text: str, section: str, name: str) -> Entry | None:
-    """The entry of a resource; None when the file writes out none of this name."""
+    """Return the entry of a resource; None if the file has none of this name."""
     resource: Entry | None = None
     above: list[Node] = []
     for visit in walk(text):
@@ -156,13 +163,13 @@ def compose(text: str, section: str, name: str) -> Entry | None:
 
 
 def properties_before(text: str, node: Node) -> str:
-    """The anchor and the tag that are written in front of a value, with the space after them."""
+    """Return the anchor and the tag in front of a value, with the space after them."""
     match = _PROPERTIES.match(text, node.start, node.end)
     return match.group() if match else ""
 
 
 def _node(text: str, event: Any) -> Node:
-    """What begins with this event, still without what is in it."""
+    """Return the node that begins with this event, still without its content."""
     start, end = event.start_mark.index, event.end_mark.index
     if isinstance(event, AliasEvent):
         return Node("alias", start, end)

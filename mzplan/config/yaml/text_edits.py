@@ -1,9 +1,8 @@
-"""Edits of a resource in the text of its file: only the edited nodes change, byte for byte.
+"""Edits a resource in the text of its file: only the edited nodes change, byte for byte.
 
-Each edit is a splice at the exact place of a node, in the style that is there (block or flow, quotes,
-indentation, line ends), so comments, order and everything else stay as they are. What the text then says is
-compared with what it should say: an edit that would reach further (through an anchor) or not far enough
-(below an alias or a merge) is refused instead.
+Each edit is a splice at the exact place of a node, in the existing style (block or flow, quotes,
+indentation, line ends). So comments and order stay. The new text is compared with what it should mean. An
+edit that would change more (through an anchor) or less (below an alias or a merge) is refused.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ Splice = tuple[int, int, str]
 
 
 class CantRewriteError(Exception):
-    """The text is written in a way that the edit can't be made in it; the words say why, for a person.
-    `path` is that of the property."""
+    """The text is written in a way that rules out the edit; the message says why.
+
+    `path`: the path of the property.
+    """
 
     def __init__(self, path: tuple[str, ...], detail: str):
         super().__init__(detail)
@@ -42,7 +43,7 @@ class CantRewriteError(Exception):
 
 
 def rewrite(text: str, section: str, name: str, edits: Sequence[PropertyEdit]) -> str:
-    """The text with the edits made in a resource's body. Raises CantRewriteError."""
+    """Return the text with the edits made in a resource's body. Raises CantRewriteError."""
     result = text
     for edit in edits:
         entry = compose(result, section, name)
@@ -54,7 +55,7 @@ def rewrite(text: str, section: str, name: str, edits: Sequence[PropertyEdit]) -
 
 
 def rename(text: str, section: str, name: str, new: str) -> str:
-    """The text with another name for a resource. Raises CantRewriteError."""
+    """Return the text with another name for a resource. Raises CantRewriteError."""
     entry = compose(text, section, name)
     if entry is None or entry.key is None or entry.key.kind != "scalar":
         raise CantRewriteError((), "the resource comes in by an alias or a merge.")
@@ -78,12 +79,12 @@ def rename(text: str, section: str, name: str, new: str) -> str:
 
 
 def body_of(text: str, section: str, name: str) -> Any:
-    """A resource's body as it is written, variables not filled in; None where there is none."""
+    """Return a resource's body as written, without variables filled in; None if there is none."""
     return _at(_data(text), (section, name))
 
 
 class _EditedText:
-    """One text, with the place of a resource in it."""
+    """A text, with the place of a resource in it."""
 
     def __init__(self, text: str, resource: Entry):
         self.text, self.resource = text, resource
@@ -120,8 +121,10 @@ class _EditedText:
         return self._splice([self._lines(entry.start, entry.value.end)])
 
     def _lines(self, start: int, end: int) -> Splice:
-        """The whole lines of a part of the text, with the break that ends them (or, at the end of the file,
-        the one before them)."""
+        """Return the whole lines of a part of the text, with the line break after them.
+
+        At the end of the file, the part has the line break before them instead.
+        """
         first, last = self._line_start(start), self._line_end(end)
         after = LINE_BREAK.match(self.text, last)
         if after is not None:
@@ -129,8 +132,12 @@ class _EditedText:
         return (max(0, first - len(self._newline())), last, "") if first else (first, last, "")
 
     def _flow_removal(self, node: Node, first: int, last: int) -> list[Splice]:
-        """Without the entries first … last - 1, and with the commas that are still needed. An entry on lines
-        of its own goes with them; else its line, and what is said of it, stays."""
+        """Return the splice that removes the entries first … last - 1, and keeps the commas that are still
+        needed.
+
+        It removes the lines of entries that have lines of their own; other lines stay, with their
+        comments.
+        """
         splices = []
         is_tail = last == len(node.entries) and self._comma(node.entries[-1].value.end) is None
         for entry in node.entries[first:last]:
@@ -152,7 +159,8 @@ class _EditedText:
         return splices
 
     def _flow_addition(self, node: Node, index: int, written: Sequence[str]) -> list[Splice]:
-        """New entries of a flow collection in front of the entry with this index (or after the last)."""
+        """Return the splice that adds entries to a flow collection before the entry with this index, or at
+        the end."""
         if not node.entries:
             return [(node.start + 1, node.start + 1, ", ".join(written))]
         if not index:
@@ -168,12 +176,12 @@ class _EditedText:
         return [(at, at, text), *([] if comma is not None else [(end, end, ",")])]
 
     def _comma(self, end: int) -> int | None:
-        """Where the comma is that follows an entry of a flow collection; None where none does."""
+        """Return the place of the comma after an entry of a flow collection; None without one."""
         match = _TO_COMMA.match(self.text, end)
         return match.end() - 1 if match else None
 
     def _has_own_lines(self, start: int, end: int) -> bool:
-        """Whether nothing but a comment shares the lines of this part."""
+        """Return whether only a comment shares the lines of this part."""
         before = self.text[self._line_start(start) : start]
         return not before.strip() and _REST.fullmatch(self.text, end, self._line_end(end)) is not None
 
@@ -192,7 +200,7 @@ class _EditedText:
 
     @property
     def _style(self) -> str:
-        """The quotes of new texts: `"` where all keys of the resource are in them, as in JSON."""
+        """Return the quotes for new texts: `"` if all keys of the resource have them, as in JSON."""
         return '"' if self.resource.value.flow and _is_quoted(self.resource.value) else ""
 
     def _in_place_of(self, entry: Entry, written: str) -> Splice:
@@ -223,8 +231,7 @@ class _EditedText:
         return self._splice([(at, at, "".join(self._newline() + line for line in lines))])
 
     def _items(self, node: Node, wanted: list[Any]) -> list[Splice]:
-        """The splices that change a list's items, each in its own place: an item that stays keeps its
-        comment."""
+        """Return the splices that change a list's items in place; an unchanged item keeps its comment."""
         current = [_canonical(_value_of(entry.value)) for entry in node.entries]
         then = [_canonical(value) for value in wanted]
         style = node.entries[0].value.style or self._style
@@ -249,7 +256,7 @@ class _EditedText:
         return [self._lines(node.entries[first].value.start, node.entries[last - 1].value.end)]
 
     def _more_items(self, node: Node, index: int, values: list[Any], style: str) -> list[Splice]:
-        """New items in front of the item with this index (or after the last)."""
+        """Return the splice that adds items before the item with this index, or at the end."""
         written = [scalar_text(value, style) for value in values]
         entries = node.entries
         if node.flow:
@@ -281,13 +288,13 @@ class _EditedText:
         return match.start() if match else len(self.text)
 
     def _newline(self) -> str:
-        """The line break of this file."""
+        """Return the line break of this file."""
         match = LINE_BREAK.search(self.text, self.resource.start) or LINE_BREAK.search(self.text)
         return match.group() if match else "\n"
 
 
 def scalar_text(value: Any, style: str) -> str:
-    """A value as YAML: in quotes of this style (`'`, `"`, or "" for none where none are needed)."""
+    """Return a value as YAML, in quotes of this style (`'`, `"`, or "" for none if none are needed)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
@@ -310,7 +317,7 @@ def _flow_map(path: Sequence[str], value: Any, style: str) -> str:
 
 
 def _is_quoted(node: Node) -> bool:
-    """Whether all keys are in double quotes, as in JSON."""
+    """Return whether all keys are in double quotes, as in JSON."""
     return bool(node.entries) and all(e.key is not None and e.key.style == '"' for e in node.entries)
 
 
@@ -322,7 +329,7 @@ def _is_text(value: str) -> bool:
 
 
 def _value_of(node: Node) -> Any:
-    """A scalar's value; what no value equals for anything else."""
+    """Return a scalar's value; for any other node, an object that equals no value."""
     if node.kind != "scalar":
         return None
     try:
@@ -332,7 +339,7 @@ def _value_of(node: Node) -> Any:
 
 
 def _verify(before: str, after: str, section: str, name: str, edits: Sequence[PropertyEdit]) -> None:
-    """Whether the new text says what it should: the edits, and nothing else."""
+    """Raise CantRewriteError unless the new text has the edits, and no other change."""
     old, new = _data(before), _data(after)
     if new is None:
         raise CantRewriteError(edits[0].path, "its anchor or its form is needed elsewhere in the file.")
