@@ -50,8 +50,8 @@ class Engine:
         name = QueryName.of(PROJECT, description)
         began = time.monotonic()
         self._executor.start(description, self._secrets, epoch=1)
-        query = next(q for q in self.spark.streams.active if q.name == str(name))
-        query.processAllAvailable()
+        # Not by `streams.active`: a relational view runs in a session of its own.
+        self._executor._running[name].java.processAllAvailable()
         seconds = time.monotonic() - began
         self._executor.stop(name)
         return seconds
