@@ -69,7 +69,7 @@ def declarations_schema() -> Json:
 
 def project_schema() -> Json:
     """Return the schema of mzplan.yaml, which may also declare resources."""
-    schema = _edited(load_schema("project"))
+    schema = _edit(load_schema("project"))
     pipeline = declarations_schema()
     schema["properties"] |= pipeline["properties"]
     return {
@@ -110,7 +110,7 @@ def _of_any_type(kind: Kind) -> Json:
 
 def _resource(kind: Kind, type_: str) -> Json:
     loaded = written_schema(f"{kind}.{type_}")
-    schema: Json = _edited(loaded, repeated=kind != "connection")
+    schema: Json = _edit(loaded, repeated=kind != "connection")
     schema["title"] = loaded.get("title", f"{kind}.{type_}")
     if kind != "connection":  # what is missing may come from `defaults`, in this file or another
         schema.pop("required", None)
@@ -122,7 +122,7 @@ def _resource(kind: Kind, type_: str) -> Json:
     return schema
 
 
-def _edited(schema: Any, *, repeated: bool = False) -> Any:
+def _edit(schema: Any, *, repeated: bool = False) -> Any:
     """Return a schema for an editor: without mzplan's own keywords, and with variables allowed, at any depth.
 
     `repeated`: `for_each` may give each of its properties.
@@ -137,22 +137,22 @@ def _edited(schema: Any, *, repeated: bool = False) -> Any:
             edited[key] = {name: _property(inner, repeated) for name, inner in edited[key].items()}
     for key in ("items", "additionalProperties", "then", "else"):
         if key in edited:
-            edited[key] = _edited(edited[key], repeated=repeated)
+            edited[key] = _edit(edited[key], repeated=repeated)
     for key in ("allOf", "anyOf", "oneOf"):
         if key in edited:
-            edited[key] = [_edited(inner, repeated=repeated) for inner in edited[key]]
+            edited[key] = [_edit(inner, repeated=repeated) for inner in edited[key]]
     for key in ("if", "not"):  # a condition is of what is written: a variable fulfils none
         if key in edited:
-            edited[key] = _bare(edited[key])
+            edited[key] = _without_keywords(edited[key])
     if schema.get("x-sensitive") and schema.get("type") == "string":
         return {**{key: edited[key] for key in _ABOUT if key in edited}, **_SECRET}
-    return _open(edited)
+    return _with_variables(edited)
 
 
 def _property(schema: Any, repeated: bool) -> Any:
     """Return the schema of a property; `for_each` may give a list or a mapping as a text."""
-    edited = _edited(schema, repeated=repeated)
-    if not repeated or not isinstance(edited, dict) or not _holds(edited):
+    edited = _edit(schema, repeated=repeated)
+    if not repeated or not isinstance(edited, dict) or not _is_container(edited):
         return edited
     about = {key: edited[key] for key in _ABOUT if key in edited}
     return {**about, "anyOf": [{k: v for k, v in edited.items() if k not in about}, copy.copy(_EACH)]}
@@ -163,30 +163,30 @@ def _types(schema: Json) -> set[str]:
     return {type_} if isinstance(type_, str) else set(type_)
 
 
-def _holds(schema: Json) -> bool:
+def _is_container(schema: Json) -> bool:
     """Return whether a schema is of a list or a mapping."""
     return bool(_types(schema) & {"object", "array"}) or "properties" in schema
 
 
-def _open(schema: Json) -> Json:
+def _with_variables(schema: Json) -> Json:
     """Return the schema of a single value that may also be a text with a variable in it."""
     types = _types(schema)
     narrow = any(key in schema for key in _NARROWS) or (types and "string" not in types)
-    if _holds(schema) or not narrow:
+    if _is_container(schema) or not narrow:
         return schema
     about = {key: schema[key] for key in _ABOUT if key in schema}
     return {**about, "anyOf": [{k: v for k, v in schema.items() if k not in about}, copy.copy(_VARIABLE)]}
 
 
-def _bare(schema: Any) -> Any:
+def _without_keywords(schema: Any) -> Any:
     """Return a condition without mzplan's own keywords.
 
     Its rules for keys apply to a mapping, and not to a text in place of one.
     """
     if isinstance(schema, dict):
-        kept = {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
+        kept = {key: _without_keywords(value) for key, value in schema.items() if _is_kept(key)}
         return {"type": "object", **kept} if isinstance(kept.get("properties"), dict) else kept
-    return [_bare(condition) for condition in schema] if isinstance(schema, list) else schema
+    return [_without_keywords(condition) for condition in schema] if isinstance(schema, list) else schema
 
 
 def _is_kept(key: str) -> bool:

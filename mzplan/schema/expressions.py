@@ -121,16 +121,16 @@ class Parsed:
 @lru_cache(maxsize=8192)
 def parse_select(text: str) -> Parsed:
     """Parse one item of `select`."""
-    return _parsed(text, "SELECT ")
+    return _parse(text, "SELECT ")
 
 
 @lru_cache(maxsize=8192)
 def parse_where(text: str) -> Parsed:
     """Parse a condition."""
-    return _parsed(text, "SELECT 1 WHERE ")
+    return _parse(text, "SELECT 1 WHERE ")
 
 
-def _parsed(text: str, prefix: str) -> Parsed:
+def _parse(text: str, prefix: str) -> Parsed:
     try:
         bare_text = bare(text)
         if not bare_text.sql.strip():
@@ -159,15 +159,15 @@ def _plain(text: str, single: bool) -> Parsed | None:
         if first is not None:
             if first.group().lower() in refused:
                 return None
-            columns.append((_unquoted(first.group()), operand.start()))
+            columns.append((_unquote(first.group()), operand.start()))
     name = match["alias"]
     if name is None and is_alone and columns:
         last = _LAST_NAME.search(operands[0]["operand"])
         name = last.group() if last else None
-    return Parsed(columns=tuple(columns), name=_unquoted(name) if name is not None else None)
+    return Parsed(columns=tuple(columns), name=_unquote(name) if name is not None else None)
 
 
-def _unquoted(word: str) -> str:
+def _unquote(word: str) -> str:
     return word[1:-1] if word.startswith("`") else word
 
 
@@ -199,7 +199,7 @@ def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
     None for an expression without them.
     """
     reader = _Reader("", text)
-    return reader._calls_java(tree) or reader._computed_constant(tree) or reader._types_unwritten(tree)
+    return reader._java_fault(tree) or reader._constant_fault(tree) or reader._types_fault(tree)
 
 
 def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
@@ -207,7 +207,7 @@ def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
 
     Returns None for an expression without one.
     """
-    return _Reader("", text)._varying(tree)
+    return _Reader("", text)._varying_part(tree)
 
 
 def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
@@ -239,15 +239,15 @@ class _Reader:
             return Parsed("it is several expressions: write each as an item of its own")
         tree = query.args["where"].this if self.where else query.expressions[0]
         if problem := (
-            self._calls_java(tree)
-            or self._stateful(tree)
-            or self._star_within(tree)
-            or self._computed_constant(tree)
-            or self._types_unwritten(tree)
+            self._java_fault(tree)
+            or self._state_fault(tree)
+            or self._star_fault(tree)
+            or self._constant_fault(tree)
+            or self._types_fault(tree)
         ):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
-        varies = self._varying(tree)
+        varies = self._varying_part(tree)
         if self.where:
             return Parsed(columns=columns, varies=varies)
         if isinstance(tree, exp.Star):
@@ -268,7 +268,7 @@ class _Reader:
         name = (tree.alias or tree.name) if named else None
         return Parsed(columns=columns, name=name, varies=varies)
 
-    def _star_within(self, tree: Any) -> tuple[str, int] | None:
+    def _star_fault(self, tree: Any) -> tuple[str, int] | None:
         """Return the fault of a star inside an expression, which would include mzplan's own column."""
         from sqlglot import exp
 
@@ -278,7 +278,7 @@ class _Reader:
                 return "`*` stands alone, or with EXCEPT; in a call, name the columns", self._offset(star)
         return None
 
-    def _types_unwritten(self, tree: Any) -> tuple[str, int] | None:
+    def _types_fault(self, tree: Any) -> tuple[str, int] | None:
         """Return the first call that takes types from an argument that isn't plain DDL."""
         from sqlglot import exp
 
@@ -295,7 +295,7 @@ class _Reader:
                     return why, max(self.text.lower().find(name), 0)
         return None
 
-    def _computed_constant(self, tree: Any) -> tuple[str, int] | None:
+    def _constant_fault(self, tree: Any) -> tuple[str, int] | None:
         """Return the first call without a column in it, unless the function is cheap.
 
         Spark computes such a call while it reads the expression, and nothing stops it (`repeat('a',
@@ -303,7 +303,7 @@ class _Reader:
         """
         from sqlglot import exp
 
-        given = _not_constant(tree)
+        given = _variable_nodes(tree)
         for node in tree.find_all(exp.Func, exp.Like, exp.ILike):
             if isinstance(node, exp.AggFunc):  # of the rows of a group
                 continue
@@ -316,7 +316,7 @@ class _Reader:
                 return why, max(self.text.lower().find(shown), 0)
         return None
 
-    def _varying(self, tree: Any) -> tuple[str, int] | None:
+    def _varying_part(self, tree: Any) -> tuple[str, int] | None:
         """Return the first part that has another value each time, as SQL, and its position."""
         from sqlglot import exp
 
@@ -329,7 +329,7 @@ class _Reader:
                 return shown, max(self.text.lower().find(word.lower()), 0)
         return None
 
-    def _calls_java(self, tree: Any) -> tuple[str, int] | None:
+    def _java_fault(self, tree: Any) -> tuple[str, int] | None:
         """Return the first call out of Spark SQL, also by a quoted or qualified name, and its position."""
         from sqlglot import exp
 
@@ -345,7 +345,7 @@ class _Reader:
                 return why, max(self.text.find(name), 0)
         return None
 
-    def _stateful(self, tree: Any) -> tuple[str, int] | None:
+    def _state_fault(self, tree: Any) -> tuple[str, int] | None:
         """Return why the expression needs more than one row, and the position; None if it doesn't."""
         from sqlglot import exp
 
@@ -363,11 +363,11 @@ class _Reader:
             elif isinstance(node, exp.Placeholder | exp.Parameter):
                 fault = "a placeholder has no value here"
             if fault:
-                called, offset = self._called(names, self._offset(node))
+                called, offset = self._first_call(names, self._offset(node))
                 return f"{called} {fault}; {_STATELESS}".lstrip(), offset
         return None
 
-    def _called(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
+    def _first_call(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
         """Return the first call of one of these functions, as written, and its position."""
         for call in _CALL.finditer(self.text):
             if call[1].lower() in names:
@@ -413,7 +413,7 @@ def _is_any(node: Any) -> bool:
     return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
 
 
-def _not_constant(tree: Any) -> set[int]:
+def _variable_nodes(tree: Any) -> set[int]:
     """Return the `id` of each node that contains a column, or a variable of a function around it.
 
     Each node is visited once.

@@ -127,14 +127,14 @@ class ResourceKind:
     def assumed(self, body: Body) -> dict[tuple[str, ...], Any]:
         """Return the values that a body gets if it is declared without them, by path (`x-assumed`)."""
         assumed: dict[tuple[str, ...], Any] = {}
-        for path, schema in self._assuming:
+        for path, schema in self._assumed_properties:
             rule = schema["x-assumed"]
             if not _holds(body, path) and not is_loopback(str(body.get(rule["unless-loopback"], ""))):
                 assumed[path] = rule["value"]
         return assumed
 
     @cached_property
-    def _assuming(self) -> tuple[tuple[tuple[str, ...], Json], ...]:
+    def _assumed_properties(self) -> tuple[tuple[tuple[str, ...], Json], ...]:
         return tuple((path, schema) for path, schema in walk_properties(self.schema) if "x-assumed" in schema)
 
     def property_schema(self, path: tuple[str | int, ...]) -> Json:
@@ -143,7 +143,7 @@ class ResourceKind:
         If the schema doesn't go as deep (items of a list, free keys of a map), returns the nearest one
         above.
         """
-        schemas = _annotated(self.schema, path)
+        schemas = _schemas_along(self.schema, path)
         return schemas[-1] if schemas else self.schema
 
     def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
@@ -241,7 +241,7 @@ def _holds(body: Any, path: tuple[str, ...]) -> bool:
     return True
 
 
-def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
+def _schemas_along(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
     """Return the schemas along a path, outermost first."""
     met: list[Json] = []
     for key in path:

@@ -68,7 +68,7 @@ def _standalone(schema: Json) -> Json:
         required += base.get("required", [])
     for key, value in schema.get("properties", {}).items():
         properties[key] = (
-            _referred(value["$ref"]) if "$ref" in value else properties.get(key, {}) | _inner(value)
+            _referenced_schema(value["$ref"]) if "$ref" in value else properties.get(key, {}) | _inner(value)
         )
         if "const" in value and "type" in properties[key]:
             del properties[key]["type"]
@@ -80,7 +80,7 @@ def _standalone(schema: Json) -> Json:
     return schema
 
 
-def _referred(reference: str) -> Json:
+def _referenced_schema(reference: str) -> Json:
     schema = dict(load_schema(reference.removesuffix(".json")))
     for key in ("$schema", "$id", "title"):
         schema.pop(key, None)

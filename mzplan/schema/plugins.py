@@ -47,8 +47,10 @@ def find_plugin(type_: str) -> Plugin | None:
         return None
     if len({package_of(entry) for entry in entries}) > 1:
         packages = " and ".join(sorted({package_of(entry) for entry in entries}))
-        raise _broken(type_, packages, "more than one package brings this type", "uninstall all but one.")
-    return _loaded(entries[0])
+        raise _broken_plugin(
+            type_, packages, "more than one package brings this type", "uninstall all but one."
+        )
+    return _load(entries[0])
 
 
 @cache
@@ -72,7 +74,7 @@ def package_of(entry: EntryPoint) -> str:
 
 def broken_schema(plugin: Plugin, name: str, why: str) -> MzplanError:
     """Return error MZ080: a schema of this plug-in can't be used."""
-    return _broken(plugin.type, plugin.package, f"its schema {name} {why}")
+    return _broken_plugin(plugin.type, plugin.package, f"its schema {name} {why}")
 
 
 @cache
@@ -82,7 +84,7 @@ def _entries() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=GROUP))
 
 
-def _loaded(entry: EntryPoint) -> Plugin:
+def _load(entry: EntryPoint) -> Plugin:
     package = package_of(entry)
     try:
         with missing_extras_reported():
@@ -92,10 +94,10 @@ def _loaded(entry: EntryPoint) -> Plugin:
         raise
     except Exception as problem:  # anything can be raised by another package's import
         message = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        raise _broken(entry.name, package, f"{entry.value} can't be loaded: {message}") from None
+        raise _broken_plugin(entry.name, package, f"{entry.value} can't be loaded: {message}") from None
     why = next(_problems(entry.name, connector, schemas), None)
     if why is not None:
-        raise _broken(entry.name, package, why)
+        raise _broken_plugin(entry.name, package, why)
     return Plugin(type=entry.name, package=package, connector=connector, schemas=schemas)
 
 
@@ -142,7 +144,7 @@ def _has_columns(schema: Json) -> bool:
     return any(inner.get("x-diff") == "columns" or _has_columns(inner) for inner in below)
 
 
-def _broken(type_: str, package: str, why: str, hint: str = "") -> MzplanError:
+def _broken_plugin(type_: str, package: str, why: str, hint: str = "") -> MzplanError:
     return error(
         "MZ080",
         f"The connector {type_!r} of {package} can't be used",

@@ -74,7 +74,7 @@ def _ensure_unnamed(read: Sequence[Token]) -> None:
         )
         if is_call and before is not None and before.text.strip("`").lower() not in _NAMING:
             continue
-        inner = _within(read[number + 1 :], token.depth)
+        inner = _until_closed(read[number + 1 :], token.depth)
         end = number + 1 + len(inner)
         is_row = any(part.text == "," and part.depth == token.depth + 1 for part in inner)
         is_variables = end + 1 < len(read) and read[end + 1].text.startswith("->")
@@ -84,7 +84,7 @@ def _ensure_unnamed(read: Sequence[Token]) -> None:
             )
 
 
-def _within(read: Sequence[Token], depth: int) -> list[Token]:
+def _until_closed(read: Sequence[Token], depth: int) -> list[Token]:
     """Return the tokens up to the end of the brackets that were opened at this depth."""
     return list(takewhile(lambda token: token.depth > depth, read))
 

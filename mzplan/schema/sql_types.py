@@ -224,7 +224,7 @@ class Typed:
         digits, kept = int(decimal[1]) - int(decimal[2]), min(int(decimal[2]), int(places))
         return _decimal(digits + 1 + kept, kept)
 
-    def _whole(self, node: Any) -> str | None:
+    def _integral(self, node: Any) -> str | None:
         """Return the type of floor and ceil."""
         type_ = self._first_number(node)
         if type_ is None or node.args.get("decimals") is not None:
@@ -256,7 +256,7 @@ class Typed:
         sqlglot has `struct(a = b)` as `struct(b AS a)`, no name for `(a)`, and takes the 'a' of upper('a')
         for one.
         """
-        written = self._written(node)
+        written = self._argument_texts(node)
         if self.called(node) == "named_struct":
             certain = all(re.fullmatch(r"'\w+'|\"\w+\"", name) for name in written[::2])
         else:
@@ -266,7 +266,7 @@ class Typed:
         is_long = sum(len(field.type) for field in fields) > MAX_LENGTH
         return struct_of(fields) if certain and len(fields) == len(types) and not is_long else None
 
-    def _written(self, node: Any) -> list[str]:
+    def _argument_texts(self, node: Any) -> list[str]:
         """Return the arguments of a call as written."""
         start = node.meta["end"] + 1 - self._prefix
         depth, ends = 0, []
@@ -308,7 +308,7 @@ _RULES: Mapping[str, Callable[[Typed, Any], str | None]] = {
         ("Bracket get", Typed._element),
         ("abs negative", Typed._first_number),
         ("bround round", Typed._rounded),
-        ("ceil ceiling floor Ceil Floor", Typed._whole),
+        ("ceil ceiling floor Ceil Floor", Typed._integral),
         ("coalesce greatest ifnull least nvl", Typed._common),
         ("if nvl2 If", Typed._choice),
         ("nullif filter array_compact array_distinct slice sort_array map_filter", Typed._first),

@@ -30,7 +30,7 @@ def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
     The validator computes all errors at once: a million errors for a list of a million mistakes. So long
     lists and maps are checked in portions, until one of them has errors.
     """
-    longs = _Longs(schema, body)
+    longs = _LongValues(schema, body)
     for start in range(0, longs.longest, _PORTION):
         part = longs.portion(schema, body, start)
         errors = list(validator(name).iter_errors(part))
@@ -53,7 +53,7 @@ def _path_in(body: Any, error: Any) -> Path:
     return tuple(path)
 
 
-class _Longs:
+class _LongValues:
     """The lists and free maps of a body that are longer than a portion."""
 
     def __init__(self, schema: Json, body: Any):

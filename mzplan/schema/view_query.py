@@ -121,7 +121,7 @@ def parse_view(text: str) -> ViewQuery:
     body = text.rstrip()
     try:
         sql = bare(body.removesuffix(";")).sql
-        return _taken_apart(sql, list(tokens(sql)))
+        return _parse(sql, list(tokens(sql)))
     except SqlTextError as refused:
         return ViewQuery(refused.problem, refused.offset)
 
@@ -168,7 +168,7 @@ def _qualifiers(read: list[Token], name: str) -> Iterator[int]:
             yield place
 
 
-def _taken_apart(sql: str, read: list[Token]) -> ViewQuery:
+def _parse(sql: str, read: list[Token]) -> ViewQuery:
     if not read or read[0].word != "select":
         begins = "begins with WITH" if read and read[0].word == "with" else "does not begin with SELECT"
         raise SqlTextError(f"it {begins}; {_ONE_ROW}: SELECT … FROM a collection", 0)
@@ -192,7 +192,7 @@ def _taken_apart(sql: str, read: list[Token]) -> ViewQuery:
     where = _where(rest)
     qualifiers = list(_qualifiers(read, alias or collection.text))
     named = sorted([source + 1, *([] if alias else qualifiers)])
-    sql = _without_qualifiers(sql, read, qualifiers)
+    sql = _drop_qualifiers(sql, read, qualifiers)
     end = rest[0].start if rest else len(sql)
     items = tuple(_items(sql, read[1:source], read[source].start))
     if second := [item for item in items if item.text.startswith("*")][1:]:  # and thousands of them
@@ -244,7 +244,7 @@ def _awaits_operand(token: Token) -> bool:
     return token.kind == "signs" or token.text in (".", ",") or token.word in _BEFORE_OPERAND
 
 
-def _without_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) -> str:
+def _drop_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) -> str:
     """Return the SQL with `id` in backquotes for `o.id`, which ends at the same position.
 
     The query reads one collection only, and a name in backquotes can only be a column.

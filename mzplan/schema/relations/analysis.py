@@ -121,7 +121,7 @@ class Analysis:
             )
         if node.args.get("distinct"):
             self.operators.append(Operator("DISTINCT", start_of(node), timed=_has_time(left.items)))
-        return Result([_united(*pair) for pair in zip(left.items, right.items, strict=True)], left.stream)
+        return Result([_union_item(*pair) for pair in zip(left.items, right.items, strict=True)], left.stream)
 
     def relation(self, node: Any, names: Mapping[str, Relation]) -> Relation:
         """Return the relation in a FROM or JOIN."""
@@ -170,7 +170,7 @@ class _Select:
             if having is not None:
                 raise QueryError("HAVING without GROUP BY", start_of(having), "use WHERE.")
         else:
-            items = self._grouped(items)
+            items = self._with_groups(items)
         if node.args.get("distinct"):
             self._keeps("DISTINCT", start_of(node), _has_time([item for item, _ in items]))
         grouped = len(self._groups()) if aggregates else None
@@ -202,7 +202,7 @@ class _Select:
     def _join(self, join: Any) -> None:
         scope = self._scope
         right = self._analysis.relation(join.this, self._names)
-        left_streams, left_timed = scope.stream, _timed(scope.relations)
+        left_streams, left_timed = scope.stream, _have_time(scope.relations)
         using = [column.name.lower() for column in join.args.get("using") or ()]
         for column in join.args.get("using") or ():
             for relations in (scope.relations, [right]):
@@ -219,7 +219,7 @@ class _Select:
             _refuse_window(join.args["on"])
         if left_streams and right.stream:
             outer = side in ("LEFT", "RIGHT", "FULL")
-            timed = left_timed and _timed([right])
+            timed = left_timed and _have_time([right])
             self._keeps("outer join" if outer else "join", start_of(join), timed)
         elif left_streams != right.stream:
             self._check_table(join, side, kind, left_streams)
@@ -332,7 +332,7 @@ class _Select:
             return by_name.get(key.name.lower(), key)
         return key
 
-    def _grouped(self, items: list[tuple[Item, Any]]) -> list[tuple[Item, Any]]:
+    def _with_groups(self, items: list[tuple[Item, Any]]) -> list[tuple[Item, Any]]:
         """Return the items with the GROUP BY expressions that they contain.
 
         Raises QueryError for a column that is neither in GROUP BY nor in an aggregate function.
@@ -429,7 +429,7 @@ def _is_end_of_window(tree: Any) -> bool:
     return is_dot and str(tree.this.name).lower() == "window"
 
 
-def _timed(relations: list[Relation]) -> bool:
+def _have_time(relations: list[Relation]) -> bool:
     return any(column.event_time for relation in relations for column in relation.fields)
 
 
@@ -437,7 +437,7 @@ def _has_time(items: list[Item]) -> bool:
     return any(item.field.event_time for item in items)
 
 
-def _united(left: Item, right: Item) -> Item:
+def _union_item(left: Item, right: Item) -> Item:
     types = left.field.type, right.field.type
     type_ = common_type(*types) if all(types) else None
     both = left.field.event_time and right.field.event_time

@@ -72,7 +72,7 @@ class RelationalQuery:
         generators = (item.unalias() for item in self.tree.expressions)
         return (
             isinstance(self.tree, exp.Select)
-            and not _given(self.tree) - one_row
+            and not _argument_names(self.tree) - one_row
             and len(list(self.tree.find_all(exp.Query))) == 1
             and not any(type(generator).__name__ in GENERATORS for generator in generators)
             and not any(isinstance(item, exp.Aliases) for item in self.tree.expressions)
@@ -197,7 +197,7 @@ class _Checks:
         from sqlglot import exp
 
         self._with(node)
-        if isinstance(node, exp.Subquery) and not _given(node) - {"this", "alias"}:
+        if isinstance(node, exp.Subquery) and not _argument_names(node) - {"this", "alias"}:
             self.query(node.this)
         elif isinstance(node, exp.Union):
             self._arguments(node, _UNION)
@@ -219,7 +219,7 @@ class _Checks:
             self.query(cte.this)
 
     def _arguments(self, node: Any, allowed: set[str]) -> None:
-        for name in sorted(_given(node) - allowed):
+        for name in sorted(_argument_names(node) - allowed):
             why = _WORDS.get(name, f"{name.replace('_', ' ').upper()} isn't allowed here")
             offset = _offset_of(self._text.sql, name)
             raise QueryError(why, offset if offset is not None else start_of(node), _HINTS.get(name, ""))
@@ -233,7 +233,7 @@ class _Checks:
             _refuse("a SELECT has no FROM", node, "write SELECT … FROM a source or view of the project.")
         self._relation(source.this)
         for join in node.args.get("joins") or ():
-            if _given(join) - {"this", "on", "using", "side", "kind"}:
+            if _argument_names(join) - {"this", "on", "using", "side", "kind"}:
                 _refuse("this kind of JOIN isn't allowed", join, "write JOIN … ON or JOIN … USING (…).")
             self._relation(join.this)
             if join.args.get("on") is not None:
@@ -252,7 +252,7 @@ class _Checks:
             if node.args.get(name) is not None:
                 self._expression(node.args[name].this)
         group = node.args.get("group")
-        if group is not None and _given(group) - {"expressions", "all"}:
+        if group is not None and _argument_names(group) - {"expressions", "all"}:
             _refuse(_GROUPINGS, group, "write one view for each grouping.")
         for key in group.expressions if group is not None else ():
             if type(key).__name__ in ("Cube", "Rollup", "GroupingSets"):
@@ -263,7 +263,7 @@ class _Checks:
         from sqlglot import exp
 
         if isinstance(node, exp.Subquery):
-            if _given(node) - {"this", "alias"} or not isinstance(node.this, exp.Query):
+            if _argument_names(node) - {"this", "alias"} or not isinstance(node.this, exp.Query):
                 _refuse("joins stand in brackets", node, "write joins one after the other, without brackets.")
             self.query(node.this)
         elif not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
@@ -275,7 +275,7 @@ class _Checks:
             _refuse("an alias has a list of columns", node, "name the columns in a SELECT.")
 
     def _table(self, node: Any) -> None:
-        if _given(node) - {"this", "alias"}:
+        if _argument_names(node) - {"this", "alias"}:
             problem = "it reads something else than a source or view of the project by its name"
             _refuse(problem, node, "declare what it reads as a source, and name that.")
 
@@ -321,7 +321,7 @@ _HINTS = dict.fromkeys(
 )
 
 
-def _given(node: Any) -> set[str]:
+def _argument_names(node: Any) -> set[str]:
     """Return the names of a node's arguments that have a value."""
     return {name.rstrip("_") for name, value in node.args.items() if value}
 

@@ -55,7 +55,7 @@ class QueryTypes(Typed):
         """Return the default names and the types of a generator's columns."""
         name, arguments = type(node).__name__, list(node.iter_expressions())
         if name == "Stack":
-            return self._stacked(arguments)
+            return self._stack(arguments)
         of = self.of(arguments[0])
         element, pair = inside(of, "ARRAY"), pair_of(of) if of else None
         if name == "Inline":
@@ -75,7 +75,7 @@ class QueryTypes(Typed):
             )
         return parse_columns(struct)
 
-    def _stacked(self, arguments: Sequence[Any]) -> list[tuple[str, str | None]]:
+    def _stack(self, arguments: Sequence[Any]) -> list[tuple[str, str | None]]:
         rows = int(arguments[0].name) if arguments[0].name.isdecimal() else 1
         values = arguments[1:]
         width = -(-len(values) // max(rows, 1))
@@ -112,7 +112,7 @@ class QueryTypes(Typed):
         type_ = self._argument(node)
         return f"ARRAY<{type_}>" if type_ else None
 
-    def _filtered(self, node: Any) -> str | None:
+    def _filter(self, node: Any) -> str | None:
         return self.of(node.this)
 
     def _window(self, node: Any) -> str | None:
@@ -143,7 +143,7 @@ _RULES: Mapping[str, Callable[[QueryTypes, Any], str | None]] = {
         ("stddev stddev_samp stddev_pop std variance var_samp var_pop skewness kurtosis", QueryTypes._double),
         ("collect_list collect_set array_agg ArrayAgg ArrayUniqueAgg", QueryTypes._list),
         ("bool_and bool_or every any some LogicalAnd LogicalOr", QueryTypes._boolean),
-        ("Filter", QueryTypes._filtered),
+        ("Filter", QueryTypes._filter),
         ("window session_window", QueryTypes._window),
         ("window_time", QueryTypes._window_time),
     )
