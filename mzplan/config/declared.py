@@ -164,16 +164,16 @@ class Declared:
             once = self.at[:1] == ("defaults",)
             return Location(self.file, whole, at_key, offset, length, self.valid_address, once)
         alike = at_key or _inner(own, path) is _inner(self.template, path)
-        note = f"{self._made}{', and the others alike' if alike else ''}."
+        note = f"{self._for_each_note}{', and the others alike' if alike else ''}."
         return Location(self.file, whole, at_key, offset, length, self.valid_address, alike, note)
 
     def own_location(self) -> Location:
         """Return the location of an error that other resources from the same `for_each` don't have."""
-        note = f"{self._made}." if self.key is not None else ""
+        note = f"{self._for_each_note}." if self.key is not None else ""
         return replace(self.location(), shared=False, note=note)
 
     @property
-    def _made(self) -> str:
+    def _for_each_note(self) -> str:
         return f"for_each makes it for the key {shown(self.key)}"
 
 

@@ -112,7 +112,7 @@ class Defaults:
         sinks."""
         for resource in declared if self else ():
             is_one = resource.address.kind == "connection"
-            block = self.by_kind.get("connection") if is_one else self._of_connection(resource)
+            block = self.by_kind.get("connection") if is_one else self._connection_defaults(resource)
             if block is None or not isinstance(resource.body, dict):
                 continue
             if "type" in block.body and "type" not in resource.body:
@@ -124,7 +124,7 @@ class Defaults:
         for resource in declared:
             if resource.type is None:
                 continue
-            for block in (self._of_connection(resource), self.by_kind.get(resource.address.kind)):
+            for block in (self._connection_defaults(resource), self.by_kind.get(resource.address.kind)):
                 if block is not None:
                     self._give(resource, block, block.of_type(resource.type))
         for block in (*self.by_kind.values(), *self.by_connection.values()):
@@ -137,7 +137,7 @@ class Defaults:
         self._count(block)
         if not resource.given:
             resource.own = resource.body
-        resource.body = _merged(resource.body, given)
+        resource.body = _merge(resource.body, given)
         resource.given = (*resource.given, (block.file, block.at, given))
 
     def _count(self, block: Block) -> None:
@@ -158,7 +158,7 @@ class Defaults:
             )
             raise EnoughError
 
-    def _of_connection(self, resource: Declared) -> Block | None:
+    def _connection_defaults(self, resource: Declared) -> Block | None:
         name = value_at(resource.body, ("connection",)) if self.by_connection else None
         return self.by_connection.get((name, resource.address.kind)) if isinstance(name, str) else None
 
@@ -167,7 +167,7 @@ class Defaults:
         if block.connection is not None:
             used = Address("connection", block.connection)
             of = next((resource.type for resource in declared if resource.address == used), None)
-            types = [type_ for type_ in types if of is None or _uses(block.kind, type_, of)]
+            types = [type_ for type_ in types if of is None or _can_use(block.kind, type_, of)]
         known = {key for type_ in types for key in block.keys_of(type_)}
         for key in unknown:
             if key in known:
@@ -191,16 +191,16 @@ class Defaults:
         )
 
 
-def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new mapping of both; values of `own` win."""
     result = {**given, **own}
     for key in given.keys() & own.keys():
         if isinstance(own[key], dict) and isinstance(given[key], dict):
-            result[key] = _merged(own[key], given[key])
+            result[key] = _merge(own[key], given[key])
     return result
 
 
-def _uses(kind: Kind, type_: str, connection: str) -> bool:
+def _can_use(kind: Kind, type_: str, connection: str) -> bool:
     """Return whether a source or sink of this type can use a connection of that type."""
     type_lists: Iterator[tuple[str, ...]] = (
         reference.types

@@ -102,7 +102,7 @@ class Edits:
 
     def _check_written_out(self, address: Address) -> None:
         if template := self._templates.get(address):
-            raise MzplanError(_of_template(self._directory, address, template))
+            raise MzplanError(_template_error(self._directory, address, template))
 
     def _add(self, edit: FileEdit) -> None:
         first = self._made.get(edit.location)
@@ -124,10 +124,10 @@ def edit_resource(
     `edited`: contents, by real path, that replace the contents on the disk. Raises as Edits.edit.
     """
     section = SECTION_OF[address.kind]
-    file, text = _declaring(directory, address, edited)
+    file, text = _file_declaring(directory, address, edited)
     written = body_of(text, section, address.name)
     if value_at(written, ("for_each",)) is not None:
-        raise MzplanError(_of_template(directory, address, f"{section}.{address.name}"))
+        raise MzplanError(_template_error(directory, address, f"{section}.{address.name}"))
     edits = [_with_variables(edit, value_at(written, edit.path), value_at(body, edit.path)) for edit in edits]
     named = value_at(written, (QUERY_FILE,))
 
@@ -138,7 +138,7 @@ def edit_resource(
             raise CantRewriteError((QUERY_FILE,), why)
         return rewrite(text, section, address.name, edits)
 
-    after = _rewritten(directory, address, file, rewriting)
+    after = _rewrite(directory, address, file, rewriting)
     replaced = _replaced_variables(directory, file, written, address, edits, environment)
     if environment and replaced:
         raise MzplanError(replaced)
@@ -164,16 +164,16 @@ def rename_resource(
 
     References to the resource stay unchanged. Raises as Edits.edit.
     """
-    file, text = _declaring(directory, address, edited)
+    file, text = _file_declaring(directory, address, edited)
     section = SECTION_OF[address.kind]
     if value_at(body_of(text, section, address.name), ("for_each",)) is not None:
-        raise MzplanError(_of_template(directory, address, f"{section}.{address.name}"))
+        raise MzplanError(_template_error(directory, address, f"{section}.{address.name}"))
     return _file_edit(
-        file, _rewritten(directory, address, file, lambda: rename(text, section, address.name, name)), ()
+        file, _rewrite(directory, address, file, lambda: rename(text, section, address.name, name)), ()
     )
 
 
-def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
+def _template_error(directory: str, address: Address, template: str) -> Diagnostic:
     """Return error MZ075: the edited text is written once for several resources."""
     section, _, name = template.partition(".")
     other = Address(SECTIONS[section], name)
@@ -192,7 +192,7 @@ def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
     return replace(locate(directory, diagnostic), address=address)
 
 
-def _rewritten(directory: str, address: Address, file: SourceFile, rewriting: Callable[[], str]) -> str:
+def _rewrite(directory: str, address: Address, file: SourceFile, rewriting: Callable[[], str]) -> str:
     try:
         return rewriting()
     except CantRewriteError as problem:
@@ -255,7 +255,7 @@ def _position(text: str, at: int) -> Position:
     return len(lines), len(lines[-1]) + 1
 
 
-def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) -> tuple[SourceFile, str]:
+def _file_declaring(directory: str, address: Address, edited: Mapping[str, bytes]) -> tuple[SourceFile, str]:
     """Return the file that declares a resource, with its content and its text.
 
     Raises MzplanError MZ075 if no file declares it, and the errors that keep files from being read.

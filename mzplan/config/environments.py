@@ -60,7 +60,7 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
     entries = entries_of(document.data)
     if not entries:
         if named and not (isinstance(document.data, dict) and SECTION in document.data):
-            raise _none_declared(named)
+            raise _no_environments_error(named)
         return NONE
     defaults = [name for name, body in entries.items() if body.get("default") is True]
     for name in defaults[1:]:
@@ -74,7 +74,7 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
         )
     chosen = named or next(iter(defaults), "")
     if chosen not in entries:
-        raise _not_chosen(chosen, entries)
+        raise _not_chosen_error(chosen, entries)
     own = "state" in entries[chosen]
     return Environment(
         name=chosen,
@@ -125,7 +125,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
     outside = variables.outside
     readings = tuple(
         {
-            name: _substituted(
+            name: _substitute(
                 {key: entry.get(key, data.get(key)) for key in ("state", "warehouse")},
                 defaults_of(variables.declared, variables_of(entry)) | given,
             )
@@ -135,7 +135,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
         for given in ([outside, {}] if outside else [{}])
     )
     copies = {
-        name: _checkable(entry, defaults_of(variables.declared, variables_of(entry)) | outside)
+        name: _without_unknown(entry, defaults_of(variables.declared, variables_of(entry)) | outside)
         for name, entry in entries.items()
         if name != chosen.name and isinstance(data[SECTION][name], dict)
     }
@@ -147,9 +147,9 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
     return Others(readings)
 
 
-def _checkable(entry: Body, values: Body) -> dict[str, Any]:
+def _without_unknown(entry: Body, values: Body) -> dict[str, Any]:
     """Return a copy of an entry without the settings that are known only if the entry is chosen."""
-    filled = {key: _substituted(entry[key], values) for key in OWN if key in entry}
+    filled = {key: _substitute(entry[key], values) for key in OWN if key in entry}
     return {
         key: filled.get(key, value)
         for key, value in entry.items()
@@ -157,7 +157,7 @@ def _checkable(entry: Body, values: Body) -> dict[str, Any]:
     }
 
 
-def _substituted(value: Any, values: Body, memo: dict[int, Any] | None = None) -> Any:
+def _substitute(value: Any, values: Body, memo: dict[int, Any] | None = None) -> Any:
     """Return a copy in which variables with a value are filled in. Values that aliases repeat are copied
     once."""
     memo = {} if memo is None else memo
@@ -167,9 +167,9 @@ def _substituted(value: Any, values: Body, memo: dict[int, Any] | None = None) -
         return value
     if id(value) not in memo:
         memo[id(value)] = (
-            {key: _substituted(inner, values, memo) for key, inner in value.items()}
+            {key: _substitute(inner, values, memo) for key, inner in value.items()}
             if isinstance(value, dict)
-            else [_substituted(inner, values, memo) for inner in value]
+            else [_substitute(inner, values, memo) for inner in value]
         )
     return memo[id(value)]
 
@@ -200,12 +200,12 @@ def check_apart(
         names = [name for name in entries_of(document.data) if name in places]
         for number, second in enumerate(names):
             for first in names[:number]:
-                if (first, second) not in reported and (met := _meeting(places[first], places[second])):
+                if (first, second) not in reported and (met := _overlap(places[first], places[second])):
                     reported.add((first, second))
                     _report(document, (first, met[0]), (second, met[1]), findings)
 
 
-def _meeting(first: Iterable[Place], second: Iterable[Place]) -> tuple[Place, Place] | None:
+def _overlap(first: Iterable[Place], second: Iterable[Place]) -> tuple[Place, Place] | None:
     second = tuple(second)
     return next(((a, b) for a in first for b in second if a.meets(b)), None)
 
@@ -237,7 +237,7 @@ def _location(document: Document, name: str, place: Place) -> Location:
     return Location(document.file, path, at_key=True)
 
 
-def _none_declared(named: str) -> MzplanError:
+def _no_environments_error(named: str) -> MzplanError:
     return error(
         "MZ245",
         f"There is no environment {shown(named)}",
@@ -247,7 +247,7 @@ def _none_declared(named: str) -> MzplanError:
     )
 
 
-def _not_chosen(named: str, entries: Body) -> MzplanError:
+def _not_chosen_error(named: str, entries: Body) -> MzplanError:
     declaration = f"{PROJECT_FILE} declares: {listed(entries)}."
     example = shlex.quote(next(iter(entries)))
     if named:

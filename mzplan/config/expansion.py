@@ -25,7 +25,7 @@ class TooMuchError(Exception):
     """An expansion would exceed a limit."""
 
 
-class _LacksError(Exception):
+class _MissingValueError(Exception):
     """A reference has no value for a key; the text says why, as a sentence about that value."""
 
 
@@ -87,7 +87,7 @@ class Expansion:
         self.nodes = 0
         body = {key: value for key, value in template.body.items() if key not in _OWN}
         self.body = body
-        compiled = self._compiled(body, ())
+        compiled = self._compile(body, ())
         self.branch = compiled if isinstance(compiled, _Branch) else _Branch(body, {})
         self.name = self._name()
 
@@ -100,8 +100,8 @@ class Expansion:
         invalid: list[tuple[Key, str]] = []
         for key in self.keys:
             try:
-                name, body = self._text(self.name, key), self._filled(self.branch, key)
-            except _LacksError:
+                name, body = self._text(self.name, key), self._fill(self.branch, key)
+            except _MissingValueError:
                 continue
             if not is_valid_name(name):
                 invalid.append((key, as_text(name)))
@@ -129,24 +129,24 @@ class Expansion:
                 location=self.template.location(("name",)),
             )
             return None
-        name_text = self._compiled_text(given, ("name",))
+        name_text = self._compile_text(given, ("name",))
         return None if name_text.broken else name_text
 
-    def _compiled(self, value: Any, path: Path) -> _Text | _Branch | None:
+    def _compile(self, value: Any, path: Path) -> _Text | _Branch | None:
         """Return the parts of a value that depend on the key; None if none does. Counts each value that it
         visits."""
         self.nodes += 1
         if isinstance(value, str):
-            return self._compiled_text(value, path) if EACH in value else None
+            return self._compile_text(value, path) if EACH in value else None
         if not isinstance(value, dict | list):
             return None
         inner = {}
         for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-            if (compiled := self._compiled(child, (*path, key))) is not None:
+            if (compiled := self._compile(child, (*path, key))) is not None:
                 inner[key] = compiled
         return _Branch(value, inner) if inner else None
 
-    def _compiled_text(self, text: str, path: Path) -> _Text:
+    def _compile_text(self, text: str, path: Path) -> _Text:
         parts: list[str | tuple[str, ...]] = []
         end = 0
         for match in _REFERENCE.finditer(text):
@@ -174,10 +174,10 @@ class Expansion:
             location=self.template.location(path, offset=start, length=length),
         )
 
-    def _filled(self, branch: _Branch, key: Key) -> Any:
+    def _fill(self, branch: _Branch, key: Key) -> Any:
         copy = branch.value.copy()
         for at, inner in branch.inner.items():
-            copy[at] = self._filled(inner, key) if isinstance(inner, _Branch) else self._text(inner, key)
+            copy[at] = self._fill(inner, key) if isinstance(inner, _Branch) else self._text(inner, key)
         return copy
 
     def _text(self, text: _Text, key: Key) -> Any:
@@ -190,13 +190,13 @@ class Expansion:
                 self.limits.count(0, size_of(value), 0)
             return value
         if any(isinstance(value, dict | list) for value in values):
-            self._lacks(text, "is not text, so it can only stand alone, as the whole value", key)
+            self._note_missing(text, "is not text, so it can only stand alone, as the whole value", key)
         words = iter([as_text(value) for value in values])
         parts = [part if isinstance(part, str) else next(words) for part in text.parts]
         self.limits.count(0, 0, sum(map(len, parts)))
         filled = "".join(parts)
         if "${" in filled and not self.limits.check(filled, self.template.location(text.path)):
-            raise _LacksError
+            raise _MissingValueError
         return filled
 
     def _value(self, text: _Text, reference: tuple[str, ...], key: Key) -> Any:
@@ -205,18 +205,18 @@ class Expansion:
         value = key.value
         for name in reference[1:]:
             if not isinstance(value, dict):
-                self._lacks(text, f"is not a mapping with the key {shown(name)}", key)
+                self._note_missing(text, f"is not a mapping with the key {shown(name)}", key)
             if name not in value:
                 known = f": it has {listed(value)}" if value else ""
-                self._lacks(text, f"has no key {shown(name)}{known}", key)
+                self._note_missing(text, f"has no key {shown(name)}{known}", key)
             value = value[name]
         if value is None:
-            self._lacks(text, f"has nothing at {shown('.'.join(('each', *reference)))}", key)
+            self._note_missing(text, f"has nothing at {shown('.'.join(('each', *reference)))}", key)
         return value
 
-    def _lacks(self, text: _Text, what: str, key: Key) -> None:
+    def _note_missing(self, text: _Text, what: str, key: Key) -> None:
         text.lacking.setdefault(what, []).append(key.key)
-        raise _LacksError
+        raise _MissingValueError
 
     def _report(self, invalid: list[tuple[Key, str]]) -> None:
         for text in self.texts:
@@ -224,7 +224,7 @@ class Expansion:
                 self.findings.add(
                     "MZ251",
                     "A value of for_each doesn't fit",
-                    f"{self.template.label}, for {_of_keys(keys)}: the value {problem}.",
+                    f"{self.template.label}, for {_keys_in_words(keys)}: the value {problem}.",
                     "write the value in `for_each`, or a reference to what is there.",
                     location=self.template.location(text.path),
                 )
@@ -234,9 +234,9 @@ class Expansion:
             self.findings.add(
                 "MZ251",
                 f"The key {shown(key.key)} makes no name",
-                f"{self.template.label}, for {_of_keys([key.key for key, _ in invalid])}: the name would be "
-                f"{names}. A name begins with a small letter and holds small letters, digits and _ only, "
-                f"at most {MAX_NAME} of them.",
+                f"{self.template.label}, for {_keys_in_words([key.key for key, _ in invalid])}: the name "
+                f"would be {names}. A name begins with a small letter and holds small letters, digits and _ "
+                f"only, at most {MAX_NAME} of them.",
                 _name_hint(key),
                 location=self.template.location(("for_each", key.place), at_key=isinstance(key.place, str)),
             )
@@ -254,7 +254,7 @@ class Expansion:
         )
 
 
-def _of_keys(keys: list[str]) -> str:
+def _keys_in_words(keys: list[str]) -> str:
     """Return `the key "orders"`, or `the keys "orders", "clicks"`."""
     words = listed([shown(key) for key in keys], _KEYS_SHOWN)
     return f"the key {words}" if len(keys) == 1 else f"the keys {words}"

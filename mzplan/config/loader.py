@@ -161,7 +161,7 @@ def _read_files(
     findings = Findings(stops=True)
     declared: dict[Address, Declared] = {}
     resources: dict[Address, Resource] | None = None
-    with _no_collection(), suppress(EnoughError):
+    with _no_garbage_collection(), suppress(EnoughError):
         project = open_project(folder, findings, edited)
         if project is not None:
             values, settings, _ = _settings(
@@ -184,7 +184,7 @@ def _read_files(
             checker = Checker(declared, settings.instances, findings, defaults, queries, records)
             resources = checker.resources()
     if findings or resources is None:
-        return _as_far_as_read(declared, resources, findings)
+        return _partial_result(declared, resources, findings)
     refuse_others(values)
     configuration = Configuration(
         project=settings.project,
@@ -221,7 +221,7 @@ def check_bodies(
     return {a: replace(r, path=None, analysis="") for a, r in resources.items()}, mistakes
 
 
-def _as_far_as_read(
+def _partial_result(
     declared: Mapping[Address, Declared], resources: Mapping[Address, Resource] | None, findings: Findings
 ) -> FilesRead:
     # Imported only now: a run without errors looks up no places.
@@ -291,7 +291,7 @@ def _failure(findings: Findings) -> MzplanError:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_garbage_collection() -> Iterator[None]:
     """Disable the cycle collector, which would walk through every parsed value again and again."""
     enabled = gc.isenabled()
     gc.disable()

@@ -66,7 +66,7 @@ class _View:
         text = read_text(file, Findings())
         self.text = as_block(text) if text is not None and file.is_sql else text
         self.well_formed = self.text is not None and not broken
-        self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decoded(file))
+        self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decode(file))
         self.found: dict[Path, Found] = {}
         self.shown: dict[int, str] = {}
         self.concealed = {f.location.path for f in findings if f.conceal and f.location is not None}
@@ -119,7 +119,7 @@ class _View:
         )
 
 
-def _decoded(file: SourceFile) -> str:
+def _decode(file: SourceFile) -> str:
     """Return the text of a file that isn't valid text, for its excerpt."""
     try:
         return read_bytes(file).decode("utf-8", "backslashreplace")

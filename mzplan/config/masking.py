@@ -42,7 +42,7 @@ def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict
                 start = span.column if number == span.line else 0
                 end = span.end_column if number == span.end_line else len(lines[number])
                 hidden.setdefault(number, []).append((start, end))
-    return {number: _starred(line, hidden.get(number, [])) for number, line in lines.items()}
+    return {number: _mask(line, hidden.get(number, [])) for number, line in lines.items()}
 
 
 def masked_broken(lines: list[str], number: int, line: str, private: bool = False) -> str:
@@ -52,11 +52,11 @@ def masked_broken(lines: list[str], number: int, line: str, private: bool = Fals
     line that may continue such a value.
     """
     if private:
-        return _starred(line, [(line.find(":") + 1, len(line))])
+        return _mask(line, [(line.find(":") + 1, len(line))])
     if at := _after_secret_key(line):
-        return _starred(line, [(at, len(line))])
+        return _mask(line, [(at, len(line))])
     if _continues_secret(lines, number):
-        return _starred(line, [(_indent(line), len(line))])
+        return _mask(line, [(_indent(line), len(line))])
     return _BLOB.sub(lambda match: "*" * len(match.group()), line)
 
 
@@ -110,7 +110,7 @@ def _secret_names() -> frozenset[str]:
     )
 
 
-def _starred(line: str, hidden: list[tuple[int, int]]) -> str:
+def _mask(line: str, hidden: list[tuple[int, int]]) -> str:
     """Return the line with asterisks for these parts, given in order by start and end."""
     parts, at = [], 0
     for start, end in hidden:

@@ -71,9 +71,9 @@ def places_of(body: Mapping[str, Any], directory: str, state_directory: str = ""
     `state_directory`: the folder for relative paths of the state, if it is another one.
     """
     state, warehouse = body.get("state"), body.get("warehouse")
-    places = [*_of_state(state if isinstance(state, dict) else {}, state_directory or directory)]
+    places = [*_state_places(state if isinstance(state, dict) else {}, state_directory or directory)]
     written = warehouse if isinstance(warehouse, str) and warehouse else _default("warehouse")
-    places += _of_path("warehouse", written, directory)
+    places += _path_place("warehouse", written, directory)
     return tuple(places)
 
 
@@ -81,19 +81,19 @@ def _default(name: str) -> Any:
     return load_schema("project")["properties"][name]["default"]
 
 
-def _of_state(given: Mapping[str, Any], directory: str) -> Iterator[Place]:
+def _state_places(given: Mapping[str, Any], directory: str) -> Iterator[Place]:
     state = {**_default("state"), **given}
     match state.get("backend"):
         case "postgres":
-            yield from _of_server(state)
+            yield from _server_places(state)
         case "object-store":
             endpoint = _endpoint(str(state.get("endpoint") or ""))
-            yield from _of_path("state", str(state.get("url", "")), directory, endpoint)
+            yield from _path_place("state", str(state.get("url", "")), directory, endpoint)
         case _:
-            yield from _of_path("state", str(state["path"]), directory)
+            yield from _path_place("state", str(state["path"]), directory)
 
 
-def _of_server(state: Mapping[str, Any]) -> Iterator[Place]:
+def _server_places(state: Mapping[str, Any]) -> Iterator[Place]:
     """Return a place for each host that libpq would try."""
     known = load_schema("state")["properties"]
     port, schema = (state.get(name) or known[name]["default"] for name in ("port", "schema"))
@@ -130,7 +130,7 @@ def _endpoint(url: str) -> str:
     return "" if host.endswith(_OF_AWS) else f"{host}:{port}"
 
 
-def _of_path(setting: Setting, written: str, directory: str, server: str | None = None) -> Iterator[Place]:
+def _path_place(setting: Setting, written: str, directory: str, server: str | None = None) -> Iterator[Place]:
     if "\0" in written:
         return
     place = absolute(directory, written)

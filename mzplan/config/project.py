@@ -95,7 +95,7 @@ def open_project(
             "MZ010",
             f"No {PROJECT_FILE} in {FilePath(directory).absolute()}",
             "A project is a folder with a file of this name.",
-            _where_else(directory),
+            _parent_project_hint(directory),
         )
     return load(file, findings)
 
@@ -211,7 +211,7 @@ def excluded_folders(directory: str, settings: Settings) -> list[str]:
     ]
 
 
-def _where_else(directory: str) -> str:
+def _parent_project_hint(directory: str) -> str:
     start = FilePath(directory).absolute()
     for folder in start.parents:
         if (folder / PROJECT_FILE).is_file():

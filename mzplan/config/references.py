@@ -29,16 +29,16 @@ def fill(document: Document, variables: Variables, findings: Findings, skip: Ite
     Texts of sources and sinks with `${each` are checked later, when the key is filled in
     (mzplan.config.templates). `skip`: top-level keys to leave unchanged.
     """
-    left_alone = containers_below(_below(document.data, {"variables", *skip}))
+    left_alone = containers_below(_values_of(document.data, {"variables", *skip}))
     for container, key in document.references:
         if id(container) in left_alone:
             continue
         text = container[key]
         if isinstance(text, str):
-            container[key] = _filled(text, document, container, key, variables, findings)
+            container[key] = _fill_text(text, document, container, key, variables, findings)
 
 
-def _filled(
+def _fill_text(
     text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
 ) -> Any:
     """Return the text with its variables filled in. Reports references without a value, which stay as
@@ -114,7 +114,7 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
     findings.unusable.add((location.file.full_path, location.path))
 
 
-def _below(data: Any, keys: set[str]) -> list[Any]:
+def _values_of(data: Any, keys: set[str]) -> list[Any]:
     return [data[key] for key in keys if key in data] if isinstance(data, dict) else []
 
 
@@ -150,10 +150,10 @@ def _words(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tu
             "`for_each` itself.",
             "write `for_each` in this source or sink, or the value itself.",
         )
-    return "MZ017", "Malformed reference", _what_is_wrong(rest, match, known), _how_to_write(rest, match)
+    return "MZ017", "Malformed reference", _problem(rest, match, known), _how_to_write(rest, match)
 
 
-def _what_is_wrong(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> str:
+def _problem(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> str:
     if match is not None:
         return _fault_of(match, known) or ""
     if "}" not in rest:

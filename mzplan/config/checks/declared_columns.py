@@ -25,18 +25,18 @@ def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) ->
         try:
             columns = parse_columns(ddl)
         except DdlError as failure:
-            _not_ddl(resource, findings, path, ddl, failure)
+            _report_ddl(resource, findings, path, ddl, failure)
             return
         try:
             check_storable(ddl)
         except DdlError as failure:
-            _not_storable(resource, findings, path, failure)
+            _report_unstorable(resource, findings, path, failure)
         _check_fit(resource, kind, findings, path, columns)
     _check_names(resource, kind, findings)
     _check_key(resource, kind, findings)
 
 
-def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
+def _report_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
     word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
     near = did_you_mean(word.group(), TYPE_NAMES, shown) if word and "unknown type" in str(failure) else ""
     findings.add(
@@ -48,7 +48,7 @@ def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failu
     )
 
 
-def _not_storable(resource: Declared, findings: Findings, path: Path, failure: DdlError) -> None:
+def _report_unstorable(resource: Declared, findings: Findings, path: Path, failure: DdlError) -> None:
     findings.add(
         "MZ018",
         "A column that can't be stored",
@@ -74,7 +74,7 @@ def _check_fit(
     if default is not None:
         (only,) = parse_columns(default)
         if len(columns) != 1 or columns[0].type != only.type:
-            _unfit(
+            _report_unfit(
                 resource,
                 findings,
                 path,
@@ -82,7 +82,7 @@ def _check_fit(
                 f'write "{only}", with a name of your own, or leave the schema out.',
             )
     elif nested and type_ in kind.property_schema(path).get("x-plain-columns", ()):
-        _unfit(
+        _report_unfit(
             resource,
             findings,
             path,
@@ -91,7 +91,7 @@ def _check_fit(
         )
 
 
-def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint: str) -> None:
+def _report_unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint: str) -> None:
     findings.add(
         "MZ020",
         "The schema does not fit the format",
@@ -131,7 +131,7 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
     for index, name in enumerate(keys):
         column = columns.get(name.lower())
         if column is None:
-            _not_a_key(
+            _report_key(
                 resource,
                 findings,
                 (*path, index),
@@ -141,7 +141,7 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
                 or "use one of these.",
             )
         elif column.type.startswith(_NESTED):
-            _not_a_key(
+            _report_key(
                 resource,
                 findings,
                 (*path, index),
@@ -150,7 +150,7 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
                 "use a column of a plain type.",
             )
     if CHANGE in columns:
-        _not_a_key(
+        _report_key(
             resource,
             findings,
             path,
@@ -196,7 +196,7 @@ def _check_key_format(
         )
 
 
-def _not_a_key(
+def _report_key(
     resource: Declared, findings: Findings, path: Path, summary: str, detail: str, hint: str
 ) -> None:
     findings.add("MZ018", summary, f"{resource.label}: {detail}.", hint, location=resource.location(path))

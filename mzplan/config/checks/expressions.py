@@ -75,7 +75,7 @@ class ExpressionCheck:
             complete = complete and names is not None
             for name in names or ():
                 if name.lower() in seen:
-                    self._twice(name, path)
+                    self._report_twice(name, path)
                 seen.setdefault(name.lower(), index)
                 outputs.append(name)
         return outputs if complete else None
@@ -164,7 +164,7 @@ class ExpressionCheck:
             return None
         return [parsed.name]
 
-    def _twice(self, name: str, path: Path) -> None:
+    def _report_twice(self, name: str, path: Path) -> None:
         self.findings.add(
             "MZ019",
             f"The column {shown(name)} is written twice",

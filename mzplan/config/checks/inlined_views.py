@@ -84,7 +84,7 @@ class InlinedViews:
             if rows is None:
                 continue
             try:
-                body = self._composed(resource, rows)
+                body = self._compose(resource, rows)
             except SqlTextError as refused:
                 self._refuse(resource, ("from",), refused.problem)
                 continue
@@ -109,12 +109,12 @@ class InlinedViews:
         if view.address not in self._rows:
             self._rows[view.address] = None  # in a circle, which is an error of its own
             try:
-                self._rows[view.address] = self._made(view)
+                self._rows[view.address] = self._make_rows(view)
             except SqlTextError as refused:
                 self._refuse(view, ("from" if "from" in view.body else "reads",), refused.problem)
         return self._rows[view.address]
 
-    def _made(self, view: Declared) -> _Rows | None:
+    def _make_rows(self, view: Declared) -> _Rows | None:
         _, query = self._query(view)
         if "from" not in view.body:
             raise SqlTextError(
@@ -131,7 +131,7 @@ class InlinedViews:
         if items != ["*"]:
             columns = {}
             for item in items:
-                columns.update(_computed(item, [column.name for column in read], below, names))
+                columns.update(_item_columns(item, [column.name for column in read], below, names))
         condition = _condition(query.where.text if query.where else "", below, names)
         base = below.base if below is not None else query.collection.text
         _ensure_short(columns or {})
@@ -139,7 +139,7 @@ class InlinedViews:
         own = (*(below.through if below is not None else ()), view.address.name)
         return _Rows(base, columns, condition, names | gives, own)
 
-    def _composed(self, resource: Declared, rows: _Rows) -> dict[str, Any]:
+    def _compose(self, resource: Declared, rows: _Rows) -> dict[str, Any]:
         """Return the body of a reader of an inlined view, changed to read the collection below."""
         property_ = resource_kind(resource.address.kind, str(resource.type)).query_property
         query = self._query(resource)[1] if property_ is not None else None
@@ -151,7 +151,7 @@ class InlinedViews:
             items = [
                 with_name(text, name)
                 for item in items
-                for name, text in _computed(item, read, rows, rows.names).values()
+                for name, text in _item_columns(item, read, rows, rows.names).values()
             ]
         where = _condition(str(own.get("where", "")), rows, rows.names)
         _ensure_readable(items, where)
@@ -177,34 +177,34 @@ class InlinedViews:
         )
 
 
-def _computed(
+def _item_columns(
     item: str, read: Sequence[str], rows: _Rows | None, names: Collection[str]
 ) -> dict[str, tuple[str, str]]:
     """Return the columns that an item of `select` gives, as in _Rows."""
     parsed = parse_select(item)
     if parsed.star:
-        return {n.lower(): (n, _below(n, rows)) for n in read if n.lower() not in parsed.without}
+        return {n.lower(): (n, _column_below(n, rows)) for n in read if n.lower() not in parsed.without}
     if parsed.problem or parsed.name is None:
         raise SqlTextError(parsed.problem or "an expression has no name")
-    return {parsed.name.lower(): (parsed.name, _replaced(without_name(item), parsed, rows, names))}
+    return {parsed.name.lower(): (parsed.name, _replace_columns(without_name(item), parsed, rows, names))}
 
 
 def _condition(own: str, rows: _Rows | None, names: Collection[str]) -> str:
     """Return the conditions of an inlined view and its reader as one; "" if neither has one."""
     parts = [rows.where] if rows is not None and rows.where else []
     if own.strip():
-        parts.append(_replaced(bare(own).sql, parse_where(own), rows, names))
+        parts.append(_replace_columns(bare(own).sql, parse_where(own), rows, names))
     return parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts)
 
 
-def _replaced(text: str, parsed: Parsed, rows: _Rows | None, names: Collection[str]) -> str:
+def _replace_columns(text: str, parsed: Parsed, rows: _Rows | None, names: Collection[str]) -> str:
     """Return an expression over an inlined view as an expression over the collection below."""
     if rows is None or rows.columns is None:
         return text.strip()
-    return with_expressions(text, parsed, partial(_below, rows=rows), names).strip()
+    return with_expressions(text, parsed, partial(_column_below, rows=rows), names).strip()
 
 
-def _below(name: str, rows: _Rows | None) -> str:
+def _column_below(name: str, rows: _Rows | None) -> str:
     """Return a column as an expression over the collection below."""
     if rows is None or rows.columns is None:
         return quoted_name(name)

@@ -80,7 +80,7 @@ class QueryFiles:
         sql = self._sql(file, property_, at)
         if sql is None or sql.filled is None:
             return False
-        place = partial(_as_written, sql.written, self._variables.values)
+        place = partial(_written_offset, sql.written, self._variables.values)
         resource.files[property_] = replace(at, file=file, path=(property_,)), place
         resource.body = {property_: sql.filled, **resource.body}
         del resource.body[QUERY_FILE]
@@ -93,10 +93,10 @@ class QueryFiles:
             if text is None:
                 return None
             written = as_block(text)
-            self._read[file.full_path] = _Sql(written, self._filled(file, property_, written))
+            self._read[file.full_path] = _Sql(written, self._fill(file, property_, written))
         return self._read[file.full_path]
 
-    def _filled(self, file: SourceFile, property_: str, written: str) -> str | None:
+    def _fill(self, file: SourceFile, property_: str, written: str) -> str | None:
         at = Location(file, (property_,))
         if EACH in written:
             self._findings.add(
@@ -117,7 +117,7 @@ class QueryFiles:
         return None if (file.full_path, at.path) in self._findings.unusable else body[property_]
 
 
-def _as_written(written: str, values: Mapping[str, Any], offset: int) -> int:
+def _written_offset(written: str, values: Mapping[str, Any], offset: int) -> int:
     """Return the offset in the written text for one in the text with its variables filled in."""
     for match in VARIABLE.finditer(written):
         longer = len(as_text(values[match[1]])) - len(match[0])

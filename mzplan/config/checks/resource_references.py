@@ -41,7 +41,7 @@ class References:
         if "connection" not in resource.body:
             if (only := only_type(kind)) is not None:
                 return only
-            if self._misspelled(resource):
+            if self._report_misspelled(resource):
                 return None
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
             also = f", or a type that needs none: {listed(others)}" if others else ""
@@ -79,7 +79,7 @@ class References:
             )
         return type_
 
-    def _misspelled(self, resource: Declared) -> bool:
+    def _report_misspelled(self, resource: Declared) -> bool:
         """Report a key that probably should be `connection` or `type`."""
         kind = resource.address.kind
         known = {key for t in types_of(kind) for key in resource_kind(kind, t).schema["properties"]}
@@ -107,7 +107,7 @@ class References:
                 continue
             self.edges.setdefault(resource.address, []).append((path, target.address))
             if reference.types and target.type is not None and target.type not in reference.types:
-                self._wrong_type(resource, reference, target, path)
+                self._report_type(resource, reference, target, path)
 
     def check_cycles(self) -> None:
         """Report every cycle once, at the first resource in it."""
@@ -132,10 +132,10 @@ class References:
         # A file that could not be read may declare it.
         if target is None and not self.findings.unread and (resource.address, path) not in self.reported:
             self.reported.add((resource.address, path))
-            self._unknown(resource, reference, name, path)
+            self._report_unknown(resource, reference, name, path)
         return target
 
-    def _unknown(self, resource: Declared, reference: Reference, name: str, path: Path) -> None:
+    def _report_unknown(self, resource: Declared, reference: Reference, name: str, path: Path) -> None:
         near = self._nearest(reference.kinds, name)
         other = next((k for k in KINDS if Address(k, name) in self.declared), None)
         hint, related = f"declare it under {' or '.join(f'`{kind}s:`' for kind in reference.kinds)}.", None
@@ -161,7 +161,7 @@ class References:
             self.suggested[kinds, name] = self.findings.nearest(name, self.names[kinds])
         return self.suggested[kinds, name]
 
-    def _wrong_type(self, resource: Declared, reference: Reference, found: Declared, path: Path) -> None:
+    def _report_type(self, resource: Declared, reference: Reference, found: Declared, path: Path) -> None:
         if reference not in self.able:
             self.able[reference] = listed(
                 sorted(

@@ -68,9 +68,9 @@ class BodyCheck:
         value = value_at(body, path)
         match kind.name:
             case "additionalProperties":
-                self._unknown(kind.unexpected, inner, value, path)
+                self._report_unknown(kind.unexpected, inner, value, path)
             case "required":
-                self._missing(kind.property, error, inner, value, path)
+                self._report_missing(kind.property, error, inner, value, path)
             case "type":
                 self._type(_flat(kind.types), inner, value, path)
             case "enum" | "const":
@@ -81,7 +81,7 @@ class BodyCheck:
             case _:
                 self._value(kind.name, inner, value, path)
 
-    def _unknown(self, unexpected: Iterable[str], inner: Json, value: Any, path: Path) -> None:
+    def _report_unknown(self, unexpected: Iterable[str], inner: Json, value: Any, path: Path) -> None:
         valid = sorted(inner.get("properties", {}))
         keys = list(unexpected)
         for key in keys[:_MAX_UNKNOWN]:
@@ -105,7 +105,7 @@ class BodyCheck:
                 location=self.location(path, True),
             )
 
-    def _missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
+    def _report_missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
         # A key that is there under a near name has been reported as unknown: one mistake, one error.
         near = nearest(key, (k for k in value if k not in inner.get("properties", {}))) if value else None
         if near is not None:

@@ -36,13 +36,13 @@ class SecretCheck:
         for path, value in texts_in(body):
             if is_sensitive(self.schema, path):
                 if not is_reference(value):
-                    self._written_out(path, value)
+                    self._report_written_out(path, value)
             elif holds_login(value) and path[:1] not in _PROSE:
-                self._login(path, value)
+                self._report_login(path, value)
             elif not any(path[:end] in wrong for end in range(len(path) + 1)):
-                self._misplaced(path, value)
+                self._report_misplaced(path, value)
 
-    def _written_out(self, path: Path, value: str) -> None:
+    def _report_written_out(self, path: Path, value: str) -> None:
         if not LIKE_A_REFERENCE.fullmatch(value):
             self.findings.secrets.add(value)
         name = self.prefix + str(path[-1]).upper().replace(".", "_")
@@ -56,7 +56,7 @@ class SecretCheck:
             conceal=True,
         )
 
-    def _login(self, path: Path, value: str) -> None:
+    def _report_login(self, path: Path, value: str) -> None:
         self.findings.secrets.add(value)
         self.findings.add(
             "MZ016",
@@ -68,7 +68,7 @@ class SecretCheck:
             conceal=True,
         )
 
-    def _misplaced(self, path: Path, value: str) -> None:
+    def _report_misplaced(self, path: Path, value: str) -> None:
         references = [reference for _, reference in placed_references(value)]
         if not references or takes_secret(self.schema, path):
             return

@@ -81,7 +81,7 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
         if "x-channel" not in schema or written is None or written != source.body.get(name):
             continue
         servers = schema["x-channel"]  # the property of the connection that lists them
-        if not _meet(source, resource, servers, declared):
+        if not _share_server(source, resource, servers, declared):
             continue
         findings.add(
             "MZ020",
@@ -92,7 +92,9 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
         )
 
 
-def _meet(source: Declared, sink: Declared, servers: str, declared: Mapping[Address, Declared]) -> bool:
+def _share_server(
+    source: Declared, sink: Declared, servers: str, declared: Mapping[Address, Declared]
+) -> bool:
     """Return whether both have the same connection, or connections with a server in common."""
     names = [str(resource.body.get("connection")) for resource in (source, sink)]
     if names[0] == names[1]:

@@ -95,7 +95,7 @@ class Builder:
                 if event.anchor is not None or event.tag is not None or not value.isprintable():
                     value = self._scalar(event, frames, key)
                 elif event.implicit[0] and (not value or value[0] in SPECIAL_START):
-                    value = self._resolved(event, "", frames, key)
+                    value = self._resolve(event, "", frames, key)
             elif cls is MappingStartEvent or cls is SequenceStartEvent:
                 frames.append(_Frame(container, key, event.anchor, self.nodes + self.repeated))
                 container, key = self._start(event, key, len(frames))
@@ -114,7 +114,7 @@ class Builder:
                     self._stop(event, *_SEVERAL)
                 continue
             if self.nodes + self.repeated > self.most:
-                self._too_many(event)
+                self._report_too_many(event)
             if value.__class__ is str and "${" in value and key is not _TWICE and key is not _MERGE:
                 self.document.references.append((container, key))
             if container.__class__ is list:
@@ -146,7 +146,7 @@ class Builder:
             )
         is_map = event.__class__ is MappingStartEvent
         if event.tag is not None and TAGS.get(event.tag) != ("map" if is_map else "seq"):
-            self._unknown_tag(event)
+            self._report_tag(event)
         return ({}, _NONE_YET) if is_map else ([], 0)
 
     def _key(self, event: Any, container: dict[str, Any], frames: list[_Frame]) -> Any:
@@ -161,17 +161,17 @@ class Builder:
         if event.anchor is not None:
             self.anchors[event.anchor] = (word, 1)
         if event.tag is not None and TAGS.get(event.tag) != "str":
-            self._unknown_tag(event)
+            self._report_tag(event)
         if unusable_character(word):
             self._stop(event, "Control character in a key", "A key is printable text.", "remove the escape.")
         if word == "<<" and event.implicit[0]:
             return _MERGE
         if word in container:
-            self._twice(event, (*(frame.key for frame in frames[1:]), word))
+            self._report_twice(event, (*(frame.key for frame in frames[1:]), word))
             return _TWICE
         return word
 
-    def _twice(self, event: Any, path: tuple[str | int, ...]) -> None:
+    def _report_twice(self, event: Any, path: tuple[str | int, ...]) -> None:
         word, kind = str(path[-1]), SECTIONS.get(str(path[0]))
         summary, address = f"The key {shown(word)} is declared twice", None
         if len(path) == 2 and kind is not None and is_valid_name(word):
@@ -193,17 +193,17 @@ class Builder:
         value = event.value
         kind = TAGS.get(event.tag or "", "")
         if event.tag not in (None, "!") and kind in ("", "map", "seq"):
-            self._unknown_tag(event)
+            self._report_tag(event)
         if bad := unusable_character(value):
             self._bad(event, f"The text holds the control character U+{ord(bad):04X}.", "remove the escape.")
             value = ""
         elif kind or (event.implicit[0] and event.tag is None):
-            value = self._resolved(event, kind, frames, key)
+            value = self._resolve(event, kind, frames, key)
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, 1)
         return value
 
-    def _resolved(self, event: Any, kind: str, frames: list[_Frame], key: Any) -> Any:
+    def _resolve(self, event: Any, kind: str, frames: list[_Frame], key: Any) -> Any:
         try:
             if kind:
                 return resolve_tagged(event.value, kind)
@@ -232,7 +232,7 @@ class Builder:
         # Shared in memory, but whoever walks through it meets it as often as it is used.
         self.repeated += size
         if self.repeated > MAX_REPEATED:
-            self._too_many(event)
+            self._report_too_many(event)
         return value
 
     def _note_merge(self, event: Any, frame: _Frame, value: Any) -> None:
@@ -264,7 +264,7 @@ class Builder:
             kind="unparsed",
         )
 
-    def _too_many(self, event: Any) -> NoReturn:
+    def _report_too_many(self, event: Any) -> NoReturn:
         self._stop(
             event,
             "Too many values",
@@ -273,7 +273,7 @@ class Builder:
             is_limit=True,
         )
 
-    def _unknown_tag(self, event: Any) -> None:
+    def _report_tag(self, event: Any) -> None:
         self._stop(
             event,
             f"Unknown tag {shown(event.tag.replace('tag:yaml.org,2002:', '!!'), quote=False)}",

@@ -92,7 +92,7 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
     try:
         builder.build(text)
     except yaml.YAMLError as failure:
-        words, span = _explained(failure)
+        words, span = _explain(failure)
         findings.add("MZ002", *words, location=Location(file), span=span, kind="unparsed")
     except StopError:
         pass
@@ -199,7 +199,7 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
 )
 
 
-def _explained(failure: yaml.YAMLError) -> tuple[_Words, Span]:
+def _explain(failure: yaml.YAMLError) -> tuple[_Words, Span]:
     """Return the summary, detail and hint for a parser's error, and the place to point to."""
     marked = (
         failure if isinstance(failure, yaml.MarkedYAMLError) else yaml.MarkedYAMLError(problem=str(failure))
