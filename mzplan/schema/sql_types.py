@@ -76,13 +76,13 @@ def type_of(text: str, columns: Sequence[Column]) -> str | None:
             (item,) = query.expressions
             tree = item.unalias()
             types = {column.name.lower(): column.type for column in columns}
-            typed = Typed(written, len(_PREFIX), types)
+            typed = ExpressionTypes(written, len(_PREFIX), types)
             type_ = typed.of(tree) if typed.has_every_plus(tree) else None
             return canonical_type(type_) if type_ else None
     return None
 
 
-class Typed:
+class ExpressionTypes:
     """Finds the types of sqlglot's nodes. Types are canonical DDL without NOT NULL and CHAR, or _NULL.
 
     - `prefix`: how many characters sqlglot has read before the text.
@@ -102,11 +102,11 @@ class Typed:
 
     def of(self, node: Any) -> str | None:
         node = node.unnest()
-        called = self.called(node)
-        rule = _RULES.get(called)
-        return rule(self, node) if rule else _FIXED.get(called)
+        name = self.function_name(node)
+        rule = _RULES.get(name)
+        return rule(self, node) if rule else _FIXED.get(name)
 
-    def called(self, node: Any) -> str:
+    def function_name(self, node: Any) -> str:
         """Return Spark's name of the function that a node calls; sqlglot's class for another node.
 
         sqlglot has one class for several functions, and records where the name is written.
@@ -257,7 +257,7 @@ class Typed:
         for one.
         """
         written = self._argument_texts(node)
-        if self.called(node) == "named_struct":
+        if self.function_name(node) == "named_struct":
             certain = all(re.fullmatch(r"'\w+'|\"\w+\"", name) for name in written[::2])
         else:
             certain = all(_ALIASED.fullmatch(value) or not re.search(r"^\(|=", value) for value in written)
@@ -296,29 +296,29 @@ class Typed:
         return pair[1] if pair else inside(type_, "ARRAY")
 
 
-_RULES: Mapping[str, Callable[[Typed, Any], str | None]] = {
+_RULES: Mapping[str, Callable[[ExpressionTypes, Any], str | None]] = {
     name: rule
     for names, rule in (
-        ("Column", Typed._column),
-        ("Dot", Typed._dot),
-        ("Literal Neg", Typed._number),
-        ("Cast TryCast", Typed._cast),
-        ("Add Sub Mul Div Mod mod IntDiv", Typed._arithmetic),
-        ("Case", Typed._case),
-        ("Bracket get", Typed._element),
-        ("abs negative", Typed._first_number),
-        ("bround round", Typed._rounded),
-        ("ceil ceiling floor Ceil Floor", Typed._integral),
-        ("coalesce greatest ifnull least nvl", Typed._common),
-        ("if nvl2 If", Typed._choice),
-        ("nullif filter array_compact array_distinct slice sort_array map_filter", Typed._first),
-        ("left lpad reverse right rpad substr substring Substring", Typed._first_text),
-        ("concat Concat DPipe", Typed._concat),
-        ("date_add date_diff date_sub dateadd datediff", Typed._days),
-        ("array", Typed._array),
-        ("map", Typed._map),
-        ("named_struct struct", Typed._struct),
-        ("from_json", Typed._from_json),
+        ("Column", ExpressionTypes._column),
+        ("Dot", ExpressionTypes._dot),
+        ("Literal Neg", ExpressionTypes._number),
+        ("Cast TryCast", ExpressionTypes._cast),
+        ("Add Sub Mul Div Mod mod IntDiv", ExpressionTypes._arithmetic),
+        ("Case", ExpressionTypes._case),
+        ("Bracket get", ExpressionTypes._element),
+        ("abs negative", ExpressionTypes._first_number),
+        ("bround round", ExpressionTypes._rounded),
+        ("ceil ceiling floor Ceil Floor", ExpressionTypes._integral),
+        ("coalesce greatest ifnull least nvl", ExpressionTypes._common),
+        ("if nvl2 If", ExpressionTypes._choice),
+        ("nullif filter array_compact array_distinct slice sort_array map_filter", ExpressionTypes._first),
+        ("left lpad reverse right rpad substr substring Substring", ExpressionTypes._first_text),
+        ("concat Concat DPipe", ExpressionTypes._concat),
+        ("date_add date_diff date_sub dateadd datediff", ExpressionTypes._days),
+        ("array", ExpressionTypes._array),
+        ("map", ExpressionTypes._map),
+        ("named_struct struct", ExpressionTypes._struct),
+        ("from_json", ExpressionTypes._from_json),
     )
     for name in names.split()
 }

@@ -12,7 +12,7 @@ from mzplan.schema.sql_text import Bare
 from mzplan.schema.sql_types import (
     DECIMAL,
     INTEGRAL,
-    Typed,
+    ExpressionTypes,
     field_type,
     if_number,
     inside,
@@ -25,7 +25,7 @@ _MAX_DIGITS = 38
 _TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 
 
-class QueryTypes(Typed):
+class QueryTypes(ExpressionTypes):
     """Finds the types of expressions in one SELECT.
 
     `is_certain`: sqlglot's tree has everything that is in the text.
@@ -40,7 +40,7 @@ class QueryTypes(Typed):
         if not self._is_certain:
             return None
         node = node.unnest()
-        rule = _RULES.get(self.called(node)) or _RULES.get(type(node).__name__)
+        rule = _RULES.get(self.function_name(node)) or _RULES.get(type(node).__name__)
         return rule(self, node) if rule else super().of(node)
 
     def column(self, node: Any) -> str | None:
