@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from mzplan.schema.sql_text import DIALECTS, Bare, SqlTextError, bare, trees
+from mzplan.schema.sql_text import DIALECTS, BareText, SqlTextError, bare, trees
 
 
 def _words(text: str) -> frozenset[str]:
@@ -171,7 +171,7 @@ def _unquote(word: str) -> str:
     return word[1:-1] if word.startswith("`") else word
 
 
-def _read(text: Bare, prefix: str) -> Parsed:
+def _read(text: BareText, prefix: str) -> Parsed:
     """Parse an expression with sqlglot, as the only item or the condition of a query without a table."""
     from sqlglot import errors
 

@@ -52,7 +52,7 @@ class SqlTextError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bare:
+class BareText:
     """A text with blanks in place of its comments, so that each character keeps its position.
 
     `quoted`: the start and end of each text and name in quotes.
@@ -62,7 +62,7 @@ class Bare:
     quoted: frozenset[tuple[int, int]]
 
 
-def bare(text: str) -> Bare:
+def bare(text: str) -> BareText:
     """Return the text without its comments.
 
     Raises SqlTextError for anything that sqlglot and Spark might read differently.
@@ -102,7 +102,7 @@ def bare(text: str) -> Bare:
             raise SqlTextError("it is nested too deep", end)
         parts.append(lexeme)
         end = token.end()
-    return Bare("".join(parts), frozenset(quoted))
+    return BareText("".join(parts), frozenset(quoted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _unreadable(rest: str) -> str:
     return f"{rest[0]!r} can't stand outside of quotes"
 
 
-def trees(prefix: str, text: Bare, dialect: str) -> list[Any]:
+def trees(prefix: str, text: BareText, dialect: str) -> list[Any]:
     """Return sqlglot's trees of a statement that ends with the text.
 
     Raises SqlTextError, sqlglot's ParseError, and any other error that sqlglot raises for an unexpected

@@ -15,7 +15,7 @@ from functools import lru_cache, reduce
 from typing import Any
 
 from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns, spark_type
-from mzplan.schema.sql_text import DIALECTS, Bare, bare, trees
+from mzplan.schema.sql_text import DIALECTS, BareText, bare, trees
 
 INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # and their digits as decimals
 _BITS = {"INT": 31, "BIGINT": 63}  # of literals
@@ -89,7 +89,7 @@ class ExpressionTypes:
     - `columns`: the type of each column, by its name in lower case.
     """
 
-    def __init__(self, text: Bare, prefix: int, columns: Mapping[str, str]):
+    def __init__(self, text: BareText, prefix: int, columns: Mapping[str, str]):
         self._text, self._prefix, self._columns = text, prefix, columns
         self._quoted = {at for start, end in text.quoted for at in range(start, end)}
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from mzplan.model.address import is_valid_name
 from mzplan.schema.expressions import fault_of, is_aggregate
-from mzplan.schema.sql_text import DIALECTS, Bare, SqlTextError, bare, tokens, trees
+from mzplan.schema.sql_text import DIALECTS, BareText, SqlTextError, bare, tokens, trees
 
 GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
@@ -58,7 +58,7 @@ class RelationalQuery:
     - `tables`: by position, each name in FROM and JOIN, and whether an alias follows.
     """
 
-    text: Bare
+    text: BareText
     tree: Any
     places: Mapping[str, tuple[tuple[int, int], ...]]
     tables: Mapping[int, tuple[str, bool]]
@@ -118,7 +118,7 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
         return text
 
 
-def _bare(text: str) -> Bare:
+def _bare(text: str) -> BareText:
     return bare(text.rstrip().removesuffix(";"))
 
 
@@ -141,7 +141,7 @@ def parse_query(text: str) -> RelationalQuery:
     return RelationalQuery(written, tree, places, tables)
 
 
-def _tree(written: Bare) -> Any:
+def _tree(written: BareText) -> Any:
     from sqlglot import errors, exp
 
     first = tokens(written.sql)
@@ -190,7 +190,7 @@ def _refuse(problem: str, node: Any = None, hint: str = "") -> NoReturn:
 class _Checks:
     """Checks each part of a tree, and raises QueryError for a part that isn't on the lists."""
 
-    def __init__(self, text: Bare):
+    def __init__(self, text: BareText):
         self._text = text
 
     def query(self, node: Any) -> None:

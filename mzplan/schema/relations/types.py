@@ -8,7 +8,7 @@ from typing import Any
 from mzplan.schema.columns import Column, parse_columns
 from mzplan.schema.relations.parse import QueryError, start_of
 from mzplan.schema.relations.scopes import Scope
-from mzplan.schema.sql_text import Bare
+from mzplan.schema.sql_text import BareText
 from mzplan.schema.sql_types import (
     DECIMAL,
     INTEGRAL,
@@ -31,7 +31,7 @@ class QueryTypes(ExpressionTypes):
     `is_certain`: sqlglot's tree has everything that is in the text.
     """
 
-    def __init__(self, text: Bare, scope: Scope, is_certain: bool):
+    def __init__(self, text: BareText, scope: Scope, is_certain: bool):
         super().__init__(text, 0, {})
         self._scope, self._is_certain = scope, is_certain
 
