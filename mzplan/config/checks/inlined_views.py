@@ -13,10 +13,10 @@ from mzplan.config.checks.resource_references import FROM
 from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
+from mzplan.schema.column_replacement import TOO_LONG, quoted_name, with_expressions, with_name, without_name
 from mzplan.schema.columns import POSITION
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.replaced_columns import TOO_LONG, quoted_name, with_expressions, with_name, without_name
 from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare
 from mzplan.schema.view_query import ViewQuery, parse_view
 
