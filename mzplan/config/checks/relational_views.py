@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mzplan.config.checks.expanded_queries import ExpandedQuery, expanded, inlined_query
 from mzplan.config.checks.expressions import columns_read, keys_read
 from mzplan.config.checks.inlined_views import is_inlined
+from mzplan.config.checks.query_expansion import ExpandedQuery, expand_query, inlined_query
 from mzplan.config.checks.resource_references import FROM
 from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path, listed, shown
@@ -124,7 +124,7 @@ class RelationalView:
 
     def _refuse_inlined(self, path: Path, name: str) -> None:
         text = inlined_query(self._declared.get(FROM.address(name, self._declared))) or ""
-        reads = listed(list(expanded(text, self._declared, frozenset({name})).query.places))
+        reads = listed(list(expand_query(text, self._declared, frozenset({name})).query.places))
         self._findings.add(
             "MZ019",
             f"{name} has no rows that could be read as a table",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mzplan.config.checks.expanded_queries import ExpandedQuery, expanded, is_row_view
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
+from mzplan.config.checks.query_expansion import ExpandedQuery, expand_query, is_row_view
 from mzplan.config.checks.recorded_analyses import RecordedAnalyses
 from mzplan.config.checks.relational_views import RelationalView, refuse
 from mzplan.config.checks.resource_references import FROM, path_of
@@ -68,7 +68,7 @@ class Views:
         relational = any(name in resource.body for name in _RELATIONAL)
         if relational or not is_row_view(text, self.declared):
             try:
-                query = expanded(text, self.declared)
+                query = expand_query(text, self.declared)
             except QueryError as error:
                 refuse(resource, property_, error, self.findings)
                 return

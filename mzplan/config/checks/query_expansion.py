@@ -59,7 +59,7 @@ def is_row_view(
     return inner is None or name in around or is_row_view(inner, declared, around | {name})
 
 
-def expanded(
+def expand_query(
     text: str, declared: Mapping[Address, Declared], around: frozenset[str] = frozenset()
 ) -> ExpandedQuery:
     """Return a query with the SQL of the inlined views that it reads. Raises QueryError.
@@ -75,7 +75,7 @@ def expanded(
         if below is None or name in around:
             expected.add(name)
             continue
-        inner[name] = expanded(below, declared, around | {name})
+        inner[name] = expand_query(below, declared, around | {name})
         through += [*inner[name].through, name]
         expected |= inner[name].query.places.keys()
     if not inner:
