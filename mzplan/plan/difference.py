@@ -143,7 +143,7 @@ def _default_difference(path: Path, schema: Mapping[str, Any]) -> str:
 def _missing_defaults(resource: Resource, before: ResourceState | None) -> list[Path]:
     if not resource.assumed or before is None or before.type != resource.type:
         return []
-    missing = resource_kind(resource.address.kind, before.type).assumed(before.body)
+    missing = resource_kind(resource.address.kind, before.type).assumed_values(before.body)
     return [path for path in resource.assumed if path in missing]
 
 

@@ -72,7 +72,7 @@ def _by_looks(
         if resource.address.kind == kind:
             body = {key: value for key, value in resource.body.items() if key not in _IRRELEVANT}
             kind_ = resource_kind(resource.address.kind, resource.type)
-            names = {role: renamed.get(name, name) for role, _, name in kind_.named(body)}
+            names = {role: renamed.get(name, name) for role, _, name in kind_.references_in(body)}
             body = {**body, **referring_to(kind_, body, names)} if names else body
             looks = json.dumps([resource.type, body], sort_keys=True, default=str)
             addresses.setdefault(looks, []).append(resource.address)

@@ -159,7 +159,7 @@ def _body_faults(address: Address, type_: str, body: Body) -> Iterator[str]:
     for error in validator(f"{kind}.{type_}").iter_errors(body):
         yield f"{address}{_where(tuple(error.instance_path))}: {_rule(error)}"
         return
-    for name, schema in resource_kind(kind, type_).restricted:
+    for name, schema in resource_kind(kind, type_).restricted_properties:
         given, allowed, reserved = body.get(name), schema.get("x-allowed"), schema.get("x-reserved", {})
         for key in given if isinstance(given, dict) else ():
             if key in reserved or (allowed is not None and key not in allowed):

@@ -276,7 +276,7 @@ def _identity(
         by_name = role != "from" and resource.address.writes_collection
         names = [target.name] if by_name and target.writes_collection else []
         references[role] = [*names, *memo[target]]
-    identifying = kind.identifying(resource.body)
+    identifying = kind.identifying_part(resource.body)
     if (property_ := kind.query_property) in identifying and "from" in resource.references:
         identifying = {**identifying, property_: with_collection(identifying[property_], "_")}
     return [resource.type, identifying, references]

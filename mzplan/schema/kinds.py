@@ -72,7 +72,7 @@ class ResourceKind:
             if "x-reference" in schema
         )
 
-    def named(self, body: Body) -> Iterator[tuple[str, Reference, str]]:
+    def references_in(self, body: Body) -> Iterator[tuple[str, Reference, str]]:
         """Yield each name that a body refers to, with its role: `connection`, or `reads[0]` in a list."""
         for reference in self.references:
             value = body.get(reference.property)
@@ -120,11 +120,11 @@ class ResourceKind:
         """Return the body with every missing default filled in, at any depth."""
         return _with_defaults(self.schema, body)
 
-    def identifying(self, body: Body) -> Json:
+    def identifying_part(self, body: Body) -> Json:
         """Return what a running query depends on in a normalised body: what doesn't change in place."""
         return _identifying(self.schema, body)
 
-    def assumed(self, body: Body) -> dict[tuple[str, ...], Any]:
+    def assumed_values(self, body: Body) -> dict[tuple[str, ...], Any]:
         """Return the values that a body gets if it is declared without them, by path (`x-assumed`)."""
         assumed: dict[tuple[str, ...], Any] = {}
         for path, schema in self._assumed_properties:
@@ -171,7 +171,7 @@ class ResourceKind:
         return {text for place, text in placed_references(body) if self.takes_secret(place)}
 
     @cached_property
-    def restricted(self) -> tuple[tuple[str, Json], ...]:
+    def restricted_properties(self) -> tuple[tuple[str, Json], ...]:
         """Return the properties whose keys aren't all free (`x-reserved`, `x-allowed`)."""
         properties = self.schema["properties"].items()
         return tuple(

@@ -140,7 +140,10 @@ def with_collection(text: str, name: str) -> str:
 
 
 def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the body, and its SQL, with these names of other resources by role (see ResourceKind.named)."""
+    """Return the body, and its SQL, with these names of other resources by role.
+
+    See ResourceKind.references_in.
+    """
     changed: dict[str, Any] = dict(body)
     renamed: dict[str, str] = {}
     for role, name in names.items():

@@ -218,7 +218,7 @@ class Checker:
     def _resource(self, resource: Declared) -> Resource:
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
         placed = {} if resource.address.kind == "connection" else {"instance": self.default}
-        assumed = kind.assumed(resource.body)
+        assumed = kind.assumed_values(resource.body)
         given = [PropertyEdit(path=path, value=value) for path, value in assumed.items()]
         return Resource(
             address=resource.address,
@@ -227,7 +227,7 @@ class Checker:
             assumed=assumed,
             references={
                 role: reference.address(name, self.declared)
-                for role, reference, name in kind.named(resource.body)
+                for role, reference, name in kind.references_in(resource.body)
             },
             path=resource.file.path,
             template=resource.template_name,

@@ -82,7 +82,7 @@ def _inputs(
 ) -> Iterator[tuple[str, Address]]:
     """Yield the collections that a view reads, by role."""
     kind = resource_kind(resource.address.kind, str(resource.type))
-    for role, reference, name in kind.named({**resource.body, **given}):
+    for role, reference, name in kind.references_in({**resource.body, **given}):
         yield role, reference.address(name, declared)
 
 

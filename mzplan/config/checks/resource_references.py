@@ -98,7 +98,7 @@ class References:
 
     def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
         """Check the references that the resource's schema names."""
-        for role, reference, name in kind.named(resource.body):
+        for role, reference, name in kind.references_in(resource.body):
             path = path_of(role)
             if path[:1] in wrong:
                 continue
@@ -255,7 +255,7 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
 def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
     """Check that passed-through options aren't set by mzplan itself (`x-reserved`), and are harmless
     (`x-allowed`)."""
-    for name, schema in kind.restricted:
+    for name, schema in kind.restricted_properties:
         given = resource.body.get(name)
         allowed = schema.get("x-allowed")
         for key in given if isinstance(given, dict) else ():

@@ -123,7 +123,9 @@ class Views:
     def _check_inputs(self, resource: Declared) -> None:
         """Report MZ020 for a view by a function that reads a keyed collection: Spark can't take rows back."""
         assert resource.type is not None, "the type is known before"
-        for role, reference, name in resource_kind(resource.address.kind, resource.type).named(resource.body):
+        for role, reference, name in resource_kind(resource.address.kind, resource.type).references_in(
+            resource.body
+        ):
             address = reference.address(name, self.declared)
             self._derive(address)  # the key of a view by SQL follows from what that reads
             read = self.declared.get(address)

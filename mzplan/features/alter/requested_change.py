@@ -77,7 +77,7 @@ def moved_from(old: Address) -> PropertyEdit:
 
 def _with_body(resource: Resource, body: Mapping[str, Any], known: Container[Address]) -> Resource:
     kind = resource_kind(resource.address.kind, resource.type)
-    references = {role: reference.address(name, known) for role, reference, name in kind.named(body)}
+    references = {role: reference.address(name, known) for role, reference, name in kind.references_in(body)}
     return replace(resource, body=kind.normalise(body), references=references)
 
 

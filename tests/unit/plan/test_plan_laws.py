@@ -93,7 +93,7 @@ def described(configuration: Configuration, address: Address) -> Any:
     """The inlined description of a query, written here anew as an oracle: everything that is not changed
     in place, of it and of its connections, without any name; and its collection's columns for a sink."""
     found = configuration.resources[address]
-    parts: list[Any] = [found.type, resource_kind(address.kind, found.type).identifying(found.body)]
+    parts: list[Any] = [found.type, resource_kind(address.kind, found.type).identifying_part(found.body)]
     for role, target in sorted(found.references.items()):
         if target.kind == "connection":
             parts.append([role, described(configuration, target)])
