@@ -220,7 +220,7 @@ def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) ->
     )
 
 
-def is_declaring(directory: str, location: str) -> bool:
+def is_project_file(directory: str, location: str) -> bool:
     """Return whether the project's loader reads the file at a real path.
 
     It reads no file outside the project, even through a link, and nothing that git and mzplan keep in it.

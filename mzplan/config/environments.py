@@ -16,8 +16,8 @@ from mzplan.config.declared import Document, containers_below
 from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.config.places import Place, places_of
 from mzplan.config.project_files import PROJECT_FILE
-from mzplan.config.references import substituted
-from mzplan.config.variables import Variables, defaults_of, undeclared
+from mzplan.config.references import substitute
+from mzplan.config.variables import Variables, defaults_of, explain_undeclared
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.words import did_you_mean
 
@@ -99,7 +99,7 @@ def variables_of(entry: Body) -> dict[str, Any]:
     return {name: value for name, value in named_values if isinstance(value, str | int | float)}
 
 
-def as_in(body: Body, name: str) -> dict[str, Any]:
+def settings_in(body: Body, name: str) -> dict[str, Any]:
     """Return the settings of an environment; "" for a project without environments."""
     entry = entries_of(body).get(name, {})
     return {**body, **{key: entry[key] for key in OWN if key in entry}}
@@ -118,7 +118,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
             findings.add(
                 "MZ015",
                 f"Unknown variable {shown(variable)}",
-                *undeclared(variable, variables, findings),
+                *explain_undeclared(variable, variables, findings),
                 location=Location(document.file, (SECTION, name, "variables", variable), at_key=True),
                 conceal=True,
             )
@@ -162,7 +162,7 @@ def _substitute(value: Any, values: Body, memo: dict[int, Any] | None = None) ->
     once."""
     memo = {} if memo is None else memo
     if isinstance(value, str):
-        return substituted(value, values) if "${" in value else value
+        return substitute(value, values) if "${" in value else value
     if not isinstance(value, dict | list):
         return value
     if id(value) not in memo:

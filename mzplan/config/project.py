@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.declared import Document
-from mzplan.config.environments import NONE, Environment, as_in, entries_of
+from mzplan.config.environments import NONE, Environment, entries_of, settings_in
 from mzplan.config.findings import Findings, Location, kind_of
 from mzplan.config.project_files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.state_settings import check_state
@@ -126,7 +126,7 @@ def read_settings(directory: str) -> Settings:
 
 def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings:
     folders = [*_folders(body), *chain.from_iterable(map(_folders, entries_of(body).values()))]
-    body = as_in(body, environment.name)
+    body = settings_in(body, environment.name)
     properties = load_schema(_SCHEMA)["properties"]
 
     def setting(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mzplan.config.declared import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
-from mzplan.config.variables import VARIABLE, Variables, missing, undeclared
+from mzplan.config.variables import VARIABLE, Variables, explain_undeclared, report_missing
 from mzplan.model.words import did_you_mean
 from mzplan.secrets.providers import OWN_PROVIDERS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
@@ -71,7 +71,7 @@ def _fill_text(
     return filled
 
 
-def substituted(text: str, values: Mapping[str, Any]) -> Any:
+def substitute(text: str, values: Mapping[str, Any]) -> Any:
     """Return the text with the variables that have a value filled in.
 
     Other variables stay as written, and so does a text that would become too long.
@@ -91,10 +91,10 @@ def _report(match: re.Match[str], location: Location, variables: Variables, find
     if name in variables.values:
         return
     if name in variables.declared:
-        missing(name, variables, findings)
+        report_missing(name, variables, findings)
         return
     location = replace(location, offset=match.start(), length=len(match[0]))
-    details = undeclared(name, variables, findings)
+    details = explain_undeclared(name, variables, findings)
     findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
 
 

@@ -86,7 +86,9 @@ def read_variables(
             origins[name] = "--var"
         else:
             findings.add(
-                "MZ015", f"Unknown variable {shown(name)} in --var", *undeclared(name, variables, findings)
+                "MZ015",
+                f"Unknown variable {shown(name)} in --var",
+                *explain_undeclared(name, variables, findings),
             )
     for name in declared:
         default = variables.defaults.get(name)
@@ -212,7 +214,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
             findings.add(
                 "MZ015",
                 f"Unknown variable {shown(name)}",
-                *undeclared(name, variables, findings),
+                *explain_undeclared(name, variables, findings),
                 location=location,
                 conceal=True,
             )
@@ -242,10 +244,10 @@ def require_values(variables: Variables, findings: Findings) -> None:
     """Report every declared variable that has no value."""
     for name in variables.declared:
         if name not in variables.values:
-            missing(name, variables, findings)
+            report_missing(name, variables, findings)
 
 
-def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
+def explain_undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
     """Return the detail and hint for a variable that isn't declared."""
     if not variables.declared:
         return "The project declares no variables.", _DECLARE
@@ -253,7 +255,7 @@ def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str
     return variables.listed, findings.did_you_mean(name, variables.declared) or _DECLARE
 
 
-def missing(name: str, variables: Variables, findings: Findings) -> None:
+def report_missing(name: str, variables: Variables, findings: Findings) -> None:
     """Report, once, a declared variable that has no value."""
     if name in variables.reported:
         return

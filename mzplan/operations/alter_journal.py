@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mzplan.config.edits import is_declaring
+from mzplan.config.edits import is_project_file
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import (
     create_durably,
@@ -215,7 +215,7 @@ def _read(directory: str) -> Journal | None:
 def _path_of(directory: str, file: EditedFile) -> Path:
     """Return the real path of a journal's file. Raises MZ076 unless the project's loader reads it."""
     path = os.path.realpath(Path(os.path.realpath(directory)) / file.path)
-    if not is_declaring(directory, path):
+    if not is_project_file(directory, path):
         raise _unreadable(journal_path(directory), f"{file.path} is not a YAML file of this project")
     return Path(path)
 
