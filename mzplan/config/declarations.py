@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from mzplan.config.declared import Declared, Document, value_at
 from mzplan.config.defaults import Defaults
+from mzplan.config.documents import Declaration, Document, value_at
 from mzplan.config.findings import HERE, Findings, Location, kind_of, listed, shown
 from mzplan.config.project_files import PROJECT_FILE, SECTIONS
 from mzplan.config.templates import Templates
@@ -16,14 +16,14 @@ from mzplan.model.words import did_you_mean
 
 def collect(
     documents: Iterable[Document], findings: Findings, templates: Templates, defaults: Defaults
-) -> dict[Address, Declared]:
+) -> dict[Address, Declaration]:
     """Return every declared resource, by address. Reports other entries, and names that are declared
     twice."""
-    declared: dict[Address, Declared] = {}
+    declared: dict[Address, Declaration] = {}
     for document in documents:
         for section, kind in SECTIONS.items():
             for name, body in _section(document, section, findings).items():
-                resource = Declared(Address(kind, name), body, document.file)
+                resource = Declaration(Address(kind, name), body, document.file)
                 if kind != "connection" and isinstance(body, dict) and "for_each" in body:
                     for expanded in templates.expand(resource):
                         _declare(expanded, declared, findings)
@@ -41,11 +41,11 @@ def collect(
     return declared
 
 
-def _keys(resource: Declared) -> Container[str]:
+def _keys(resource: Declaration) -> Container[str]:
     return resource.body if isinstance(resource.body, dict) else ()
 
 
-def _declare(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
+def _declare(resource: Declaration, declared: dict[Address, Declaration], findings: Findings) -> None:
     first = declared.setdefault(resource.address, resource)
     if first is resource:
         return
@@ -59,7 +59,7 @@ def _declare(resource: Declared, declared: dict[Address, Declared], findings: Fi
     )
 
 
-def _take_out_inline(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
+def _take_out_inline(resource: Declaration, declared: dict[Address, Declaration], findings: Findings) -> None:
     """Make a resource, such as `source_orders`, of a connection that is written inside a source or sink.
 
     So it is planned, validated and kept in the state like any other connection. Moving it out changes
@@ -71,7 +71,7 @@ def _take_out_inline(resource: Declared, declared: dict[Address, Declared], find
     kind, name = resource.address
     address = Address("connection", f"{kind}_{name}")
     location = resource.location(("connection",))
-    implied = Declared(address, inline, location.file, at=location.path)
+    implied = Declaration(address, inline, location.file, at=location.path)
     if location.path[:2] == resource.place[:2]:  # no default
         implied.key, implied.template = resource.key, value_at(resource.template, ("connection",))
     first = declared.setdefault(address, implied)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.declared import MAX_NODES, Declared, Document, size_of, value_at
+from mzplan.config.documents import MAX_NODES, Declaration, Document, size_of, value_at
 from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
 from mzplan.config.project_files import SECTIONS
 from mzplan.model.address import Address, Kind
@@ -72,7 +72,7 @@ class Defaults:
     def __bool__(self) -> bool:
         return bool(self.by_kind or self.by_connection)
 
-    def take_out(self, connection: Declared) -> None:
+    def take_out(self, connection: Declaration) -> None:
         """Remove the defaults for sources and sinks from a connection's body, and keep them."""
         given = connection.body["defaults"]
         connection.body = {key: value for key, value in connection.body.items() if key != "defaults"}
@@ -97,7 +97,7 @@ class Defaults:
                 place = connection.location(path).path
                 self.by_connection[name, kind] = Block(kind, body, connection.file, place, name)
 
-    def place(self, declared: Iterable[Declared]) -> None:
+    def place(self, declared: Iterable[Declaration]) -> None:
         """Give the defaults of its kind to a source or sink that sets neither its type nor its connection."""
         for resource in declared if self.by_kind else ():
             block = self.by_kind.get(resource.address.kind)
@@ -107,7 +107,7 @@ class Defaults:
                 given = {key: block.body[key] for key in _TOGETHER if key in block.body}
                 self._give(resource, block, given)
 
-    def fill_types(self, declared: Iterable[Declared]) -> None:
+    def fill_types(self, declared: Iterable[Declaration]) -> None:
         """Set the types that defaults give: the project's to connections, a connection's to its sources and
         sinks."""
         for resource in declared if self else ():
@@ -118,7 +118,7 @@ class Defaults:
             if "type" in block.body and "type" not in resource.body:
                 self._give(resource, block, {"type": block.body["type"]})
 
-    def fill_in(self, declared: Collection[Declared]) -> None:
+    def fill_in(self, declared: Collection[Declaration]) -> None:
         """Give resources of known types all other defaults that fit, and report defaults that fit no
         resource."""
         for resource in declared:
@@ -131,7 +131,7 @@ class Defaults:
             if unknown := [key for key in block.body if key not in block.known]:
                 self._check_known(block, unknown, declared)
 
-    def _give(self, resource: Declared, block: Block, given: Mapping[str, Any]) -> None:
+    def _give(self, resource: Declaration, block: Block, given: Mapping[str, Any]) -> None:
         if not given:
             return
         self._count(block)
@@ -158,11 +158,11 @@ class Defaults:
             )
             raise EnoughError
 
-    def _connection_defaults(self, resource: Declared) -> Block | None:
+    def _connection_defaults(self, resource: Declaration) -> Block | None:
         name = value_at(resource.body, ("connection",)) if self.by_connection else None
         return self.by_connection.get((name, resource.address.kind)) if isinstance(name, str) else None
 
-    def _check_known(self, block: Block, unknown: list[str], declared: Collection[Declared]) -> None:
+    def _check_known(self, block: Block, unknown: list[str], declared: Collection[Declaration]) -> None:
         types: Iterable[str] = types_of(block.kind)
         if block.connection is not None:
             used = Address("connection", block.connection)
@@ -181,7 +181,7 @@ class Defaults:
                 conceal=True,
             )
 
-    def _wrong_type(self, connection: Declared, path: Path, found: Any, wanted: str) -> None:
+    def _wrong_type(self, connection: Declaration, path: Path, found: Any, wanted: str) -> None:
         self.findings.add(
             "MZ005",
             f"Wrong type for {shown(str(path[-1]))}",

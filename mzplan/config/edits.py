@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.declared import value_at
+from mzplan.config.documents import value_at
 from mzplan.config.findings import LINE_BREAK, Findings, SourceFile, shown
 from mzplan.config.locations import failure, locate
 from mzplan.config.project import excluded_folders, read_settings

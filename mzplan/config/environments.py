@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.declared import Document, containers_below
+from mzplan.config.documents import Document, containers_below
 from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.config.places import Place, places_of
 from mzplan.config.project_files import PROJECT_FILE

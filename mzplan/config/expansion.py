@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.declared import MAX_NODES, Declared, size_of
+from mzplan.config.documents import MAX_NODES, Declaration, size_of
 from mzplan.config.findings import HERE, Findings, Location, Path, kind_of, listed, shown
 from mzplan.config.references import EACH, MAX_FILLED, as_text, check_references
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
@@ -80,7 +80,7 @@ class Limits:
 class Expansion:
     """The expansion of one template."""
 
-    def __init__(self, limits: Limits, template: Declared, keys: list[Key]):
+    def __init__(self, limits: Limits, template: Declaration, keys: list[Key]):
         self.limits, self.template, self.keys = limits, template, keys
         self.findings = limits.findings
         self.texts: list[_Text] = []
@@ -91,11 +91,11 @@ class Expansion:
         self.branch = compiled if isinstance(compiled, _Branch) else _Branch(body, {})
         self.name = self._name()
 
-    def resources(self) -> list[Declared]:
+    def resources(self) -> list[Declaration]:
         if self.name is None or any(text.broken for text in self.texts):
             return []
         self.limits.count(len(self.keys), self.nodes * len(self.keys), 0)
-        resources: dict[str, Declared] = {}
+        resources: dict[str, Declaration] = {}
         first: dict[str, Key] = {}
         invalid: list[tuple[Key, str]] = []
         for key in self.keys:
@@ -112,10 +112,10 @@ class Expansion:
         self._report(invalid)
         return list(resources.values())
 
-    def _declared(self, name: str, key: Key, body: Any) -> Declared:
+    def _declared(self, name: str, key: Key, body: Any) -> Declaration:
         template = self.template
         address = Address(template.address.kind, name)
-        return Declared(address, body, template.file, at=template.place, key=key.key, template=self.body)
+        return Declaration(address, body, template.file, at=template.place, key=key.key, template=self.body)
 
     def _name(self) -> _Text | None:
         given = self.template.body.get("name", f"{self.template.address.name}_${{each.key}}")

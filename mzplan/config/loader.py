@@ -15,8 +15,8 @@ from mzplan.config.checks.checker import Checker
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
 from mzplan.config.declarations import check_top_level, collect, is_of_variables
-from mzplan.config.declared import Declared, Document
 from mzplan.config.defaults import Defaults
+from mzplan.config.documents import Declaration, Document
 from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
 from mzplan.config.findings import EnoughError, Findings, Path, SourceFile
 from mzplan.config.places import places_of
@@ -159,7 +159,7 @@ def _read_files(
 ) -> FilesRead:
     folder = os.fspath(directory)
     findings = Findings(stops=True)
-    declared: dict[Address, Declared] = {}
+    declared: dict[Address, Declaration] = {}
     resources: dict[Address, Resource] | None = None
     with _no_garbage_collection(), suppress(EnoughError):
         project = open_project(folder, findings, edited)
@@ -208,7 +208,7 @@ def check_bodies(
     from mzplan.config.locations import diagnose  # imported only where there may be errors
 
     nowhere = SourceFile("", "")
-    declared = {address: Declared(address, dict(body), nowhere) for address, body in bodies.items()}
+    declared = {address: Declaration(address, dict(body), nowhere) for address, body in bodies.items()}
     findings = Findings()
     resources = Checker(declared, instances, findings).resources()
     mistakes = []
@@ -222,12 +222,12 @@ def check_bodies(
 
 
 def _partial_result(
-    declared: Mapping[Address, Declared], resources: Mapping[Address, Resource] | None, findings: Findings
+    declared: Mapping[Address, Declaration], resources: Mapping[Address, Resource] | None, findings: Findings
 ) -> FilesRead:
     # Imported only now: a run without errors looks up no places.
     from mzplan.config.locations import diagnose
 
-    def is_filled_in(resource: Declared) -> bool:
+    def is_filled_in(resource: Declaration) -> bool:
         at = resource.location()
         return not any(
             (file, path[: len(at.path)]) == (at.file.full_path, at.path) for file, path in findings.unusable

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.declared import Document
+from mzplan.config.documents import Document
 from mzplan.config.environments import NONE, Environment, entries_of, settings_in
 from mzplan.config.findings import Findings, Location, kind_of
 from mzplan.config.project_files import PROJECT_FILE, SECTIONS, project_file

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mzplan.config.declared import Document, containers_below
+from mzplan.config.documents import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
 from mzplan.config.variables import VARIABLE, Variables, explain_undeclared, report_missing
 from mzplan.model.words import did_you_mean

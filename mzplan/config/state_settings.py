@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
-from mzplan.config.declared import Document
+from mzplan.config.documents import Document
 from mzplan.config.environments import SECTION, Environment, entries_of, set_apart, variables_of
 from mzplan.config.findings import Findings, Location, Path, SourceFile, listed, shown
 from mzplan.config.references import fill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mzplan.config.declared import MAX_NODES, Declared, texts_in
+from mzplan.config.documents import MAX_NODES, Declaration, texts_in
 from mzplan.config.expansion import MAX_MADE, Expansion, Key, Limits, TooMuchError
 from mzplan.config.findings import Findings, Location, kind_of, shown
 from mzplan.config.references import EACH, MAX_FILLED, as_text
@@ -17,7 +17,7 @@ class Templates:
         self.findings = findings
         self.limits = Limits(findings)
 
-    def expand(self, template: Declared) -> list[Declared]:
+    def expand(self, template: Declaration) -> list[Declaration]:
         """Return the resources of a declaration with `for_each`, without those whose key leads to a mistake.
 
         Reports each mistake. References to a resource that is missing for this reason aren't reported.
@@ -36,13 +36,13 @@ class Templates:
             self.findings.unread = True
         return resources
 
-    def check_written_out(self, resource: Declared) -> None:
+    def check_written_out(self, resource: Declaration) -> None:
         """Report a `${each…}` in a resource without `for_each`."""
         for path, text in texts_in(resource.body):
             if EACH in text:
                 self.limits.check(text, resource.location(path))
 
-    def _too_much(self, template: Declared, keys: int) -> None:
+    def _too_much(self, template: Declaration, keys: int) -> None:
         self.findings.add(
             "MZ007",
             "for_each makes the project too large",
@@ -52,7 +52,7 @@ class Templates:
             location=template.location(("for_each",), at_key=True),
         )
 
-    def _keys(self, template: Declared) -> list[Key] | None:
+    def _keys(self, template: Declaration) -> list[Key] | None:
         """Return the keys; None if there is a mistake in them."""
         given, at = template.body["for_each"], template.location(("for_each",))
         if any(
@@ -76,7 +76,7 @@ class Templates:
             return None
         return keys if self.findings.met == before else None
 
-    def _no_keys(self, template: Declared, given: Any, location: Location) -> None:
+    def _no_keys(self, template: Declaration, given: Any, location: Location) -> None:
         actual = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)
         self.findings.add(
             "MZ251",
@@ -87,7 +87,7 @@ class Templates:
             location=location,
         )
 
-    def _not_simple(self, template: Declared, index: int, item: Any) -> None:
+    def _not_simple(self, template: Declaration, index: int, item: Any) -> None:
         self.findings.add(
             "MZ251",
             f"An item of for_each is {kind_of(item)}",

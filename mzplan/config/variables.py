@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from yaml.events import DocumentStartEvent, ScalarEvent
 
-from mzplan.config.declared import Document
+from mzplan.config.documents import Document
 from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of, listed, shown
 from mzplan.config.yaml.events import ScalarError, events, loses_digits, resolve
 from mzplan.config.yaml.parser import load

@@ -22,8 +22,8 @@ from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink
 from mzplan.config.checks.views import Views
-from mzplan.config.declared import Declared
 from mzplan.config.defaults import Defaults
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path, kind_of, listed, shown
 from mzplan.model.address import KINDS, MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
@@ -42,7 +42,7 @@ class Checker:
 
     def __init__(
         self,
-        declared: Mapping[Address, Declared],
+        declared: Mapping[Address, Declaration],
         instances: Mapping[str, Instance],
         findings: Findings,
         defaults: Defaults | None = None,
@@ -89,7 +89,7 @@ class Checker:
         check_exclusive(checked, self.declared, self.findings)
         return checked
 
-    def _name(self, resource: Declared) -> None:
+    def _name(self, resource: Declaration) -> None:
         name = resource.address.name
         if is_valid_name(name):
             return
@@ -102,7 +102,7 @@ class Checker:
             location=resource.location(),
         )
 
-    def _type(self, resource: Declared) -> None:
+    def _type(self, resource: Declaration) -> None:
         body, kind = resource.body, resource.address.kind
         if not isinstance(body, dict):
             self.findings.add(
@@ -119,7 +119,7 @@ class Checker:
         else:
             resource.type = self.references.type_from_connection(resource)
 
-    def _missing_type(self, resource: Declared) -> None:
+    def _missing_type(self, resource: Declaration) -> None:
         types = listed(types_of("connection"))
         known = {
             key for t in types_of("connection") for key in resource_kind("connection", t).schema["properties"]
@@ -145,7 +145,7 @@ class Checker:
             kind="missing-property",
         )
 
-    def _explicit_type(self, resource: Declared) -> None:
+    def _explicit_type(self, resource: Declaration) -> None:
         kind, type_ = resource.address.kind, resource.body["type"]
         try:
             if is_type(kind, type_):
@@ -170,7 +170,7 @@ class Checker:
             location=resource.location(("type",)),
         )
 
-    def _body(self, resource: Declared) -> bool:
+    def _body(self, resource: Declaration) -> bool:
         """Return whether the body conforms to its schema and is right in itself."""
         before = self.findings.met
         name = f"{resource.address.kind}.{resource.type}"
@@ -198,7 +198,7 @@ class Checker:
             check_sink(resource, self.declared, self.findings)
         return self.findings.met == before
 
-    def _instance(self, resource: Declared, wrong: set[Path]) -> None:
+    def _instance(self, resource: Declaration, wrong: set[Path]) -> None:
         if resource.address.kind == "connection" or ("instance",) in wrong:
             return
         name = resource.body.get("instance", self.default)
@@ -215,7 +215,7 @@ class Checker:
             location=resource.location(("instance",) if explicit else ()),
         )
 
-    def _resource(self, resource: Declared) -> Resource:
+    def _resource(self, resource: Declaration) -> Resource:
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
         placed = {} if resource.address.kind == "connection" else {"instance": self.default}
         assumed = kind.assumed_values(resource.body)
@@ -235,7 +235,7 @@ class Checker:
         )
 
 
-def _other_type(resource: Declared, kind: ResourceKind, key: str) -> str:
+def _other_type(resource: Declaration, kind: ResourceKind, key: str) -> str:
     """Return the fix for a key of another type, if the resource has no type and its connection allows
     several."""
     if "type" in resource.body:

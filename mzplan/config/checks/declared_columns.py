@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mzplan.config.declared import Declared, value_at
+from mzplan.config.documents import Declaration, value_at
 from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
@@ -15,7 +15,7 @@ from mzplan.schema.source_columns import columns_of, default_ddl, included_colum
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 
-def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+def check_columns(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that schemas are Spark DDL and fit their format, and that included columns have their own
     names."""
     for path in kind.column_paths:
@@ -36,7 +36,7 @@ def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) ->
     _check_key(resource, kind, findings)
 
 
-def _report_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
+def _report_ddl(resource: Declaration, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
     word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
     near = did_you_mean(word.group(), TYPE_NAMES, shown) if word and "unknown type" in str(failure) else ""
     findings.add(
@@ -48,7 +48,7 @@ def _report_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, fa
     )
 
 
-def _report_unstorable(resource: Declared, findings: Findings, path: Path, failure: DdlError) -> None:
+def _report_unstorable(resource: Declaration, findings: Findings, path: Path, failure: DdlError) -> None:
     findings.add(
         "MZ018",
         "A column that can't be stored",
@@ -60,7 +60,7 @@ def _report_unstorable(resource: Declared, findings: Findings, path: Path, failu
 
 
 def _check_fit(
-    resource: Declared,
+    resource: Declaration,
     kind: ResourceKind,
     findings: Findings,
     path: tuple[str, ...],
@@ -91,7 +91,7 @@ def _check_fit(
         )
 
 
-def _report_unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint: str) -> None:
+def _report_unfit(resource: Declaration, findings: Findings, path: Path, detail: str, hint: str) -> None:
     findings.add(
         "MZ020",
         "The schema does not fit the format",
@@ -101,7 +101,7 @@ def _report_unfit(resource: Declared, findings: Findings, path: Path, detail: st
     )
 
 
-def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that no included column has the name of another column."""
     if not resource.address.reads_upstream or not isinstance(resource.body, dict):
         return
@@ -119,7 +119,7 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
         )
 
 
-def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+def _check_key(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that a key has columns of the collection, whose types have distinguishable values."""
     path = kind.key_path
     if not resource.address.reads_upstream or path is None or not isinstance(resource.body, dict):
@@ -162,7 +162,7 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
 
 
 def _check_key_format(
-    resource: Declared, kind: ResourceKind, findings: Findings, keys: Sequence[str]
+    resource: Declaration, kind: ResourceKind, findings: Findings, keys: Sequence[str]
 ) -> None:
     """Check that an envelope says how a tombstone's key is read, and that this format can hold the key's
     columns.
@@ -197,6 +197,6 @@ def _check_key_format(
 
 
 def _report_key(
-    resource: Declared, findings: Findings, path: Path, summary: str, detail: str, hint: str
+    resource: Declaration, findings: Findings, path: Path, summary: str, detail: str, hint: str
 ) -> None:
     findings.add("MZ018", summary, f"{resource.label}: {detail}.", hint, location=resource.location(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, Path, listed, shown
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
 from mzplan.schema.expressions import parse_select, parse_where
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mzplan.schema.expressions import Parsed
 
 
-def columns_read(source: Declared | None) -> tuple[Column, ...] | None:
+def columns_read(source: Declaration | None) -> tuple[Column, ...] | None:
     """Return the columns of a source's or view's collection; None if they aren't known."""
     if source is None or source.type is None or not isinstance(source.body, dict):
         return None
@@ -25,7 +25,7 @@ def columns_read(source: Declared | None) -> tuple[Column, ...] | None:
         return None
 
 
-def keys_read(source: Declared | None) -> tuple[str, ...]:
+def keys_read(source: Declaration | None) -> tuple[str, ...]:
     """Return the key of a source's or view's collection; empty if it has none or isn't known."""
     if source is None or source.type is None or not isinstance(source.body, dict):
         return ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from mzplan.config.checks.expressions import columns_read
 from mzplan.config.checks.resource_references import FROM
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
 from mzplan.schema.column_replacement import TOO_LONG, quoted_name, with_expressions, with_name, without_name
@@ -27,7 +27,7 @@ _BETWEEN = ",\n  "
 _MOST = 10 * MAX_LENGTH  # characters of all columns of a view
 
 
-def is_inlined(resource: Declared | None) -> bool:
+def is_inlined(resource: Declaration | None) -> bool:
     """Return whether this is a view without a query of its own."""
     return resource is not None and isinstance(resource.body, dict) and resource.body.get(SWITCH) is False
 
@@ -54,11 +54,11 @@ class _Rows:
 class InlinedViews:
     """The inlined views of a project, and their readers."""
 
-    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
+    def __init__(self, declared: Mapping[Address, Declaration], findings: Findings):
         self._declared, self._findings = declared, findings
         self._rows: dict[Address, _Rows | None] = {}
 
-    def check(self, resource: Declared) -> None:
+    def check(self, resource: Declaration) -> None:
         """Report MZ304 for an inlined view with properties that only a query can have, or with a varying
         expression."""
         own = resource.own if resource.given else resource.body
@@ -92,12 +92,12 @@ class InlinedViews:
             resource.body = body
         return through
 
-    def _query(self, resource: Declared) -> tuple[str, ViewQuery]:
+    def _query(self, resource: Declaration) -> tuple[str, ViewQuery]:
         property_ = resource_kind(resource.address.kind, str(resource.type)).query_property
         assert property_ is not None, f"{resource.label} has no SQL"
         return property_, parse_view(resource.body[property_])
 
-    def _read(self, resource: Declared) -> _Rows | None:
+    def _read(self, resource: Declaration) -> _Rows | None:
         """Return the rows of the inlined view that a resource reads; None if it reads none, or it can't be
         read."""
         if not isinstance(resource.body, dict) or "from" not in resource.body:
@@ -105,7 +105,7 @@ class InlinedViews:
         view = self._declared.get(FROM.address(resource.body["from"], self._declared))
         return self._rows_of(view) if view is not None and is_inlined(view) else None
 
-    def _rows_of(self, view: Declared) -> _Rows | None:
+    def _rows_of(self, view: Declaration) -> _Rows | None:
         if view.address not in self._rows:
             self._rows[view.address] = None  # in a circle, which is an error of its own
             try:
@@ -114,7 +114,7 @@ class InlinedViews:
                 self._refuse(view, ("from" if "from" in view.body else "reads",), refused.problem)
         return self._rows[view.address]
 
-    def _make_rows(self, view: Declared) -> _Rows | None:
+    def _make_rows(self, view: Declaration) -> _Rows | None:
         _, query = self._query(view)
         if "from" not in view.body:
             raise SqlTextError(
@@ -139,7 +139,7 @@ class InlinedViews:
         own = (*(below.through if below is not None else ()), view.address.name)
         return _Rows(base, columns, condition, names | gives, own)
 
-    def _compose(self, resource: Declared, rows: _Rows) -> dict[str, Any]:
+    def _compose(self, resource: Declaration, rows: _Rows) -> dict[str, Any]:
         """Return the body of a reader of an inlined view, changed to read the collection below."""
         property_ = resource_kind(resource.address.kind, str(resource.type)).query_property
         query = self._query(resource)[1] if property_ is not None else None
@@ -166,7 +166,7 @@ class InlinedViews:
         return {**resource.body, property_: text, "from": rows.base}
 
     def _refuse(
-        self, resource: Declared, path: Path, why: str, fix: str = _MATERIALIZE, offset: int | None = None
+        self, resource: Declaration, path: Path, why: str, fix: str = _MATERIALIZE, offset: int | None = None
     ) -> None:
         self._findings.add(
             "MZ304",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mzplan.config.checks.inlined_views import is_inlined
 from mzplan.config.checks.resource_references import FROM
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.model.address import Address
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError, RelationalQuery, parse_query
@@ -38,7 +38,7 @@ class ExpandedQuery:
         return offset - moved
 
 
-def inlined_query(view: Declared | None) -> str | None:
+def inlined_query(view: Declaration | None) -> str | None:
     """Return the SQL of an inlined view; None for anything else."""
     if view is None or not is_inlined(view) or view.type is None:
         return None
@@ -48,7 +48,7 @@ def inlined_query(view: Declared | None) -> str | None:
 
 
 def is_row_view(
-    text: str, declared: Mapping[Address, Declared], around: frozenset[str] = frozenset()
+    text: str, declared: Mapping[Address, Declaration], around: frozenset[str] = frozenset()
 ) -> bool:
     """Return whether a query, with the inlined views that it reads, computes each row from one row."""
     query = parse_view(text)
@@ -60,7 +60,7 @@ def is_row_view(
 
 
 def expand_query(
-    text: str, declared: Mapping[Address, Declared], around: frozenset[str] = frozenset()
+    text: str, declared: Mapping[Address, Declaration], around: frozenset[str] = frozenset()
 ) -> ExpandedQuery:
     """Return a query with the SQL of the inlined views that it reads. Raises QueryError.
 

@@ -1,7 +1,7 @@
 """`query_file`: a view's SQL in a file of its own, read as if it stood after `query: |`.
 
 The text is checked, planned and committed; states, plans and runners don't know the file.
-`Declared.location` points errors to the place in the file.
+`Declaration.location` points errors to the place in the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.config.checks.schema_check import BodyCheck
-from mzplan.config.declared import Declared, Document
+from mzplan.config.documents import Declaration, Document
 from mzplan.config.findings import Findings, Location, SourceFile
 from mzplan.config.references import EACH, as_text, fill
 from mzplan.config.variables import VARIABLE, Variables
@@ -44,7 +44,7 @@ class QueryFiles:
         self._directory, self._variables, self._findings = directory, variables, findings
         self._read: dict[str, _Sql] = {}  # by path
 
-    def fill_in(self, resources: Iterable[Declared]) -> None:
+    def fill_in(self, resources: Iterable[Declaration]) -> None:
         """Set the query of each resource that names a file.
 
         A resource whose SQL can't be known isn't checked further.
@@ -60,7 +60,7 @@ class QueryFiles:
             if property_ is not None and not self._write_out(resource, property_):
                 resource.type = None
 
-    def _write_out(self, resource: Declared, property_: str) -> bool:
+    def _write_out(self, resource: Declaration, property_: str) -> bool:
         value = {QUERY_FILE: resource.body[QUERY_FILE]}
         at = resource.location((QUERY_FILE,))
         if property_ in resource.body:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan import __version__
 from mzplan.config.checks.expressions import columns_read, keys_read
 from mzplan.config.checks.inlined_views import is_inlined
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.model.address import Address
 from mzplan.schema.kinds import resource_kind
 
@@ -33,11 +33,11 @@ _RULES = ("schema", "config/checks", "connectors/api")  # the packages that an a
 class RecordedAnalyses:
     """The analyses in the state. `digests`: the digests of this configuration, for its commit."""
 
-    def __init__(self, declared: Mapping[Address, Declared], records: Records):
+    def __init__(self, declared: Mapping[Address, Declaration], records: Records):
         self._declared, self._records = declared, records
         self.digests: dict[Address, str] = {}
 
-    def reuse(self, resource: Declared, property_: str, derive: Callable[[Address], None]) -> bool:
+    def reuse(self, resource: Declaration, property_: str, derive: Callable[[Address], None]) -> bool:
         """Fill in the properties that follow from a view's query, from the state. Returns whether that is
         possible.
 
@@ -57,13 +57,13 @@ class RecordedAnalyses:
         self.digests[resource.address] = record.analysis
         return True
 
-    def record(self, resource: Declared, written: Body) -> None:
+    def record(self, resource: Declaration, written: Body) -> None:
         """Keep the digest of an analysis without findings. `written`: the view's body before it."""
         given = {name: value for name, value in resource.body.items() if name not in written}
         if {**written, **given} == resource.body and (digest := self._digest(resource, written, given)):
             self.digests[resource.address] = digest
 
-    def _digest(self, resource: Declared, written: Body, given: Body) -> str:
+    def _digest(self, resource: Declaration, written: Body, given: Body) -> str:
         """Return the digest of an analysis; "" if the analysis reads more than a digest covers."""
         inputs = []
         for role, address in _inputs(resource, given, self._declared):
@@ -78,7 +78,7 @@ class RecordedAnalyses:
 
 
 def _inputs(
-    resource: Declared, given: Body, declared: Mapping[Address, Declared]
+    resource: Declaration, given: Body, declared: Mapping[Address, Declaration]
 ) -> Iterator[tuple[str, Address]]:
     """Yield the collections that a view reads, by role."""
     kind = resource_kind(resource.address.kind, str(resource.type))

@@ -9,7 +9,7 @@ from mzplan.config.checks.expressions import columns_read, keys_read
 from mzplan.config.checks.inlined_views import is_inlined
 from mzplan.config.checks.query_expansion import ExpandedQuery, expand_query, inlined_query
 from mzplan.config.checks.resource_references import FROM
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.address import Address
 from mzplan.schema.columns import spark_type
@@ -26,10 +26,10 @@ class RelationalView:
 
     def __init__(
         self,
-        resource: Declared,
+        resource: Declaration,
         property_: str,
         expanded: ExpandedQuery,
-        declared: Mapping[Address, Declared],
+        declared: Mapping[Address, Declaration],
         findings: Findings,
     ):
         self._resource, self._property = resource, property_
@@ -165,7 +165,7 @@ class RelationalView:
         self._resource.body = {**self._resource.body, "state": self._query.digest(*marks)}
 
 
-def refuse(resource: Declared, property_: str, error: QueryError, findings: Findings) -> None:
+def refuse(resource: Declaration, property_: str, error: QueryError, findings: Findings) -> None:
     """Report MZ019 for a query."""
     location = resource.location((property_,), offset=error.offset)
     summary = error.summary or "Not a query that a view can compute"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import HERE, Findings, Path, kind_of, listed, shown
 from mzplan.model.address import COLLECTIONS, KINDS, Address, Kind, is_valid_name, natural
 from mzplan.model.graph import DependencyGraph
@@ -24,7 +24,7 @@ FROM = Reference("from", COLLECTIONS, ())
 class References:
     """The references of all declared resources."""
 
-    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
+    def __init__(self, declared: Mapping[Address, Declaration], findings: Findings):
         self.declared, self.findings = declared, findings
         self.edges: dict[Address, list[tuple[Path, Address]]] = {}
         self.reported: set[tuple[Address, Path]] = set()  # which resource refers, and where
@@ -32,7 +32,7 @@ class References:
         self.names: dict[tuple[Kind, ...], list[str]] = {}  # those that are declared, in order
         self.able: dict[Reference, str] = {}  # of these types, in words
 
-    def type_from_connection(self, resource: Declared) -> str | None:
+    def type_from_connection(self, resource: Declaration) -> str | None:
         """Return the type of a source or sink that names none: the one that its connection gives.
 
         Returns None if that isn't known, after the reason has been reported.
@@ -79,7 +79,7 @@ class References:
             )
         return type_
 
-    def _report_misspelled(self, resource: Declared) -> bool:
+    def _report_misspelled(self, resource: Declaration) -> bool:
         """Report a key that probably should be `connection` or `type`."""
         kind = resource.address.kind
         known = {key for t in types_of(kind) for key in resource_kind(kind, t).schema["properties"]}
@@ -96,7 +96,7 @@ class References:
                 return True
         return False
 
-    def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
+    def check(self, resource: Declaration, kind: ResourceKind, wrong: set[Path]) -> None:
         """Check the references that the resource's schema names."""
         for role, reference, name in kind.references_in(resource.body):
             path = path_of(role)
@@ -123,11 +123,11 @@ class References:
                 location=first.location(path),
             )
 
-    def _target(self, resource: Declared, reference: Reference) -> Declared | None:
+    def _target(self, resource: Declaration, reference: Reference) -> Declaration | None:
         name, path = resource.body.get(reference.property), (reference.property,)
         return self._find(resource, reference, name, path) if isinstance(name, str) else None
 
-    def _find(self, resource: Declared, reference: Reference, name: str, path: Path) -> Declared | None:
+    def _find(self, resource: Declaration, reference: Reference, name: str, path: Path) -> Declaration | None:
         target = self.declared.get(reference.address(name, self.declared))
         # A file that could not be read may declare it.
         if target is None and not self.findings.unread and (resource.address, path) not in self.reported:
@@ -135,7 +135,7 @@ class References:
             self._report_unknown(resource, reference, name, path)
         return target
 
-    def _report_unknown(self, resource: Declared, reference: Reference, name: str, path: Path) -> None:
+    def _report_unknown(self, resource: Declaration, reference: Reference, name: str, path: Path) -> None:
         near = self._nearest(reference.kinds, name)
         other = next((k for k in KINDS if Address(k, name) in self.declared), None)
         hint, related = f"declare it under {' or '.join(f'`{kind}s:`' for kind in reference.kinds)}.", None
@@ -161,7 +161,9 @@ class References:
             self.suggested[kinds, name] = self.findings.nearest(name, self.names[kinds])
         return self.suggested[kinds, name]
 
-    def _report_type(self, resource: Declared, reference: Reference, found: Declared, path: Path) -> None:
+    def _report_type(
+        self, resource: Declaration, reference: Reference, found: Declaration, path: Path
+    ) -> None:
         if reference not in self.able:
             self.able[reference] = listed(
                 sorted(
@@ -195,7 +197,7 @@ def _needs_connection(kind: Kind, type_: str) -> bool:
 
 
 def check_exclusive(
-    checked: Mapping[Address, Resource], declared: Mapping[Address, Declared], findings: Findings
+    checked: Mapping[Address, Resource], declared: Mapping[Address, Declaration], findings: Findings
 ) -> None:
     """Report MZ020 for a source with the same exclusive upstream as another source (`x-exclusive`).
 
@@ -226,7 +228,9 @@ def check_exclusive(
             )
 
 
-def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+def check_lifecycle(
+    resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings
+) -> None:
     """Check that `moved_from` names an address that is no longer declared."""
     lifecycle = resource.body.get("lifecycle")
     former = lifecycle.get("moved_from") if isinstance(lifecycle, dict) else None
@@ -252,7 +256,7 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
         )
 
 
-def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+def check_reserved(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that passed-through options aren't set by mzplan itself (`x-reserved`), and are harmless
     (`x-allowed`)."""
     for name, schema in kind.restricted_properties:

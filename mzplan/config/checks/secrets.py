@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.config.declared import texts_in
+from mzplan.config.documents import texts_in
 from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path, listed, shown
 from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.logins import holds_login

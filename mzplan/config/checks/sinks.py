@@ -7,13 +7,13 @@ from typing import Any
 
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.resource_references import FROM
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.address import Address
 from mzplan.schema.kinds import resource_kind
 
 
-def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:
     """Check `select`, `where`, `key` and `partition_by` of a sink whose body conforms to its schema.
 
     Also checks whether it can follow its source's deletes, if there are any.
@@ -39,7 +39,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
         _check_partitions(resource, outputs, findings)
 
 
-def _check_deletes(resource: Declared, source: Declared | None, findings: Findings) -> None:
+def _check_deletes(resource: Declaration, source: Declaration | None, findings: Findings) -> None:
     """Report MZ020 for a sink that only adds rows, below a collection whose rows change or are deleted."""
     keys = keys_read(source)
     if not keys or source is None or resource.type is None:
@@ -69,7 +69,7 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
     )
 
 
-def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+def _check_loop(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:
     """Report MZ020 for a sink that writes to its source's upstream (`x-channel`)."""
     source = declared.get(FROM.address(resource.body["from"], declared))
     if source is None or not isinstance(source.body, dict):
@@ -93,7 +93,7 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
 
 
 def _share_server(
-    source: Declared, sink: Declared, servers: str, declared: Mapping[Address, Declared]
+    source: Declaration, sink: Declaration, servers: str, declared: Mapping[Address, Declaration]
 ) -> bool:
     """Return whether both have the same connection, or connections with a server in common."""
     names = [str(resource.body.get("connection")) for resource in (source, sink)]
@@ -109,7 +109,9 @@ def _share_server(
     return bool(server_sets[0] & server_sets[1])
 
 
-def _check_written(resource: Declared, key: str, what: str, outputs: list[str], findings: Findings) -> None:
+def _check_written(
+    resource: Declaration, key: str, what: str, outputs: list[str], findings: Findings
+) -> None:
     """Check that the sink writes the columns that a property names."""
     written = {name.lower() for name in outputs}
     for index, name in enumerate(resource.body.get(key, ())):
@@ -123,7 +125,7 @@ def _check_written(resource: Declared, key: str, what: str, outputs: list[str], 
             )
 
 
-def _check_partitions(resource: Declared, outputs: list[str], findings: Findings) -> None:
+def _check_partitions(resource: Declaration, outputs: list[str], findings: Findings) -> None:
     """Check that each partition column is named once, and that the files have other columns."""
     names = [str(name).lower() for name in resource.body.get("partition_by", ())]
     twice = len(set(names)) < len(names)

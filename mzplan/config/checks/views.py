@@ -10,7 +10,7 @@ from mzplan.config.checks.query_expansion import ExpandedQuery, expand_query, is
 from mzplan.config.checks.recorded_analyses import RecordedAnalyses
 from mzplan.config.checks.relational_views import RelationalView, refuse
 from mzplan.config.checks.resource_references import FROM, path_of
-from mzplan.config.declared import Declared
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import HERE, Findings, Location, Path, shown
 from mzplan.connectors.api.outputs import Selected, columns_selected
 from mzplan.model.address import Address
@@ -30,7 +30,9 @@ class Views:
     - `analyses`: the state's; they spare parsing.
     """
 
-    def __init__(self, declared: Mapping[Address, Declared], findings: Findings, analyses: RecordedAnalyses):
+    def __init__(
+        self, declared: Mapping[Address, Declaration], findings: Findings, analyses: RecordedAnalyses
+    ):
         self.declared, self.findings, self.analyses = declared, findings, analyses
         self.through: dict[Address, tuple[str, ...]] = {}
         self._done: set[Address] = set()
@@ -61,7 +63,7 @@ class Views:
                 if self.findings.met == before:
                     self.analyses.record(resource, written)
 
-    def _derive_query(self, resource: Declared, property_: str, text: str) -> None:
+    def _derive_query(self, resource: Declaration, property_: str, text: str) -> None:
         """Fill in the properties that follow from the SQL of a view."""
         if is_inlined(resource):
             InlinedViews(self.declared, self.findings).check(resource)
@@ -77,7 +79,7 @@ class Views:
                 return
         self._derive_rows(resource, property_, text)
 
-    def _derive_rows(self, resource: Declared, property_: str, text: str) -> None:
+    def _derive_rows(self, resource: Declaration, property_: str, text: str) -> None:
         """Fill in a view that computes each row from one row."""
         query = parse_view(text)
         if query.problem:
@@ -96,7 +98,7 @@ class Views:
         elif selected is not None:
             self._schema(resource, property_, selected)
 
-    def _derive_relational(self, resource: Declared, property_: str, query: ExpandedQuery) -> None:
+    def _derive_relational(self, resource: Declaration, property_: str, query: ExpandedQuery) -> None:
         """Fill in a view whose query does more than that."""
         view = RelationalView(resource, property_, query, self.declared, self.findings)
         items = view.check(self._derive)
@@ -107,7 +109,7 @@ class Views:
             places = (QueryPart("", query.written(item.offset)) for item in items)
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
 
-    def _check_name(self, resource: Declared) -> None:
+    def _check_name(self, resource: Declaration) -> None:
         """Report MZ003 if a source has the view's name, because readers name both in the same way."""
         other = self.declared.get(Address("source", resource.address.name))
         if other is not None and other is not resource:
@@ -120,7 +122,7 @@ class Views:
                 related=other.location(),
             )
 
-    def _check_inputs(self, resource: Declared) -> None:
+    def _check_inputs(self, resource: Declaration) -> None:
         """Report MZ020 for a view by a function that reads a keyed collection: Spark can't take rows back."""
         assert resource.type is not None, "the type is known before"
         for role, reference, name in resource_kind(resource.address.kind, resource.type).references_in(
@@ -139,7 +141,7 @@ class Views:
                     location=resource.location(path_of(role)),
                 )
 
-    def _refuse(self, resource: Declared, property_: str, query: ViewQuery) -> None:
+    def _refuse(self, resource: Declaration, property_: str, query: ViewQuery) -> None:
         self.findings.add(
             "MZ019",
             "Not a query that a view can compute",
@@ -148,7 +150,9 @@ class Views:
             location=resource.location((property_,), offset=query.offset),
         )
 
-    def _schema(self, resource: Declared, property_: str, selected: list[tuple[Selected, QueryPart]]) -> None:
+    def _schema(
+        self, resource: Declaration, property_: str, selected: list[tuple[Selected, QueryPart]]
+    ) -> None:
         """Fill in `schema`, or compare it with the query's columns."""
         written = resource.body.get("schema")
         if written is not None:
@@ -168,7 +172,7 @@ class Views:
             resource.derived["schema"] = ((property_,), 0)
             resource.body = {**resource.body, "schema": ", ".join(map(str, columns))}
 
-    def _compare(self, resource: Declared, written: object, selected: list[Selected]) -> None:
+    def _compare(self, resource: Declaration, written: object, selected: list[Selected]) -> None:
         try:
             columns = parse_columns(written) if isinstance(written, str) else ()
         except DdlError:  # reported elsewhere
@@ -197,7 +201,12 @@ class _Expressions:
     """The items and the condition of a view's query, over the collection that it reads."""
 
     def __init__(
-        self, resource: Declared, property_: str, query: ViewQuery, read: Declared | None, findings: Findings
+        self,
+        resource: Declaration,
+        property_: str,
+        query: ViewQuery,
+        read: Declaration | None,
+        findings: Findings,
     ):
         self._resource, self._property, self._query = resource, property_, query
         self._read, self._findings = read, findings

@@ -19,7 +19,7 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
-from mzplan.config.declared import MAX_NODES, Document
+from mzplan.config.documents import MAX_NODES, Document
 from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile, shown
 from mzplan.config.project_files import SECTIONS
 from mzplan.config.yaml.events import (

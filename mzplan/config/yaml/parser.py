@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import yaml
 
-from mzplan.config.declared import Document
+from mzplan.config.documents import Document
 from mzplan.config.findings import LINE_BREAK, Findings, Location, SourceFile, Span
 from mzplan.config.project_files import MAX_TOTAL_BYTES, ReadError, read_bytes
 from mzplan.config.yaml.builder import Builder, StopError

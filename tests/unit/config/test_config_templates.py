@@ -188,7 +188,7 @@ def test_a_list_can_be_shared_by_an_alias_and_nobody_changes_it(tmp_path: Path) 
 
 
 def test_what_was_parsed_stays_as_it_was() -> None:
-    from mzplan.config.declared import Declared
+    from mzplan.config.documents import Declaration
     from mzplan.config.findings import SourceFile
 
     value = {"deep": [1, {"x": "y"}]}
@@ -198,7 +198,7 @@ def test_what_was_parsed_stays_as_it_was() -> None:
         "labels": {"l": ["${each.value.deep}", {"k": "${each.key}"}], "same": {"z": 1}},
     }
     before = repr(body)
-    declared = Declared(Address("source", "t"), body, SourceFile("", ""))
+    declared = Declaration(Address("source", "t"), body, SourceFile("", ""))
     one, other = templates.Templates(Findings()).expand(declared)
     assert one.body["labels"] == {"l": [[1, {"x": "y"}], {"k": "a"}], "same": {"z": 1}}
     assert other.body["labels"]["l"][1] == {"k": "b"} and repr(body) == before

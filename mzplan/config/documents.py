@@ -96,7 +96,7 @@ def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
 
 
 @dataclass(slots=True)
-class Declared:
+class Declaration:
     """A resource with its body as written.
 
     - `type`: None if it can't be known.
