@@ -67,10 +67,10 @@ class ExpressionCheck:
         for index, item in enumerate(items):
             path: Path = ("select", index)
             parsed = parse_select(item)
-            if not self.parsed(parsed, path):
+            if not self.check_syntax(parsed, path):
                 complete = False
                 continue
-            self.known(parsed, path)
+            self.check_columns(parsed, path)
             names = self._names(parsed, item, path)
             complete = complete and names is not None
             for name in names or ():
@@ -82,10 +82,10 @@ class ExpressionCheck:
 
     def where(self, condition: str) -> None:
         parsed = parse_where(condition)
-        if self.parsed(parsed, ("where",)):
-            self.known(parsed, ("where",))
+        if self.check_syntax(parsed, ("where",)):
+            self.check_columns(parsed, ("where",))
 
-    def varying(self, body: Mapping[str, Any]) -> None:
+    def check_varying(self, body: Mapping[str, Any]) -> None:
         """Report MZ019 for a key or a condition that has another value each time, below a keyed collection.
 
         Otherwise the row couldn't be found in the target when it must be removed.
@@ -113,7 +113,8 @@ class ExpressionCheck:
                     location=self.place(path, offset=offset),
                 )
 
-    def parsed(self, parsed: Parsed, path: Path) -> bool:
+    def check_syntax(self, parsed: Parsed, path: Path) -> bool:
+        """Report the problem of an expression, and return whether it has none."""
         if not parsed.problem:
             return True
         self.findings.add(
@@ -125,7 +126,7 @@ class ExpressionCheck:
         )
         return False
 
-    def known(self, parsed: Parsed, path: Path) -> None:
+    def check_columns(self, parsed: Parsed, path: Path) -> None:
         """Report each column that doesn't exist."""
         if self.columns is None:
             return

@@ -32,7 +32,7 @@ def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], f
     outputs = check.select(body["select"]) if "select" in body else check.columns
     if "where" in body:
         check.where(body["where"])
-    check.varying(body)
+    check.check_varying(body)
     if outputs is not None:
         _check_written(resource, "key", "key", outputs, findings)
         _check_written(resource, "partition_by", "partition", outputs, findings)

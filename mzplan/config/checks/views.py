@@ -224,7 +224,7 @@ class _Expressions:
         if query.where is not None:
             check.where(query.where.text)
         key = query.key(keys)
-        check.varying({**query.body, "key": key or ()})
+        check.check_varying({**query.body, "key": key or ()})
         self._keep(keys, key)
         if columns is None or findings.met > before:
             return None
