@@ -1,5 +1,4 @@
-"""An endpoint's name and configuration (docs/internals/endpoints.md), its closing, and the errors that it
-raises, as messages for people."""
+"""The name, configuration and errors of an endpoint, for adapters (docs/internals/endpoints.md)."""
 
 from __future__ import annotations
 

@@ -297,8 +297,8 @@ def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]
 
 
 def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
-    """Return MZ230 for a table without the declared columns, or MZ228 for one without the change feed that a
-    key needs."""
+    """Return MZ230 for a table without the declared columns, or MZ228 if a key needs a change feed and there
+    is none."""
     if mismatch := _column_mismatch(query, folder, whole_types(table)):
         return [mismatch]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":

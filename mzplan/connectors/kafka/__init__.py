@@ -44,8 +44,8 @@ def _adoption() -> Adoption:
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the bootstrap brokers, without their protocol (`SSL://h:1`), and servers that options name (to
-    get a token, for example). The brokers name the others."""
+    """Return the bootstrap brokers and the servers that options name (to get a token, for example). Brokers
+    come without their protocol (`SSL://h:1`), and name the other brokers."""
     brokers = (broker for entry in body["brokers"] for broker in entry.split(","))
     options = (str(value) for value in body["options"].values())
     return (

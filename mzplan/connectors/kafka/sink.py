@@ -54,8 +54,8 @@ class KafkaSink(SinkConnector):
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Check that the topic exists, may be written, is the topic written so far, and has a schema that
-        allows the columns."""
+        """Check that the topic exists and may be written, is the topic written so far, and has a fitting
+        schema."""
         probe = self._probe.probe(query, writes=True)
         more = (
             *self._other_target(query, probe),

@@ -47,7 +47,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
     keeps_positions = True
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Return the topic's identity, `{type, cluster_id, topic, topic_id, partitions}`, and check its
+        """Return the topic's identity, `{type, cluster_id, topic, topic_id, partitions}`. Also checks its
         schema in the registry and its dead letters."""
         probe = self._probe.probe(query)
         if ROLE in query.connections:
