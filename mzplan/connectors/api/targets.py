@@ -245,7 +245,7 @@ def missing_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
     refusal = Diagnostic(
         code="MZ069",
         kind="target-restored",
-        summary=f"The target of {query.address} lacks {steps}, which its checkpoint says were written",
+        summary=f"The target of {query.address} is missing {steps}, which its checkpoint says were written",
         detail=f"{target} does not hold {steps}: it was restored to an older copy",
         hint="restore the copy that has them; or set on_target_change: accept in the sink and run mzplan "
         f"replay {query.address} --missing; or write all rows again: mzplan apply --replace {query.address} "

@@ -62,7 +62,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
         restore(tmp_path / name)
         assert lab.codes(sink) == ["MZ069"]
         code, summary, detail = refusal(lab, sink)
-        assert code == "MZ069" and "lacks step 2," in summary and str(tmp_path / name) in detail
+        assert code == "MZ069" and "is missing step 2," in summary and str(tmp_path / name) in detail
 
     # Whoever accepts it goes on: the lost row is lost, and what comes is written once.
     accepting = lab.retried(append)
@@ -82,7 +82,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     # A gap behind the newest step is a loss, too: the table was restored while its sink ran.
     accepting.body.pop("on_target_change")  # type: ignore[attr-defined]
     assert lab.codes(accepting) == ["MZ069"]
-    assert refusal(lab, accepting)[1].endswith("lacks step 2, which its checkpoint says were written")
+    assert refusal(lab, accepting)[1].endswith("is missing step 2, which its checkpoint says were written")
 
     # Under a source that runs: its next commit takes the version of the lost one, and it ends.
     collection = lab._collection(source)
@@ -120,7 +120,7 @@ def test_a_table_that_is_restored_under_its_sink(lab: Lab, tmp_path: Path) -> No
     drop(orders, 3, 10)
     for sink in (append, upsert):
         ended = lab.ended(sink)
-        assert ended.error_code == "MZ069" and "lacks step 2," in str(ended.error)
+        assert ended.error_code == "MZ069" and "is missing step 2," in str(ended.error)
     lab.stop(source, append, upsert)
 
 
