@@ -73,7 +73,7 @@ def _former_checkpoint(query: ResolvedQuery, warehouse: str) -> Checkpoint | Non
     return None
 
 
-def list_names(names: Sequence[str], what: str) -> str:
+def list_names(names: Sequence[str], noun: str) -> str:
     """Return the names as text: `a, b and 3 more files`."""
     more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more:,} more {what}" if more > 0 else "")
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more:,} more {noun}" if more > 0 else "")

@@ -223,13 +223,13 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
-    """Return MZ043: the target is another one. `what` says where, and how it differs."""
+def another_target(query: ResolvedQuery, difference: str) -> Diagnostic:
+    """Return MZ043: the target is another one. `difference` says where, and how it differs."""
     refusal = Diagnostic(
         code="MZ043",
         kind="another-upstream",
         summary=f"{query.address} would write to another target",
-        detail=f"{what}. The former target has the rows that were written so far.",
+        detail=f"{difference}. The former target has the rows that were written so far.",
         hint="point the connection back; or, if the new target has them, set on_target_change: accept in the "
         f"sink; or write all rows again: mzplan apply --replace {query.address} --allow-replace",
         address=query.address,

@@ -63,15 +63,15 @@ def start_over_hint(query: ResolvedQuery) -> str:
     )
 
 
-def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
-    """Return MZ043: the source would read another upstream. `what` is its kind; `why` says where, and what
-    differs."""
+def another_upstream(query: ResolvedQuery, kind: str, difference: str) -> Diagnostic:
+    """Return MZ043: the source would read another upstream, of this `kind`. `difference` says where, and how
+    it differs."""
     return Diagnostic(
         code="MZ043",
         kind="another-upstream",
-        summary=f"{query.address} would read another {what}",
-        detail=f"{why}. The checkpoint's steps belong to the former one.",
-        hint=f"point the connection back to the former {what}; or {start_over_hint(query)}",
+        summary=f"{query.address} would read another {kind}",
+        detail=f"{difference}. The checkpoint's steps belong to the former one.",
+        hint=f"point the connection back to the former {kind}; or {start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

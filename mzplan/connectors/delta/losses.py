@@ -33,14 +33,14 @@ def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
     files = _files_at(log, oldest) if oldest else {}
     first, read, lost = max(first, oldest), _sum(files.values()), _sum(())
     versions: list[int] = []
-    gone: dict[str, int | None] = {}
+    removed_files: dict[str, int | None] = {}
     for commit in log.after(oldest if oldest else -1):
         removed = {name: files.pop(name) for name in commit.removes if name in files}
-        gone |= removed
+        removed_files |= removed
         added = {add.name: add.rows for add in commit.adds}
         restores = commit.operation == _RESTORE
         if restores:
-            added = {name: rows for name, rows in added.items() if name in gone}
+            added = {name: rows for name, rows in added.items() if name in removed_files}
         if commit.version > first and commit.deletes:
             if removed or restores:
                 lost = _sum((lost, _lost(commit, _sum(removed.values()), _sum(added.values()))))
@@ -63,8 +63,8 @@ def _lost(commit: Commit, removed: int | None, added: int | None) -> int | None:
         return None
     if commit.operation not in _REWRITES:
         return removed
-    left = removed - (added or 0)
-    return left if commit.operation == _RESTORE else max(left, commit.deleted or 0, 0)
+    difference = removed - (added or 0)
+    return difference if commit.operation == _RESTORE else max(difference, commit.deleted or 0, 0)
 
 
 def _files_at(log: CollectionLog, version: int) -> dict[str, int | None]:

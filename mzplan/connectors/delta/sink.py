@@ -218,25 +218,25 @@ def _type_mismatch(query: ResolvedQuery, folder: str, retyped: Sequence[str]) ->
 
 def _partition_mismatch(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
     current = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
-    as_it_is = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
+    adapt = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
     return unfit_target(
         query,
         f"Table {folder} has other partition columns than {query.address} names",
         f"{current}, and the sink says partition_by: [{', '.join(query.body['partition_by'])}].",
-        f"{as_it_is}; {_rewrite_hint(query, 'partition columns')}",
+        f"{adapt}; {_rewrite_hint(query, 'partition columns')}",
     )
 
 
-def _rewrite_hint(query: ResolvedQuery, what: str) -> str:
+def _rewrite_hint(query: ResolvedQuery, columns: str) -> str:
     return (
-        f"or rewrite the table with the sink's {what}: on_replace: truncate in the sink, and "
+        f"or rewrite the table with the sink's {columns}: on_replace: truncate in the sink, and "
         f"mzplan apply --replace {query.address} --allow-replace; or give the sink a path of its own."
     )
 
 
-def _same(names: Sequence[str], others: Sequence[str]) -> bool:
+def _same(names: Sequence[str], other_names: Sequence[str]) -> bool:
     """Whether the names are the same to Spark, which ignores case."""
-    return [name.lower() for name in names] == [name.lower() for name in others]
+    return [name.lower() for name in names] == [name.lower() for name in other_names]
 
 
 def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:

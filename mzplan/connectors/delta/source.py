@@ -247,8 +247,8 @@ def _history_mismatch(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | 
     newest = max(log.versions(), default=version)
     if found == commit or (found is None and newest >= version):  # Delta removes old entries of its log
         return None
-    what = f"the newest is {newest}" if found is None else "that version is now another commit"
-    why = f"{route(query)}: version {version} was read, and {what}"
+    difference = f"the newest is {newest}" if found is None else "that version is now another commit"
+    why = f"{route(query)}: version {version} was read, and {difference}"
     return another_upstream(query, "table", f"{why}: an older copy was restored")
 
 

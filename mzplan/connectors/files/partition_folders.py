@@ -70,10 +70,10 @@ def _partition_mismatch(
     """Return MZ053 for a folder with other partition columns. `has_list`: a files sink has written there."""
     wanted = ", ".join(query.body.get("partition_by", ()))
     names = ", ".join(map(one_line, columns))  # these names may hold any bytes
-    lie = f"in folders of {names}" if columns else "in no partition folders"
-    says = f"partition_by: [{wanted}]" if wanted else "no partition_by"
-    as_it_is = f"write `partition_by: [{names}]`" if columns else "remove `partition_by`"
-    anew = (
+    location = f"in folders of {names}" if columns else "in no partition folders"
+    setting = f"partition_by: [{wanted}]" if wanted else "no partition_by"
+    adapt = f"write `partition_by: [{names}]`" if columns else "remove `partition_by`"
+    rewrite = (
         "or rewrite all files: on_replace: truncate in the sink, and mzplan apply --replace "
         f"{query.address} --allow-replace; "
         if has_list
@@ -82,8 +82,8 @@ def _partition_mismatch(
     return unfit_target(
         query,
         f"Folder {folder} is partitioned by other columns than {query.address} names",
-        f"its files lie {lie}, and the sink says {says}.",
-        f"{as_it_is}; {anew}or give the sink a path of its own.",
+        f"its files lie {location}, and the sink says {setting}.",
+        f"{adapt}; {rewrite}or give the sink a path of its own.",
     )
 
 

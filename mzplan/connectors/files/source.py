@@ -121,8 +121,10 @@ class FilesSource(SourceConnector):
         folder = folder_of(query)
         use_s3(spark, query, folder)
         limit = 1 if _holds_patterns(folder) else query.body["max_files_per_trigger"]
-        alone = limit == 1 and not _is_planned_together(query.checkpoint)
-        return _rows(spark.readStream.option("maxFilesPerTrigger", limit), folder, query, alone=alone)
+        one_file_each = limit == 1 and not _is_planned_together(query.checkpoint)
+        return _rows(
+            spark.readStream.option("maxFilesPerTrigger", limit), folder, query, one_file_each=one_file_each
+        )
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the log of the files that were read, because a position is an entry of that log."""
@@ -142,7 +144,7 @@ class FilesSource(SourceConnector):
     ) -> DataFrame:
         """Return the rows of the recorded files. A batch reads each file once, whatever its name."""
         use_s3(spark, query, folder_of(query))
-        return _rows(spark.read.options(**EXACT_FILES), list(files()), query, alone=True)
+        return _rows(spark.read.options(**EXACT_FILES), list(files()), query, one_file_each=True)
 
 
 def _holds_patterns(folder: str) -> bool:
@@ -186,9 +188,9 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     ]
 
 
-def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: bool) -> DataFrame:
+def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file_each: bool) -> DataFrame:
     """Return the rows of the files in a place, by Spark's reader of a stream (a folder) or a batch (files).
-    `alone`: Spark reads each file by itself."""
+    `one_file_each`: Spark reads each file by itself."""
     body = query.body
     format_, on_error = body["format"], body["on_error"]
     columns = record_columns(query.description.type, body)
@@ -199,24 +201,24 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: b
             heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
             options["multiLine"] = "true"  # a line break within quotes belongs to the field
             reader = reader.format("csv").schema(f"{parsed_ddl(columns, raw_format)}, {CORRUPT} STRING")
-            records = _records(reader.options(**options, **heading).load(place), row_clock(), alone)
+            records = _records(reader.options(**options, **heading).load(place), row_clock(), one_file_each)
             parser = column_parser(columns, CORRUPT, options, raw_format)
             return checked(records, parser, columns, on_error)
         case "parquet":
             reader = reader.format("parquet").schema(ddl(columns))
-            records = _records(reader.load(place), "_metadata.row_index", alone)
+            records = _records(reader.load(place), "_metadata.row_index", one_file_each)
             return checked(records, column_parser(columns, None, {}), columns, on_error)
         case type_:
-            records = _records(reader.format("text").load(place), row_clock(), alone)
+            records = _records(reader.format("text").load(place), row_clock(), one_file_each)
             if type_ == "json":  # a blank line is not a record
                 records = replace(records, rows=records.rows.where("trim(value) <> ''"))
             return parse_records(records, format_, columns, on_error)
 
 
-def _records(rows: DataFrame, row: Expression | str, alone: bool) -> Records:
-    """Return the lines as records with their positions. `alone`: each step reads one file."""
+def _records(rows: DataFrame, row: Expression | str, one_file_each: bool) -> Records:
+    """Return the lines as records with their positions. `one_file_each`: each step reads one file."""
     path = f.col("_metadata.file_path")
-    if not alone:
+    if not one_file_each:
         failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: file "), path, f.lit(_READ_TWICE)))
         path = f.when(path.rlike(_PATTERN), failure.cast("string")).otherwise(path)
     # The position's columns come first, because Spark knows them only at the scan.
@@ -225,9 +227,9 @@ def _records(rows: DataFrame, row: Expression | str, alone: bool) -> Records:
         f.col("_metadata.file_block_start").alias("row_group"),
         (f.col(row) if isinstance(row, str) else row).alias("row"),
     )
-    placed = rows.select("*", place.alias(_PLACE))
+    rows_with_place = rows.select("*", place.alias(_PLACE))
     return Records(
-        rows=placed,
+        rows=rows_with_place,
         value="value",
         position=f.col(_PLACE),
         where=lambda at: f.concat(f.lit("file "), at["path"]),

@@ -98,10 +98,10 @@ class KafkaContent(Content):
     def _offsets(
         self,
         partitions: Sequence[int],
-        which: Literal["earliest", "latest"],
+        edge: Literal["earliest", "latest"],
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Offsets:
-        spec = getattr(OffsetSpec, which)()
+        spec = getattr(OffsetSpec, edge)()
         wanted = {TopicPartition(self._topic, partition): spec for partition in partitions}
         futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
         return {place.partition: future.result().offset for place, future in futures.items()}

@@ -225,13 +225,13 @@ def _offsets(
     query: ResolvedQuery,
     topic: str,
     partitions: Iterable[int],
-    which: Literal["earliest", "latest"],
+    edge: Literal["earliest", "latest"],
     *,
     dirty: bool = False,
 ) -> dict[int, int]:
     """Return the first or last offsets that the source may read. `dirty`: also after the first open
     transaction."""
-    spec: OffsetSpec = getattr(OffsetSpec, which)()
+    spec: OffsetSpec = getattr(OffsetSpec, edge)()
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     dirty = dirty or query.link.body["options"].get("isolation.level") == "read_uncommitted"
     futures = client.admin.list_offsets(
@@ -257,12 +257,12 @@ def _records_at(
     }
 
 
-def _offsets_gone(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
+def _offsets_gone(query: ResolvedQuery, problems: list[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ067",
         kind="offsets-gone",
         summary=f"{query.address} can't continue where it stopped",
-        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. They were deleted.",
+        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(problems)}. They were deleted.",
         hint="set on_upstream_change: reset-earliest | reset-latest | translate-timestamp in the source; or "
         f"{start_over_hint(query)}",
         address=query.address,

@@ -91,15 +91,15 @@ class KafkaSink(SinkConnector):
                 return ()
         except ClusterError as problem:
             return problem.diagnostics
-        what = f"{keys[0]}, the sink's key, may be NULL" if keys else "the sink has no key"
-        how = f"leave such rows out: where: {keys[0]} IS NOT NULL" if keys else "add `key: [COLUMN]`"
+        reason = f"{keys[0]}, the sink's key, may be NULL" if keys else "the sink has no key"
+        fix = f"leave such rows out: where: {keys[0]} IS NOT NULL" if keys else "add `key: [COLUMN]`"
         declare = ", or declare the column NOT NULL in the source" if keys else ""
         return (
             Diagnostic(
                 code="MZ055",
                 summary=f"Topic {topic} takes no record without a key",
-                detail=f"{route(query)}: the topic is compacted, and {what}. The brokers refuse that.",
-                hint=f"{how}{declare}; or write to a topic that isn't compacted.",
+                detail=f"{route(query)}: the topic is compacted, and {reason}. The brokers refuse that.",
+                hint=f"{fix}{declare}; or write to a topic that isn't compacted.",
                 address=query.address,
             ),
         )

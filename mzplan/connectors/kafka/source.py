@@ -96,7 +96,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
         envelope = _envelope(query, columns, is_framed) if query.keys else None
         rows, parsed = _with_parser(rows, query, columns, envelope)
         topic = f.lit(f"topic {body['topic']}, partition ")
-        placed = Records(
+        records_read = Records(
             rows=rows,
             value="value",
             position=f.struct("partition", "offset", "timestamp"),
@@ -105,7 +105,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
             envelope=envelope,
             original=_ORIGINAL if is_framed else "",
         )
-        return checked(placed, parsed, columns, body["on_error"])
+        return checked(records_read, parsed, columns, body["on_error"])
 
     def replay(
         self,

@@ -97,9 +97,9 @@ class KafkaStepRecord:
         older = tuple(entry for entry in entries[:-1] if entry[1:] != (0, UNKNOWN))
         return replace(self, step=last, rows=entries[-1][1], hash=entries[-1][2], older=older)
 
-    def without(self, before: Step) -> KafkaStepRecord:
+    def without(self, first_kept: Step) -> KafkaStepRecord:
         """Return the record without steps before this one. The last step always stays."""
-        return replace(self, older=tuple(entry for entry in self.older if entry[0] >= before))
+        return replace(self, older=tuple(entry for entry in self.older if entry[0] >= first_kept))
 
     def is_newer_than(self, other: KafkaStepRecord) -> bool:
         """Whether this record's writer has replaced the other's."""

@@ -65,9 +65,9 @@ class Numbering:
     def collection_step(self, step: Step) -> Step | None:
         """Return the collection step that contains, or will contain, a source step. None if that isn't known
         (yet or any more)."""
-        planned = self._planned_step(step)
-        if planned is not None or step >= self._next[1]:
-            return planned
+        planned_step = self._planned_step(step)
+        if planned_step is not None or step >= self._next[1]:
+            return planned_step
         for record in reversed(self._history.read().records):
             try:
                 if step in endpoint_steps(record):

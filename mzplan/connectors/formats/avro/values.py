@@ -155,13 +155,13 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
     return scalar
 
 
-def require_name(node: AvroNode, latest: AvroNode | None, what: str) -> None:
+def require_name(node: AvroNode, latest: AvroNode | None, subject: str) -> None:
     """Raise UnfitSchemaError for a record that the `latest` schema can't read, because it has another
     name."""
     records = [branch for branch in latest.branches if branch.type == "record"] if latest is not None else []
     if records and not any(branch.reads(node) for branch in records):
         names = " or ".join(branch.name for branch in records)
-        raise UnfitSchemaError(f"{what} is the record {node.name}, and the latest schema's is {names}")
+        raise UnfitSchemaError(f"{subject} is the record {node.name}, and the latest schema's is {names}")
 
 
 def _unfit(node: AvroNode, wanted: DataType, name: str) -> UnfitSchemaError:
