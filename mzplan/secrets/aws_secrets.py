@@ -38,8 +38,8 @@ class SecretsManager:
         """Return a sentence on what is wrong with a secret's name, or None if nothing is."""
         path, mark, key = name.partition("#")
         if not _NAME.fullmatch(path):
-            return "It is not a name of a secret, which has letters, digits and / _ + = . @ -, nor an ARN."
-        return "It names no key behind #." if mark and not key else None
+            return "It is neither an ARN nor a secret's name (letters, digits and / _ + = . @ -)."
+        return "There is no key after #." if mark and not key else None
 
     def read(self, path: str) -> Content:
         """Return the current version of a secret, as text."""
@@ -57,7 +57,7 @@ class SecretsManager:
             return None
         except exceptions.NoRegionError:
             raise RefusedError(
-                "The runner does not know the region of AWS.", "set AWS_REGION where the runner starts."
+                "The runner has no AWS region.", "set AWS_REGION where the runner starts."
             ) from None
         except (
             exceptions.NoCredentialsError,
@@ -69,16 +69,16 @@ class SecretsManager:
         except (exceptions.BotoCoreError, OSError, ValueError) as problem:
             raise NotReachableError(
                 f"AWS Secrets Manager does not answer: {type(problem).__name__}.",
-                "check that it can be reached where the runner is, and AWS_REGION.",
+                "check AWS_REGION, and that the runner can reach AWS Secrets Manager.",
             ) from None
         except Exception as problem:  # botocore doesn't check the answer's structure
             raise NotReachableError(
                 f"The server that answers is not AWS Secrets Manager: {type(problem).__name__}.",
-                "look at what answers there: AWS_ENDPOINT_URL, and a proxy, where the runner is.",
+                "check AWS_ENDPOINT_URL and the proxy settings of the runner.",
             ) from None
         text = answer.get("SecretString")
         if not isinstance(text, str):
-            raise RefusedError(f"{path} is stored as bytes.", "store it as a text.")
+            raise RefusedError(f"{path} is stored as bytes.", "store it as text.")
         return text
 
     def _get_client(self) -> Any:
@@ -106,6 +106,6 @@ def _raise_unless_missing(problem: Any) -> None:
         return
     if code in _TEMPORARY or status >= 500:
         raise NotReachableError(
-            f"AWS Secrets Manager can't answer now: {code}.", "wait: it is asked again in a moment."
+            f"AWS Secrets Manager can't answer now: {code}.", "wait; mzplan asks again in a moment."
         ) from None
     raise RefusedError(f"AWS Secrets Manager refuses: {code}.", _SIGN_IN) from None

@@ -30,18 +30,16 @@ class CommittedFlowsGuard:
         unknown = sorted(set(flows) - self.held)
         if not unknown:
             return
-        detail = (
-            "The files send it there, and no committed state does: whoever wrote the files could get at it."
-        )
+        detail = "The files send it there, but no committed state does, so the files' author could get it."
         raise MzplanError(
             Diagnostic(
                 severity=self.severity,
                 code="MZ107",
-                summary=f"{subject} was not validated live: {unknown[0].reference} is not sent from here to "
+                summary=f"{subject} was not validated live: "
+                f"this command doesn't send {unknown[0].reference} to "
                 f"{shown_route(unknown[0].route)}",
                 detail=f"{detail} {self.why}" if self.why else detail,
-                hint="if the files are yours, or you have read them, add --send-secrets; else add --policy "
-                "FILE "
+                hint="if you wrote or reviewed the files, add --send-secrets; otherwise add --policy FILE "
                 "(outside the project) with:\n"
                 f"{lines_for(unknown)}",
             )

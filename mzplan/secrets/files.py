@@ -109,6 +109,6 @@ def unusable_error(name: str, what: str) -> MzplanError:
     return error(
         "MZ103",
         f"${{file:{name}}} can't be a secret: it {what}",
-        f"A secret is a regular file of at most {MAX_SECRET >> 20} MiB, with text in UTF-8.",
-        "name the file that holds the secret alone.",
+        f"A secret is a regular file of at most {MAX_SECRET >> 20} MiB that contains UTF-8 text.",
+        "name a file that contains only the secret.",
     )

@@ -102,9 +102,9 @@ def require_no_login(provider: str, name: str, directory: Path) -> None:
     if (provider == "env" and name in _VARIABLES) or (provider == "file" and _is_login(directory / name)):
         raise error(
             "MZ263",
-            f"${{{provider}:{name}}} is how the runner itself signs in",
-            "It is not a secret of a connection: with it, a server could read whatever the runner may.",
-            "name the secret that the server itself asks for.",
+            f"${{{provider}:{name}}} is the runner's own login",
+            "A connection can't use it: its server could then read everything that the runner may read.",
+            "name a secret of the connection's own server.",
         )
 
 

@@ -97,9 +97,9 @@ class Policy:
         reference = refused[0].reference
         is_named = any(allowance.covers_reference(reference) for allowance in self.allowed)
         why = "names it, but not with that server" if is_named else "does not name it"
-        hint = f"if it may, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}"
+        hint = f"to allow it, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}"
         if _has_parent_path(reference):
-            why = "allows no path with `..`: behind a link, that leads elsewhere than it says"
+            why = "allows no path with `..`, which may lead elsewhere behind a link"
             hint = "write the path without `..`; it may be absolute."
         raise error(
             "MZ106",
@@ -117,7 +117,7 @@ class Policy:
                 "MZ106",
                 f"The policy does not let {subject} reach {shown_route(route)}",
                 f"No entry of the policy {self.path} has that server, and proposals reach no other servers.",
-                f"if it may, add to {self.path} (a runner reads it when it starts):\n"
+                f"to allow it, add to {self.path} (a runner reads it when it starts):\n"
                 f"{lines_for([Flow(NO_SECRET, route)])}",
             )
 
@@ -194,7 +194,7 @@ def read_policy(path: str) -> Policy:
         raise _unusable_error(path, "it is larger than 1 MiB")
     entries = content.pop("allow", [])
     if content:
-        raise _unusable_error(path, f"it has no key {sorted(content)[0][:60]!r}; all it has is {_FORM}")
+        raise _unusable_error(path, f"it has an unknown key {sorted(content)[0][:60]!r}; it must be {_FORM}")
     if not isinstance(entries, list):
         raise _unusable_error(path, f"allow is {_FORM}")
     return Policy(path=path, allowed=tuple(_allowance(path, entry) for entry in entries))
@@ -220,7 +220,7 @@ def lines_for(flows: Iterable[Flow]) -> str:
 
 def _allowance(path: str, entry: Any) -> Allowance:
     if not isinstance(entry, dict) or entry.keys() != {"references", "hosts"}:
-        raise _unusable_error(path, f"what may go where is {_FORM}")
+        raise _unusable_error(path, f"an entry must be {_FORM}")
     for name, values in entry.items():
         if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values):
             raise _unusable_error(path, f"{name} is a list of texts")
@@ -246,7 +246,7 @@ def _unusable_error(path: str, why: str) -> MzplanError:
     return error(
         "MZ105",
         f"The policy {path} can't be used",
-        f"{why}. Without it, it is not known which secrets may go where, so nothing was started.",
+        f"{why}. Without a policy, mzplan can't tell where secrets may go, so nothing was started.",
         f"correct it, or name another one: --policy, or the variable {POLICY_VARIABLE}.",
     )
 
@@ -258,7 +258,7 @@ def _uncommitted_error(subject: str, flows: Collection[Flow]) -> Diagnostic:
         kind="not-sent",
         summary=f"{subject} would send {first.reference} to {shown_route(first.route)}",
         detail="Without a policy, a runner sends secrets only where a committed state does.",
-        hint=f"find out who wrote it. If it may, start the runner with a policy (--policy) that has:\n"
+        hint=f"find out who wrote it. To allow it, start the runner with a policy (--policy) that has:\n"
         f"{lines_for(sorted(flows))}",
     )
 
@@ -272,7 +272,7 @@ def _not_validated_warning(subject: str, flows: Collection[Flow]) -> Diagnostic:
         summary=f"{subject} was not validated live: it would send {first.reference} to "
         f"{shown_route(first.route)}, which the committed state does not",
         detail="The runner validates it after the commit, before it stops anything.",
-        hint="to have it validated before, start the runner with a policy (--policy) that has:\n"
+        hint="to validate it before the commit, start the runner with a policy (--policy) that has:\n"
         f"{lines_for(sorted(flows))}",
     )
 

@@ -63,9 +63,9 @@ def misplaced_error(owner: str, place: Place, reference: str) -> MzplanError:
     """Return MZ102 for a reference in a property of `owner` that can't hold one."""
     return error(
         "MZ102",
-        f"{owner}: a secret reference can't stand in {format_place(place)}",
+        f"{owner}: a secret reference isn't allowed in {format_place(place)}",
         f"{reference} was not resolved: this property is not a secret, so its value would be shown.",
-        f"write the value of {format_place(place)} out, or as ${{var.NAME}}, and apply that.",
+        f"write the value of {format_place(place)} itself, or ${{var.NAME}}, and apply again.",
     )
 
 
@@ -187,8 +187,8 @@ def _provider(name: str) -> Provider | None:
 def _runner_only_error(reference: str) -> MzplanError:
     return error(
         "MZ264",
-        f"Secret {reference} is read by runners alone",
-        "A command asks no remote provider: what it may read there is a runner's, and so is the login.",
+        f"Only runners can read secret {reference}",
+        "Commands don't ask remote providers: the login and its rights belong to the runner.",
         "start the instance's runner, which validates it; in `state:`, use ${env:NAME} or ${file:PATH}.",
     )
 
@@ -200,5 +200,5 @@ def _hint(reference: str) -> str:
     if match and match["provider"] == "file":
         return f"write the secret to {match['name']}, readable by the runner."
     if match and (path := match["name"].partition("#")[0]):
-        return f"store it at {path}, where {match['provider']} keeps it, or correct the reference."
+        return f"store it in {match['provider']} at {path}, or correct the reference."
     return "write ${env:NAME} or ${file:PATH}."

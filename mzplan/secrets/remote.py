@@ -21,7 +21,7 @@ REFRESH_VARIABLE = "MZPLAN_SECRETS_REFRESH"
 REFRESH = 60.0  # seconds for which an answer is cached
 RETRY_AFTER = 10.0  # seconds until the next request after a failure
 NOT_READ, REFUSED, UNUSABLE = "MZ260", "MZ261", "MZ103"
-_BROKEN = "look at the package that brings this provider, and at the log of what it asks."
+_BROKEN = "check the package of this provider, and the log of the server that it asks."
 log = logging.getLogger("mzplan.secrets")
 
 
@@ -136,7 +136,7 @@ def _provider_error(reference: str, problem: ProviderError) -> MzplanError:
         return error(
             NOT_READ,
             f"Secret {reference} can't be read now",
-            f"{problem.why} Queries that run go on with the value that they have.",
+            f"{problem.why} Running queries keep their current value.",
             problem.fix,
         )
     return error(REFUSED, f"Secret {reference} is refused", problem.why, problem.fix)
@@ -154,13 +154,13 @@ def _select_value(reference: str, content: Content, key: str) -> str | None:
         if content is None:
             return None
     if not isinstance(content, str):
-        raise _unusable_error(reference, "is not text", "store it as a text.")
+        raise _unusable_error(reference, "is not text", "store it as text.")
     try:
         size = len(content.encode())
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain
-        raise _unusable_error(reference, "is not text in UTF-8", "store it as a text.") from None
+        raise _unusable_error(reference, "is not text in UTF-8", "store it as text.") from None
     if size > MAX_SECRET:
-        raise _unusable_error(reference, f"holds more than {MAX_SECRET >> 20} MiB", "store the secret alone.")
+        raise _unusable_error(reference, f"holds more than {MAX_SECRET >> 20} MiB", "store only the secret.")
     return content
 
 
@@ -180,6 +180,6 @@ def _unusable_error(reference: str, what: str, fix: str) -> MzplanError:
     return error(
         UNUSABLE,
         f"{reference} can't be a secret: it {what}",
-        f"A secret is a text of at most {MAX_SECRET >> 20} MiB.",
+        f"A secret is text of at most {MAX_SECRET >> 20} MiB.",
         fix,
     )

@@ -34,11 +34,11 @@ AUTH_MOUNT = "MZPLAN_VAULT_AUTH_MOUNT"
 _PATH = re.compile(r"[\w.@:=+,~-]+(?:/[\w.@:=+,~-]+)+", re.ASCII)
 _INSTALL = "pip install 'mzplan[vault]' where the runner is, and start it again."
 _DENIED = (
-    "let its role read that path: `read` in a policy of Vault (of KV version 2 on MOUNT/data/PATH), and "
-    "correct the path if it is wrong."
+    "grant its role `read` on that path in a Vault policy (for KV version 2, on MOUNT/data/PATH), or "
+    "correct the path."
 )
 _EXPIRED = (
-    "give the runner another token: VAULT_TOKEN (then start it again) or ~/.vault-token; or a login that it "
+    "give the runner a new token: VAULT_TOKEN (then restart it) or ~/.vault-token; or a login that it "
     f"renews itself: {ROLE_ID}, or {KUBERNETES_ROLE}."
 )
 _LOGIN = f"check {ROLE_ID} and {SECRET_ID}, or {KUBERNETES_ROLE}, and {AUTH_MOUNT}, where the runner starts."
@@ -56,9 +56,9 @@ class Vault:
         """Return a sentence on what is wrong with a secret's name, or None if nothing is."""
         path, _, key = name.partition("#")
         if not key:
-            return "It names no key: ${vault:PATH#KEY}."
+            return "It has no key: ${vault:PATH#KEY}."
         if not _PATH.fullmatch(path) or any(set(part) <= {"."} for part in path.split("/")):
-            return "Its path is not MOUNT/PATH, of letters, digits and _ . @ : = + , ~ -."
+            return "Its path isn't MOUNT/PATH with letters, digits and _ . @ : = + , ~ -."
         return None
 
     def read(self, path: str) -> Content:
@@ -103,7 +103,7 @@ def _login() -> tuple[str, ...]:
     server = (get("VAULT_ADDR", ""), get("VAULT_NAMESPACE", ""), get(AUTH_MOUNT, ""))
     if not server[0]:
         raise RefusedError(
-            "The runner does not know where Vault is: VAULT_ADDR is not set.",
+            "The runner has no address of Vault: VAULT_ADDR is not set.",
             "set VAULT_ADDR where the runner starts.",
         )
     if role := get(ROLE_ID):
@@ -128,7 +128,7 @@ def _login() -> tuple[str, ...]:
 def _text_of(file: Path, variable: str) -> str:
     text = read_secret(file, str(file)) if str(file) != "." else None
     if not text:
-        raise RefusedError(f"The runner's login for Vault is not there: of {variable}.", _LOGIN)
+        raise RefusedError(f"The runner's login for Vault is missing or empty: {variable}.", _LOGIN)
     return text
 
 
@@ -148,7 +148,7 @@ def _sign_in(login: tuple[str, ...]) -> Any:
         else:
             client.auth.kubernetes.login(*credentials, mount_point=mount or method)
     except (hvac.exceptions.InvalidRequest, hvac.exceptions.Forbidden, hvac.exceptions.InvalidPath):
-        raise RefusedError(f"Vault does not let the runner in by {method}.", _LOGIN) from None
+        raise RefusedError(f"Vault refuses the runner's {method} login.", _LOGIN) from None
     remember(client.token)
     return client
 
@@ -175,8 +175,8 @@ def _read_secret(client: Any, path: str) -> Content:
     point, kind = str(mount.get("path", "")), str(mount.get("type", ""))
     if kind not in ("kv", "generic") or not path.startswith(point):
         raise RefusedError(
-            f"{path} is in no engine KV of Vault, but in one of type {kind[:40]!r}.",
-            "name a path of an engine KV, version 1 or 2.",
+            f"{path} isn't in a KV engine of Vault, but in an engine of type {kind[:40]!r}.",
+            "name a path in a KV engine, version 1 or 2.",
         )
     inner, point = path[len(point) :], point.rstrip("/")
     try:
@@ -202,7 +202,7 @@ def _translated_errors(path: str) -> Iterator[None]:
         raise RefusedError(f"The package {missing.name} is not installed.", _INSTALL) from None
     errors = hvac.exceptions
     address = _without_login(os.environ.get("VAULT_ADDR", ""))
-    look = f"check that {address} answers where the runner is, and VAULT_ADDR."
+    look = f"check VAULT_ADDR, and that the runner can reach {address}."
     try:
         yield
     except (errors.Forbidden, errors.Unauthorized):
@@ -216,16 +216,16 @@ def _translated_errors(path: str) -> Iterator[None]:
             "Vault is not initialized.", "initialize it: `vault operator init`."
         ) from None
     except errors.InvalidRequest:
-        raise RefusedError(f"Vault does not understand what it is asked of {path}.", _DENIED) from None
+        raise RefusedError(f"Vault rejects the request for {path} as invalid.", _DENIED) from None
     except errors.VaultError as problem:
-        raise NotReachableError(f"Vault has failed: {type(problem).__name__}.", look) from None
+        raise NotReachableError(f"Vault failed: {type(problem).__name__}.", look) from None
     except requests.exceptions.SSLError:
         raise NotReachableError(
             "Vault's certificate is not trusted.",
-            "name its authority: VAULT_CACERT, where the runner starts.",
+            "set VAULT_CACERT to its CA certificate, where the runner starts.",
         ) from None
     except requests.exceptions.Timeout:
-        raise NotReachableError(f"Vault has not answered in {TIMEOUT:g} s.", look) from None
+        raise NotReachableError(f"Vault didn't answer within {TIMEOUT:g} s.", look) from None
     except (
         requests.exceptions.RequestException,
         KeyError,
@@ -234,7 +234,7 @@ def _translated_errors(path: str) -> Iterator[None]:
         ValueError,
         RecursionError,
     ):
-        raise NotReachableError("Vault does not answer as a Vault.", look) from None
+        raise NotReachableError("The answer isn't Vault's.", look) from None
 
 
 def _without_login(address: str) -> str:

@@ -38,8 +38,8 @@ class _GuardedAdapter(HTTPAdapter):
         # A standby may redirect to the active server, which then gets the token, as with Vault's own command.
         if self._is_private and not str(request.url).lower().startswith("https:"):
             raise NotReachableError(
-                "Vault names another address, at http://, to which no token is sent.",
-                "name the address that answers itself: VAULT_ADDR, where the runner starts.",
+                "Vault redirects to an http:// address, to which mzplan sends no token.",
+                "set VAULT_ADDR to the address that answers without a redirect, where the runner starts.",
             )
         timeout = options.get("timeout")
         until = time.monotonic() + timeout if timeout else float("inf")
@@ -64,7 +64,7 @@ def _parts(answer: Response, until: float) -> Iterator[bytes]:
         if size > MAX_ANSWER:
             raise NotReachableError(
                 f"Vault's answer is longer than {MAX_ANSWER >> 20} MiB.",
-                "store fewer, or smaller, secrets at one path.",
+                "store fewer or smaller secrets at one path.",
             )
         if time.monotonic() > until:
             raise ReadTimeout

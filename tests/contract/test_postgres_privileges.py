@@ -305,7 +305,7 @@ def test_what_may_not_be_removed_stays(server: Server) -> None:
     allow(server, another)
     write(another, 0, epoch=2)
     kept = made_there(server)
-    with pytest.raises(MzplanError, match="could not be forgotten") as refused:
+    with pytest.raises(MzplanError, match="could not be removed") as refused:
         PostgresSink().forget(another)
     assert made_there(server) == kept
     server.run(refused.value.diagnostics[0].hint)

@@ -136,8 +136,8 @@ def compare_target(
     if promoted:
         summary = f"The server of {query.address} was promoted or restored, and lost nothing"
         why = (
-            f"{_timelines(recorded, current)}, and it holds step {done}, the last one that the checkpoint "
-            "knows to be written."
+            f"{_timelines(recorded, current)}, and it holds step {done}, the last step that the "
+            "checkpoint recorded as written."
         )
         return [diagnose(query, "MZ043", summary, why, severity="notice")]
     return []
@@ -164,7 +164,7 @@ def _differs(recorded: Mapping[str, Any], current: Mapping[str, Any], name: str)
 
 def _missing_steps(written: WrittenSteps | None, query_id: str | None, done: int) -> str:
     if written is None:
-        return "it knows nothing of this sink"
+        return "it has no record of this sink"
     if written.step >= 0 and query_id is not None and written.query_id != query_id:
         return f"its steps come from another checkpoint (query {written.query_id})"
     if written.step < done:
@@ -180,10 +180,10 @@ def _target_behind(query: ResolvedQuery, missing: str, done: int, since: str) ->
     return diagnose(
         query,
         "MZ069",
-        f"The target of {query.address} lacks steps that its checkpoint knows to be written",
+        f"The target of {query.address} is missing steps that its checkpoint recorded as written",
         f"{missing} (schema {query.body['staging_schema']}), and the checkpoint continues after step "
         f"{done}.{since}",
-        "bring back a newer backup, or that of the checkpoint; or set on_target_change: accept in the sink, "
+        "restore a newer backup, or the checkpoint's; or set on_target_change: accept in the sink, "
         f"and run mzplan replay {query.address} --missing; or write all rows again: mzplan apply --replace "
         f"{query.address} --allow-replace (with append, empty the table first).",
         kind="target-restored",

@@ -74,9 +74,9 @@ def role_of(connection: Mapping[str, Any]) -> str:
     for reference in references_in(user):
         raise error(
             "MZ301",
-            "The role to grant to is not known here",
-            f"user is the secret reference {reference}, which only what runs the query resolves.",
-            "write the name of the role out as `user`, or as ${var.NAME}: it is not a secret.",
+            "The role to grant to is unknown here",
+            f"user is the secret reference {reference}, which only the query's process resolves.",
+            "set `user` to the role's name, or to ${var.NAME}: it is not a secret.",
         )
     return shown(user)
 

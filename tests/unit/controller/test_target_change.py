@@ -51,7 +51,7 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
         ({**HERE, "timeline": 2}, WrittenSteps(query_id="q", step=1), "MZ069", "its last step is 1"),
         (HERE, WrittenSteps(query_id="q", step=-1), "MZ069", "no step is written"),
         (HERE, WrittenSteps(query_id="other", step=3), "MZ069", "another checkpoint"),
-        (None, None, "MZ069", "it knows nothing of this sink"),
+        (None, None, "MZ069", "it has no record of this sink"),
     ],
 )
 def test_what_is_the_same_target(

@@ -232,11 +232,11 @@ def test_what_a_policy_does_not_allow_is_not_asked_for(tmp_path: Path, server: V
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("${vault:secret/pg}", "names no key"),
+        ("${vault:secret/pg}", "has no key"),
         ("${vault:secret/../sys/x#k}", "MOUNT/PATH"),
         ("${vault:secret#k}", "MOUNT/PATH"),
-        ("${aws-sm:a b}", "not a name of a secret"),
-        ("${aws-sm:a#}", "names no key"),
+        ("${aws-sm:a b}", "neither an ARN nor a secret's name"),
+        ("${aws-sm:a#}", "no key after #"),
         ("${vaul:secret/pg#k}", "no secret provider"),
     ],
 )

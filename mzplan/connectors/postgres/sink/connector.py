@@ -75,42 +75,42 @@ _REFUSED = Problem(
     "MZ059",
     "PostgreSQL refused a batch of {address}",
     "{why}.",
-    "correct the table or the sink's select and where; the batch is tried again from its start.",
+    "correct the table or the sink's select and where; mzplan retries the whole batch.",
     at=", table {table}",
 )
 _DENIED = Problem(
     "MZ054",
-    "{address} lacks a privilege in PostgreSQL",
+    "{address} is missing a privilege in PostgreSQL",
     "{why}.",
-    "let {user} do that (docs/how-to/grant-privileges.md); the batch is tried again from its start.",
+    "grant it to {user} (docs/how-to/grant-privileges.md); mzplan retries the whole batch.",
     at=", table {table}",
 )
 _NUL = Problem(
     "MZ059",
-    "{address} can't write a text with U+0000",
-    "{row} has that character in column {columns}, and PostgreSQL stores it in no text.",
-    "write the text without it, in the sink's select: {select}; the batch is tried again from its start.",
+    "{address} can't write text with U+0000",
+    "{row} has that character in column {columns}. PostgreSQL can't store it in text.",
+    "remove it in the sink's select: {select}; mzplan retries the whole batch.",
     at=", table {table}",
 )
 _TOO_NARROW = replace(_REFUSED, fix="{fix}")
 _NOT_CREATED = Problem(
     "MZ059",
-    "{address} could not make what its table lacks",
+    "{address} could not create the missing parts of its table",
     "{why}. Nothing was changed.",
-    "remove the cause, and the runner tries again; or create it by hand: mzplan ddl {address}.",
+    "fix the cause, and the runner retries; or create them by hand: mzplan ddl {address}.",
     at=", table {table}",
 )
 _NOT_FORGOTTEN = Problem(
     "MZ059",
-    "{address} could not be forgotten in PostgreSQL",
-    "{why}. Its rows stay in mzplan's own tables, where they disturb nobody.",
+    "The records of {address} could not be removed from PostgreSQL",
+    "{why}. They stay in mzplan's own tables and do no harm.",
     "DELETE FROM {schema}.steps WHERE sink = '{id}'; DELETE FROM {schema}.writers WHERE sink = '{id}';",
 )
 _EMPTIED = Problem(
     "MZ059",
     "Staged rows of {address} are gone",
-    "fewer rows are in {stage} than were staged: the server crashed, or somebody emptied it.",
-    "nothing to do: the batch is tried again.",
+    "{stage} has fewer rows than were staged: the server crashed, or another user emptied it.",
+    "nothing to do: mzplan retries the batch.",
 )
 
 

@@ -63,7 +63,7 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     if unknown and not query.body["create"]:
         raise error(
             "MZ301",
-            f"The table of {query.address} can't be written down: a type is known only to Spark",
+            f"The table of {query.address} can't be printed: only Spark knows a type",
             f"select computes {', '.join(unknown)}, and there is no Spark here.",
             "write CAST(… AS DECIMAL(12,2)) AS name in select; or let mzplan apply print the table.",
             address=query.address,

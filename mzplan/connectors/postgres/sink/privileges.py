@@ -93,7 +93,7 @@ class PrivilegeCheck(Check):
             return None
         return self._problem(
             "MZ054",
-            f"{self._query.address} lacks a privilege in PostgreSQL",
+            f"{self._query.address} is missing a privilege in PostgreSQL",
             f"for user {self._query.link.body['user']}, {'; '.join(self._missing)}.",
             "as its owner or a superuser run:\n" + "\n".join(self._script),
         )

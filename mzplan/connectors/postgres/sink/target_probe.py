@@ -69,7 +69,11 @@ def check_table(
     if table is None:
         if statements:
             return []
-        own = "mzplan does not create target tables" if not query.body["create"] else "it is to be made first"
+        own = (
+            "mzplan does not create target tables"
+            if not query.body["create"]
+            else "the sink must create it first"
+        )
         why = f"it has no table {name}; {own}."
         unknown = (
             ", with a type for `...`, which only Spark knows" if any(o.type is None for o in outputs) else ""
@@ -122,8 +126,8 @@ class _TargetCheck(Check):
         elif statements:
             yield self._problem(
                 "MZ045",
-                f"{self._query.address} makes what table {self._query.body['table']} lacks",
-                "it says create: true, so the runner makes it after the commit, before it starts the query.",
+                f"{self._query.address} will create missing parts of table {self._query.body['table']}",
+                "it sets create: true, so the runner creates them after the commit, before the query starts.",
                 "nothing to do; it will run:\n" + "\n".join(statements),
                 severity="notice",
             )
@@ -140,7 +144,7 @@ class _TargetCheck(Check):
         if table.schema == self._query.body["staging_schema"]:
             yield self._problem(
                 "MZ158",
-                f"Table {table.name} lies among mzplan's own tables",
+                f"Table {table.name} is among mzplan's own tables",
                 f"it is in {table.schema}, the staging schema, because that is called like the user.",
                 f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} SET SCHEMA public;  -- with its rows",
                 severity="warning",
@@ -155,9 +159,7 @@ class _TargetCheck(Check):
             why = "default_transaction_read_only is on, for the role, the database or the server"
             fix = f"turn it off where it is on, for the role: {role}"
         if standby or read_only:
-            yield self._problem(
-                "MZ159", f"The server of {self._query.address} takes no writes", f"{why}.", fix
-            )
+            yield self._problem("MZ159", f"The server of {self._query.address} is read-only", f"{why}.", fix)
 
 
 # ── the key, and the database
@@ -217,9 +219,8 @@ class _KeyCheck(Check):
             yield self._problem(
                 "MZ055",
                 f"Table {self._query.body['table']} has another unique index beside the key",
-                "when rows hand on such a value among each other, and a micro-batch sees only the end of "
-                "that, they would have to be deleted and inserted anew. Here they can't be: "
-                f"{why}. Such a batch fails.",
+                "if rows swap a value of that index within a micro-batch, mzplan must delete them and insert "
+                f"them again. Here it can't: {why}. Such a batch fails.",
                 "drop that index, or make it an index that is not unique.",
                 severity="warning",
             )
@@ -241,6 +242,6 @@ def explain(query: ResolvedQuery, problem: Exception) -> Diagnostic:
     """Return the diagnostic for an error of a server or a driver."""
     if is_lost(problem):
         return connect_problem(query, problem)
-    fix = "try again; if it stays so, look into the server's log."
+    fix = "try again; if the problem persists, check the server's log."
     why = f"{reason(query, problem)}."
-    return diagnose(query, "MZ050", "PostgreSQL did not answer a question", why, fix, kind="unreachable")
+    return diagnose(query, "MZ050", "PostgreSQL did not answer a query", why, fix, kind="unreachable")

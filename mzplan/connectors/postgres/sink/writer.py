@@ -255,8 +255,8 @@ class Writer:
             "MZ069",
             f"The rows that {self.address} has written are gone",
             f"{what[0].upper()}{what[1:]} meanwhile, and continuing would only add new rows.",
-            f"write all rows again: mzplan apply --replace {self.address} --allow-replace; or go on without "
-            f"them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
+            f"write all rows again: mzplan apply --replace {self.address} --allow-replace; or continue "
+            f"without them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
             kind="target-restored",
         )
 
@@ -293,7 +293,7 @@ class Writer:
             "MZ069",
             f"{self.address} and its target disagree about what was written",
             f"In schema {self.schema}, {what}. The database or the checkpoint was restored or removed.",
-            f"bring back the one that was changed, or begin anew: mzplan apply --replace {self.address} "
+            f"restore the one that was changed, or start over: mzplan apply --replace {self.address} "
             "--allow-replace (with append, empty the table first).",
             kind="target-restored",
         )

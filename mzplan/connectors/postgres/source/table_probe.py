@@ -80,8 +80,8 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ233",
                 f"Rows of the tables that inherit from {name} are not read",
-                f"{', '.join(children)}. SELECT FROM {name} shows their rows, too, but the log does not.",
-                "name those tables in the source, too, if their rows are wanted.",
+                f"{', '.join(children)}. SELECT FROM {name} also returns their rows, but the log does not.",
+                "to read their rows, also name those tables in the source.",
                 severity="warning",
             )
 
@@ -110,7 +110,7 @@ class TableCheck(Check):
             parts = f" (of its partitions {', '.join(unreadable)})" if unreadable else ""
             yield self._problem(
                 "MZ054",
-                f"Table {name} may not be read",
+                f"The role may not read table {name}",
                 f"it does not allow {self._query.link.body['user']} to read it{parts}.",
                 " ".join(grants),
             )
@@ -122,17 +122,18 @@ class TableCheck(Check):
             if actual is None:
                 wrong.append(f"it has no column {column.name}")
             elif not actual.writable and self._is_generated(table, actual):
-                wrong.append(f"{column.name} is generated, and not in the log")
+                wrong.append(f"{column.name} is generated, so it is not in the log")
             elif not is_readable(column.type, actual):
                 wrong.append(
-                    f"{column.name} is {actual.shown}, which is no {column.type} (but {wanted_types(actual)})"
+                    f"{column.name} is {actual.shown}, not {column.type}; "
+                    f"declare it as {wanted_types(actual)}"
                 )
         if wrong:
             yield self._problem(
                 "MZ230",
                 f"Table {name} does not have the columns of {self._query.address}",
                 f"{'; '.join(wrong)}.",
-                "correct schema of the source; STRING takes values of every type, as PostgreSQL writes them.",
+                "correct the source's schema; STRING takes values of every type, as PostgreSQL's text.",
             )
 
     def _is_generated(self, table: Table, column: TargetColumn) -> bool:
@@ -149,7 +150,8 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ228",
                 f"The key of {self._query.address} does not identify the rows of {name}",
-                f"no unique index is of ({', '.join(self._key)}) alone: rows would replace each other.",
+                f"no unique index has only columns of ({', '.join(self._key)}). "
+                "Rows would replace each other.",
                 f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
             )
             return
@@ -162,7 +164,7 @@ class TableCheck(Check):
                 f"The key of {name} is not in the log",
                 f"of a row that is deleted, the server notes down its replica identity, which "
                 f"does not have the columns ({', '.join(self._key)}){which}.",
-                f"{_set_identity_full(incomplete)} or make the key that of the primary key.",
+                f"{_set_identity_full(incomplete)} or use the primary key as the key.",
             )
 
     def _leaf_logs_key(self, leaf: _Leaf, key: set[str]) -> bool:

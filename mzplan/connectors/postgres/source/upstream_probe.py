@@ -74,7 +74,7 @@ class _ServerCheck(Check):
             yield self._problem(
                 "MZ220",
                 f"PostgreSQL {version_name} is too old for a source",
-                "ranges of a table and its partitions are read as PostgreSQL 14 can.",
+                "mzplan needs features of PostgreSQL 14 to read ranges of a table and its partitions.",
                 "upgrade the server.",
             )
             return
@@ -106,7 +106,7 @@ class _ServerCheck(Check):
                 yield self._problem(
                     "MZ220",
                     "The PostgreSQL server has no replication slot left",
-                    f"all {most} are taken.",
+                    f"all {most} are in use.",
                     "raise max_replication_slots and restart the server, or drop an unused slot: SELECT "
                     "slot_name, active FROM pg_replication_slots;",
                 )
@@ -121,21 +121,21 @@ class _ServerCheck(Check):
                 "MZ225",
                 f"Slot {self._names.slot} can't be used",
                 f"it {misfit}; a source needs pgoutput, in its own database {database}.",
-                "name another slot, or leave `slot` out: then mzplan makes one.",
+                "name another slot, or leave out `slot` to let mzplan create one.",
             )
         if slot.active_pid is not None and not self._is_ours(slot.active_pid):
             yield self._problem(
                 "MZ225",
-                f"Slot {self._names.slot} is read by somebody else",
-                f"by the server's process {slot.active_pid}; one at a time can have it.",
-                f"see who it is: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
+                f"Slot {self._names.slot} is in use by another client",
+                f"the server's process {slot.active_pid} reads it; a slot has only one reader at a time.",
+                f"find the client: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
             )
 
     def _walsender(self, free: int, most: int) -> Iterator[Diagnostic]:
         slot = find_slot(self._connection, self._names.slot)
         # A running source already has a walsender.
         if free < 1 and (slot is None or slot.active_pid is None):
-            yield NO_WALSENDER.diagnostic(self._query, what=f"all {most} (max_wal_senders) are taken")
+            yield NO_WALSENDER.diagnostic(self._query, what=f"all {most} (max_wal_senders) are in use")
 
     def _is_ours(self, pid: int) -> bool:
         row = self._connection.execute(_ACTIVE, (pid,)).fetchone()
@@ -168,12 +168,12 @@ class _PublicationCheck(Check):
             foreign = [t for t in unpublished if not self._is_granted(_OWNED, t.oid)]
             if foreign or (publication is None and not can_create):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
-                why += ["it lacks CREATE on the database"] if publication is None and not can_create else []
+                why += ["it may not CREATE in the database"] if publication is None and not can_create else []
                 yield self._problem(
                     "MZ054",
-                    f"Role {self._query.link.body['user']} can't make the publication",
+                    f"Role {self._query.link.body['user']} can't create the publication",
                     f"{'; '.join(why)}.",
-                    f"{first}let the owner make it, and name it in the source (publication: mzplan):\n"
+                    f"{first}let the owner create it, and name it in the source (publication: mzplan):\n"
                     f"{create_publication('mzplan', listed)}",
                 )
             return
@@ -181,14 +181,14 @@ class _PublicationCheck(Check):
             yield self._problem(
                 "MZ227",
                 f"Publication {name} does not exist",
-                "it has no publication of that name.",
-                f"{first}make it, or leave `publication` out: then mzplan makes one.\n"
+                "the database has no publication of that name.",
+                f"{first}create it, or leave out `publication` to let mzplan create one.\n"
                 f"{create_publication(name, listed)}",
             )
             return
         in_parts = [] if publication[1] else [t for t in unpublished if self._is_published_in_parts(name, t)]
         added = [t for t in unpublished if t not in in_parts]
-        wrong = [f"it lacks {t.schema}.{t.name}" for t in added]
+        wrong = [f"it is missing {t.schema}.{t.name}" for t in added]
         wrong += [f"it publishes the partitions of {t.schema}.{t.name} as tables" for t in in_parts]
         options = ["publish_via_partition_root = true"] if in_parts else []
         if not publication[0]:
@@ -230,7 +230,7 @@ class _PublicationCheck(Check):
             yield self._problem(
                 "MZ227",
                 f"Publication {name} does not publish all that {self._query.address} reads",
-                f"it publishes {'; '.join(wrong)}. The snapshot would also have the others.",
+                f"it publishes {'; '.join(wrong)}. The snapshot would also read the rest.",
                 f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
                 f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
             )

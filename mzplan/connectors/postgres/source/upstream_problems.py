@@ -24,7 +24,7 @@ NO_WALSENDER = Problem(
     "MZ220",
     "The PostgreSQL server has no connection for replication left",
     "{what}. Each source needs one.",
-    "raise max_wal_senders and restart the server, or end a reader: SELECT * FROM pg_stat_replication;",
+    "raise max_wal_senders and restart the server, or end a client: SELECT * FROM pg_stat_replication;",
 )
 NO_SLOT_LEFT = Problem(
     "MZ220",
@@ -51,7 +51,7 @@ LOCKED = Problem(
     "MZ059",
     "PostgreSQL let {address} wait too long for a lock",
     "{what}. Another session locks its tables or its publication.",
-    "end that transaction, and mzplan tries again: SELECT pid, pg_blocking_pids(pid), state, xact_start FROM "
+    "end that transaction, and mzplan retries: SELECT pid, pg_blocking_pids(pid), state, xact_start FROM "
     "pg_stat_activity ORDER BY xact_start;",
 )
 SLOT_WAITS = Problem(
@@ -59,22 +59,22 @@ SLOT_WAITS = Problem(
     "{address} waits for open transactions to begin its replication",
     "{what}. A replication slot begins when all open transactions of the server have ended.{oldest}",
     "wait until it has ended, or end it: SELECT pg_terminate_backend(PID), for a prepared one ROLLBACK "
-    "PREPARED; mzplan tries again.",
+    "PREPARED; mzplan retries.",
 )
 REFUSED = Problem(
     "MZ059",
     "PostgreSQL refused a statement of {address}",
     "{what}.",
-    "remove that cause; mzplan tries again.",
+    "fix the cause; mzplan retries.",
 )
 
 # ── the slot
 
 SLOT_IN_USE = Problem(
     "MZ225",
-    "The replication slot of {address} is read by somebody else",
+    "The replication slot of {address} is in use by another client",
     "{what}.",
-    "end the other reader, and mzplan tries again: SELECT * FROM pg_stat_replication;",
+    "end the other client, and mzplan retries: SELECT * FROM pg_stat_replication;",
 )
 SLOT_GONE = Problem(
     "MZ223",
@@ -86,10 +86,10 @@ SLOT_GONE = Problem(
 )
 SLOT_MOVED = Problem(
     "MZ223",
-    "The replication slot of {address} does not go on where its checkpoint does",
-    "{why}, and the checkpoint continues at {needed}. Somebody else reads the slot, or one of the two was "
-    "restored.",
-    "bring back the matching server and checkpoint; or {begin_anew}.",
+    "The replication slot of {address} does not continue where its checkpoint ends",
+    "{why}, and the checkpoint continues at {needed}. Another client reads the slot, or the server or "
+    "the checkpoint was restored.",
+    "restore the matching server and checkpoint; or {begin_anew}.",
     at=", slot {slot}",
     refused=True,
 )
@@ -101,7 +101,7 @@ ANOTHER_TABLE = Problem(
     "MZ043",
     "Table {table} is not the one that {address} has read",
     "{why}. The log doesn't say what happened to its rows.",
-    "if the former table was only renamed, give it its name back; else {begin_anew}.",
+    "if the former table was only renamed, rename it back; otherwise {begin_anew}.",
     refused=True,
 )
 COLUMN_GONE = Problem(
@@ -134,12 +134,12 @@ RELABELLED = Problem(
 TRUNCATED = Problem(
     "MZ231",
     "{tables} was truncated",
-    "a TRUNCATE does not say which rows are gone, so {address} can't pass it on.",
+    "the log does not list the rows that a TRUNCATE removes, so {address} can't apply it.",
     "{begin_anew}; use DELETE instead of TRUNCATE.",
 )
 KEY_NOT_SENT = Problem(
     "MZ228",
-    "The key of {table} is not in the log (any more)",
+    "The key of {table} is not in the log",
     "a row was updated or deleted while the replica identity did not have the columns ({key}).",
     "ALTER TABLE {table} REPLICA IDENTITY FULL; or name the primary key in key; then {begin_anew}.",
     refused=True,
