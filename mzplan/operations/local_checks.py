@@ -43,9 +43,11 @@ def read_only_guard(project: Project, state: State, chosen: Guard | None, severi
     if not may_be_foreign(Path(project.settings.directory)):
         return AllowingGuard()
     if not state.serial:
-        return CommittedFlowsGuard(held=frozenset(), severity=severity)
+        return CommittedFlowsGuard(committed=frozenset(), severity=severity)
     why = _distrust_of_state(project)
-    return CommittedFlowsGuard(held=frozenset() if why else flows_of_state(state), why=why, severity=severity)
+    return CommittedFlowsGuard(
+        committed=frozenset() if why else flows_of_state(state), why=why, severity=severity
+    )
 
 
 def _distrust_of_state(project: Project) -> str:

@@ -16,18 +16,18 @@ from mzplan.secrets.policy import Flow, Route, lines_for, shown_route
 class CommittedFlowsGuard:
     """The guard of a command that commits nothing: secrets go only where the committed state sends them.
 
-    `held`: the flows of the committed state.
+    `committed`: the flows of the committed state.
     `why`: why no state counts, or "" if one does.
     `severity`: of the diagnostic for a description that isn't validated.
     """
 
-    held: frozenset[Flow]
+    committed: frozenset[Flow]
     why: str = ""
     severity: Severity = "error"
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raises MzplanError MZ107."""
-        unknown = sorted(set(flows) - self.held)
+        unknown = sorted(set(flows) - self.committed)
         if not unknown:
             return
         detail = "The files send it there, but no committed state does, so the files' author could get it."

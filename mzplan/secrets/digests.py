@@ -37,9 +37,9 @@ def key_path() -> Path:
 def find_key() -> bytes | None:
     """Return the key, or None if there is none. Raises MzplanError MZ112 if the environment's key is too
     short."""
-    given = os.environ.get(VARIABLE, "")
-    if given:
-        if len(given) < _MIN_KEY_LENGTH:
+    text = os.environ.get(VARIABLE, "")
+    if text:
+        if len(text) < _MIN_KEY_LENGTH:
             raise error(
                 "MZ112",
                 f"{VARIABLE} is too short",
@@ -47,7 +47,7 @@ def find_key() -> bytes | None:
                 f"{_MIN_KEY_LENGTH} characters.",
                 "make one with `openssl rand -hex 32`, the same for the runner and for jobs that plan.",
             )
-        return given.encode()
+        return text.encode()
     try:
         handle = os.open(key_path(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:

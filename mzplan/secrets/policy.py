@@ -138,13 +138,13 @@ class Committed:
 
     def __init__(self, past: Callable[[], Iterator[frozenset[Flow]]] = lambda: iter(())):
         self._past = past
-        self._held: frozenset[Flow] = frozenset()
+        self._committed: frozenset[Flow] = frozenset()
         self._granted: frozenset[Flow] = frozenset()
         self._refused: frozenset[Flow] = frozenset()  # in no serial up to the latest one
 
-    def take_in(self, held: Iterable[Flow]) -> None:
+    def take_in(self, flows: Iterable[Flow]) -> None:
         """Record the flows of a newly committed serial."""
-        self._held, self._refused = frozenset(held), frozenset()
+        self._committed, self._refused = frozenset(flows), frozenset()
 
     def grant(self, flows: Iterable[Flow]) -> None:
         """Allow these flows. The requester has all of this process's rights on this machine."""
@@ -152,7 +152,7 @@ class Committed:
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raise MzplanError MZ107, as a warning if `proposed`: then the runner validates after the commit."""
-        unknown = set(flows) - self._held - self._granted
+        unknown = set(flows) - self._committed - self._granted
         if unknown and not proposed:
             unknown = self._unknown_flows(unknown)
         if unknown:

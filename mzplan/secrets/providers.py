@@ -90,5 +90,5 @@ def fault_of_name(provider: str, name: str) -> str | None:
 
     Only mzplan's own providers check names. The code of other packages doesn't run for this.
     """
-    known = find_provider(provider) if provider in OWN_PROVIDERS else None
-    return known.fault_of(name) if isinstance(known, _OwnProvider) else None
+    loaded = find_provider(provider) if provider in OWN_PROVIDERS else None
+    return loaded.fault_of(name) if isinstance(loaded, _OwnProvider) else None

@@ -120,9 +120,9 @@ class RemoteSecrets:
 def refresh_s() -> float:
     """Return the seconds for which an answer is cached: REFRESH, unless the environment sets another
     number."""
-    given = os.environ.get(REFRESH_VARIABLE, "")
+    text = os.environ.get(REFRESH_VARIABLE, "")
     try:
-        seconds = float(given) if given else REFRESH
+        seconds = float(text) if text else REFRESH
     except ValueError:
         seconds = 0.0
     if not 1.0 <= seconds <= 86400.0:

@@ -34,8 +34,8 @@ _lock = threading.Lock()
 def remember(value: str) -> None:
     """Hide this value from now on in all text that this process scrubs."""
     with _lock:
-        known = _values.pop(value, None)
-        _values[value] = known if known is not None else tuple(_patterns(value))
+        compiled = _values.pop(value, None)
+        _values[value] = compiled if compiled is not None else tuple(_patterns(value))
         if len(_values) > _MAX_VALUES:
             del _values[next(iter(_values))]
 
@@ -45,12 +45,12 @@ def scrub(text: str) -> str:
     if not _values:
         return text
     with _lock:
-        known = [pattern for patterns in _values.values() for pattern in patterns]
-    matching = [pattern for pattern in known if pattern[0] in text]
+        patterns = [pattern for compiled in _values.values() for pattern in compiled]
+    matching = [pattern for pattern in patterns if pattern[0] in text]
     for form, pattern in sorted(matching, key=lambda pair: len(pair[0]), reverse=True):
         if form in text:
             text = pattern.sub(BLOT, text)
-    for form, _ in known:
+    for form, _ in patterns:
         if len(form) > _TRUNCATED and form[:_TRUNCATED] in text and not form.startswith("-----"):
             text = _scrub_truncated(form, text)
     return text

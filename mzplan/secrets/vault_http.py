@@ -34,7 +34,7 @@ class _GuardedAdapter(HTTPAdapter):
         super().__init__()
         self._is_private = is_private
 
-    def send(self, request: PreparedRequest, *given: Any, **options: Any) -> Response:
+    def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
         # A standby may redirect to the active server, which then gets the token, as with Vault's own command.
         if self._is_private and not str(request.url).lower().startswith("https:"):
             raise NotReachableError(
@@ -44,7 +44,7 @@ class _GuardedAdapter(HTTPAdapter):
         timeout = options.get("timeout")
         until = time.monotonic() + timeout if timeout else float("inf")
         options["stream"] = True
-        answer = super().send(request, *given, **options)
+        answer = super().send(request, *arguments, **options)
         try:
             answer._content = b"".join(_parts(answer, until))
         except ReadTimeoutError:

@@ -116,15 +116,15 @@ def compare_target(
     checkpoint = query.checkpoint
     if checkpoint is None:
         return []
-    done = checkpoint.log.committed()
-    if done < 0:
+    last_step = checkpoint.log.committed()
+    if last_step < 0:
         return []  # no step is written yet, so any database will do
     note = checkpoint.delivery() or {}
     recorded: Mapping[str, Any] = note.get("target") or {}
     difference = _other_database(recorded, current or {})
     if difference:
         return [another_target(query, f"{route(query.link)}: {difference}")]
-    why_missing = _missing_steps(written, checkpoint.log.query_id(), done)
+    why_missing = _missing_steps(written, checkpoint.log.query_id(), last_step)
     promoted = _differs(recorded, current or {}, "timeline")
     if why_missing:
         since = (
@@ -132,11 +132,11 @@ def compare_target(
             if promoted
             else ""
         )
-        return [refused_or_accepted(query, _target_behind(query, why_missing, done, since))]
+        return [refused_or_accepted(query, _target_behind(query, why_missing, last_step, since))]
     if promoted:
         summary = f"The server of {query.address} was promoted or restored, and lost nothing"
         why = (
-            f"{_timelines(recorded, current)}, and it holds step {done}, the last step that the "
+            f"{_timelines(recorded, current)}, and it holds step {last_step}, the last step that the "
             "checkpoint recorded as written."
         )
         return [diagnose(query, "MZ043", summary, why, severity="notice")]
@@ -162,12 +162,12 @@ def _differs(recorded: Mapping[str, Any], current: Mapping[str, Any], name: str)
     return before is not None and now is not None and before != now
 
 
-def _missing_steps(written: WrittenSteps | None, query_id: str | None, done: int) -> str:
+def _missing_steps(written: WrittenSteps | None, query_id: str | None, last_step: int) -> str:
     if written is None:
         return "it has no record of this sink"
     if written.step >= 0 and query_id is not None and written.query_id != query_id:
         return f"its steps come from another checkpoint (query {written.query_id})"
-    if written.step < done:
+    if written.step < last_step:
         return f"its last step is {written.step}" if written.step >= 0 else "no step is written in it"
     return ""
 
@@ -176,13 +176,13 @@ def _timelines(recorded: Mapping[str, Any], current: Mapping[str, Any] | None) -
     return f"timeline {(current or {}).get('timeline')} instead of {recorded.get('timeline')}"
 
 
-def _target_behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagnostic:
+def _target_behind(query: ResolvedQuery, missing: str, last_step: int, since: str) -> Diagnostic:
     return diagnose(
         query,
         "MZ069",
         f"The target of {query.address} is missing steps that its checkpoint recorded as written",
         f"{missing} (schema {query.body['staging_schema']}), and the checkpoint continues after step "
-        f"{done}.{since}",
+        f"{last_step}.{since}",
         "restore a newer backup, or the checkpoint's; or set on_target_change: accept in the sink, "
         f"and run mzplan replay {query.address} --missing; or write all rows again: mzplan apply --replace "
         f"{query.address} --allow-replace (with append, empty the table first).",

@@ -63,14 +63,14 @@ class Problem:
 
     def diagnostic(self, query: ResolvedQuery, **values: object) -> Diagnostic:
         user = query.link.body["user"]
-        known = {
+        fields = {
             "address": query.address,
             "user": user,
             "role": shown(user),
             "begin_anew": start_over_hint(query),
         }
         summary, why, fix, at = (
-            text.format(**known, **values) for text in (self.summary, self.why, self.fix, self.at)
+            text.format(**fields, **values) for text in (self.summary, self.why, self.fix, self.at)
         )
         return diagnose(query, self.code, summary, why, fix, at=at, refused=self.refused)
 

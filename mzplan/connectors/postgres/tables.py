@@ -65,8 +65,8 @@ class Table:
     def column(self, name: str) -> TargetColumn | None:
         """Return the column of that name, or the only column whose name differs just in case."""
         exact = [c for c in self.columns if c.name == name]
-        alike = exact or [c for c in self.columns if c.name.lower() == name.lower()]
-        return alike[0] if len(alike) == 1 else None
+        candidates = exact or [c for c in self.columns if c.name.lower() == name.lower()]
+        return candidates[0] if len(candidates) == 1 else None
 
 
 def find_table(connection: Connection, table: str, own: str | None = None) -> Table | None:
@@ -78,12 +78,12 @@ def find_table(connection: Connection, table: str, own: str | None = None) -> Ta
     schema, name = split_name(table)
     # Look it up in the catalog by name. to_regclass fails without USAGE on the schema, which would hide the
     # privilege that is missing.
-    which = "n.nspname = %(schema)s" if schema else _IN_PATH
+    condition = "n.nspname = %(schema)s" if schema else _IN_PATH
     entry = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, "
         "c.relkind IN ('r', 'p') AND NOT c.relhasrules AND NOT c.relrowsecurity "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        f"WHERE {which} AND c.relname = %(name)s AND c.relkind IN ('r', 'p', 'v', 'f') "
+        f"WHERE {condition} AND c.relname = %(name)s AND c.relkind IN ('r', 'p', 'v', 'f') "
         "ORDER BY n.nspname = %(own)s, array_position(current_schemas(true), n.nspname) LIMIT 1",
         {"schema": schema, "name": name, "own": own or ""},
     ).fetchone()

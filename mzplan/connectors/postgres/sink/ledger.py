@@ -67,8 +67,8 @@ class Ledger:
         """
         length = ""
         if before is not None:
-            known = f"SELECT 1 FROM {self.steps} WHERE {self._step(step)} AND row_count = {before.rows}"
-            length = f" AND EXISTS ({known})"
+            unchanged = f"SELECT 1 FROM {self.steps} WHERE {self._step(step)} AND row_count = {before.rows}"
+            length = f" AND EXISTS ({unchanged})"
         return (
             f"UPDATE {self.writers} AS w SET step = {step}, updated_at = now() "
             f"WHERE {self._own_row} AND w.step = {after}{length}"

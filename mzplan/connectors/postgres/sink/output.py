@@ -108,8 +108,8 @@ class PostgresOutput:
             ((self._last,),) = session.fetch(self._ledger.last()) or [(None,)]
             if self._last is None:
                 raise FencedError("another run of the sink writes")
-            known = session.fetch(self._ledger.written(step))
-            self._written = step_record(known[0] if known else None, step, self._last)
+            rows = session.fetch(self._ledger.written(step))
+            self._written = step_record(rows[0] if rows else None, step, self._last)
             self._replay = StepReplay(
                 step,
                 written=self._written,

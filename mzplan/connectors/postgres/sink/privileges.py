@@ -98,8 +98,8 @@ class PrivilegeCheck(Check):
             "as its owner or a superuser run:\n" + "\n".join(self._script),
         )
 
-    def _add_missing(self, what: str, *script: str) -> None:
-        self._missing.append(what)
+    def _add_missing(self, privilege: str, *script: str) -> None:
+        self._missing.append(privilege)
         self._script += script
 
     def _check_target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:

@@ -88,14 +88,14 @@ class Move:
             counted = connection.execute(
                 f"SELECT count(*) FROM {self.stage} WHERE {_ATTEMPTS}", parameters
             ).fetchone()
-            moved = int(counted[0]) if counted else 0
+            moved_rows = int(counted[0]) if counted else 0
             if self.exists_field is not None:
                 # Delete first: another unique value may come back with another row.
                 connection.execute(self._delete(), parameters)
             self._put(connection, parameters)
         else:
-            moved = connection.execute(self._append(), parameters).rowcount
-        if moved != expected:
+            moved_rows = connection.execute(self._append(), parameters).rowcount
+        if moved_rows != expected:
             return False
         _empty(connection, self.stage, expected)
         return True

@@ -69,12 +69,12 @@ def check_table(
     if table is None:
         if statements:
             return []
-        own = (
+        reason = (
             "mzplan does not create target tables"
             if not query.body["create"]
             else "the sink must create it first"
         )
-        why = f"it has no table {name}; {own}."
+        why = f"it has no table {name}; {reason}."
         unknown = (
             ", with a type for `...`, which only Spark knows" if any(o.type is None for o in outputs) else ""
         )

@@ -106,8 +106,8 @@ def describe_fix(table: Table, outputs: Sequence[Output], others: Mapping[str, s
     The fix is an ALTER TABLE, as far as that is possible, and changes to the sink.
     """
     unknown = [output.name for output in outputs if output.type is None]
-    known = [(output.name, output.type) for output in outputs if output.type is not None]
-    alterations = [_alter(name, type_, table.column(name)) for name, type_ in known]
+    typed = [(output.name, output.type) for output in outputs if output.type is not None]
+    alterations = [_alter(name, type_, table.column(name)) for name, type_ in typed]
     actions = [*(action for action, _ in alterations), *filter(None, others.values())]
     select = "the sink's select"
     if unknown:

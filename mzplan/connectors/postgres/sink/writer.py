@@ -250,11 +250,11 @@ class Writer:
         size = connection.execute("SELECT pg_relation_size(%s::oid::regclass)", (table.oid,)).fetchone()
         return bool(written) and size == (0,)
 
-    def _rows_gone_error(self, what: str) -> MzplanError:
+    def _rows_gone_error(self, event: str) -> MzplanError:
         return error(
             "MZ069",
             f"The rows that {self.address} has written are gone",
-            f"{what[0].upper()}{what[1:]} meanwhile, and continuing would only add new rows.",
+            f"{event[0].upper()}{event[1:]} meanwhile, and continuing would only add new rows.",
             f"write all rows again: mzplan apply --replace {self.address} --allow-replace; or continue "
             f"without them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
             kind="target-restored",
@@ -288,11 +288,11 @@ class Writer:
                 missing.append(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
         return missing
 
-    def _mismatch_error(self, what: str) -> MzplanError:
+    def _mismatch_error(self, why: str) -> MzplanError:
         return error(
             "MZ069",
             f"{self.address} and its target disagree about what was written",
-            f"In schema {self.schema}, {what}. The database or the checkpoint was restored or removed.",
+            f"In schema {self.schema}, {why}. The database or the checkpoint was restored or removed.",
             f"restore the one that was changed, or start over: mzplan apply --replace {self.address} "
             "--allow-replace (with append, empty the table first).",
             kind="target-restored",

@@ -145,8 +145,8 @@ class Backlog:
             except SlotError as problem:
                 if problem.state != LOCK_NOT_AVAILABLE:
                     raise
-                which = oldest_writer(connection)
-                oldest = f" The oldest is {which}." if which is not None else ""
+                writer = oldest_writer(connection)
+                oldest = f" The oldest is {writer}." if writer is not None else ""
                 raise SLOT_WAITS.error(self._query, what=problem, oldest=oldest) from None
         return self._snapshot
 

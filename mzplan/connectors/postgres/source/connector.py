@@ -77,12 +77,12 @@ class PostgresSource(SourceConnector):
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return the loss of read changes: a new generation begins with a snapshot of the current rows."""
         log = StepLog(former.steps)
-        kept = log.steps()
-        notes = [log.note(step) for step in kept]
+        steps = log.steps()
+        notes = [log.note(step) for step in steps]
         if not any(note["kind"] == "changes" and note["after"] != note["to"] for note in notes):
             return None
         since = next(note["after"] for note in notes if note["kind"] == "changes")
-        earlier = " or earlier" if kept.start > 0 else ""
+        earlier = " or earlier" if steps.start > 0 else ""
         where = (
             f"{route(query.link)}: it has read changes from {since}{earlier} to {notes[-1]['to']}, and would "
             "begin with a snapshot of today, without the history and the rows that were deleted"

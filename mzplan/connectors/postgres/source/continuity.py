@@ -105,7 +105,7 @@ def check_timeline(
     query: ResolvedQuery,
     names: Names,
     info: str,
-    now: int | None,
+    current: int | None,
     recorded: int | None,
     last_read: Lsn,
     within_s: float = math.inf,
@@ -115,9 +115,9 @@ def check_timeline(
     A server that was promoted or restored may lack the end of that timeline, and may have written other
     transactions since. `within_s`: see `connect`. Raises MzplanError MZ223, psycopg.Error.
     """
-    if recorded is None or now is None or recorded == now:
+    if recorded is None or current is None or recorded == current:
         return
-    branch = _branch_lsn(info, now, recorded, within_s)
+    branch = _branch_lsn(info, current, recorded, within_s)
     if branch is not None and last_read <= branch:
         return
     why = (
@@ -125,14 +125,14 @@ def check_timeline(
         if branch is not None
         else f"its history does not say where it left timeline {recorded}, of which the last step is"
     )
-    raise _slot_moved_error(query, names, f"the server is on timeline {now}, and {why}", last_read)
+    raise _slot_moved_error(query, names, f"the server is on timeline {current}, and {why}", last_read)
 
 
-def _branch_lsn(info: str, now: int, recorded: int, within_s: float) -> Lsn | None:
+def _branch_lsn(info: str, current: int, recorded: int, within_s: float) -> Lsn | None:
     """Return the LSN at which a timeline's history leaves another timeline, or None if unknown."""
     with contextlib.closing(ReplicationLink(info, within_s)) as link:
         try:
-            rows = link.command(f"TIMELINE_HISTORY {now}".encode())
+            rows = link.command(f"TIMELINE_HISTORY {current}".encode())
         except psycopg.OperationalError as problem:
             if state_of(problem) is None:
                 raise  # not the server's answer, but a broken connection
@@ -201,21 +201,21 @@ class Shapes:
                         known[column.name] = before[column.name]
                     continue
                 labels = dict(current.labels)
-                now = [current.type, current.typmod, current.shown, current.number, labels]
-                known[column.name] = now
-                old = before.get(column.name, now)
-                self._ensure_same(name, column.name, old, now)
-                if not keeps_values(old, now, as_text=is_text(column.type)):
+                new = [current.type, current.typmod, current.shown, current.number, labels]
+                known[column.name] = new
+                old = before.get(column.name, new)
+                self._ensure_same(name, column.name, old, new)
+                if not keeps_values(old, new, as_text=is_text(column.type)):
                     raise RETYPED.error(
                         self._query, table=name, column=column.name, was=old[2], now=current.shown
                     )
             self.known[name] = known
 
-    def _ensure_same(self, table: str, column: str, old: Sequence[Any], now: Sequence[Any]) -> None:
+    def _ensure_same(self, table: str, column: str, old: Sequence[Any], new: Sequence[Any]) -> None:
         """Raise MzplanError MZ230 for a schema change that changes values but sends no rows."""
-        if old[3] != now[3]:
-            raise ANOTHER_COLUMN.error(self._query, table=table, column=column, was=old[3], now=now[3])
-        renamed = [label for oid, label in old[4].items() if now[4].get(oid) != label]
+        if old[3] != new[3]:
+            raise ANOTHER_COLUMN.error(self._query, table=table, column=column, was=old[3], now=new[3])
+        renamed = [label for oid, label in old[4].items() if new[4].get(oid) != label]
         if renamed:
             raise RELABELLED.error(self._query, table=table, column=column, labels=", ".join(renamed))
 
@@ -253,10 +253,10 @@ def keeps_values(old_column: Sequence[Any], new_column: Sequence[Any], *, as_tex
     return not as_text and ((old in _INTEGERS and new == "numeric") or (old, new) == ("float4", "float8"))
 
 
-def _keeps_digits(was: tuple[int, int] | None, now: tuple[int, int] | None, *, as_text: bool) -> bool:
-    if was is None or now is None:
-        return now is None
-    return now[1] == was[1] or (now[1] > was[1] and not as_text)
+def _keeps_digits(old: tuple[int, int] | None, new: tuple[int, int] | None, *, as_text: bool) -> bool:
+    if old is None or new is None:
+        return new is None
+    return new[1] == old[1] or (new[1] > old[1] and not as_text)
 
 
 # ── their partitions

@@ -243,8 +243,8 @@ def _find_column(columns: Sequence[str], name: str) -> str | None:
     """Return the column of that name, or the only column whose name differs just in case."""
     if name in columns:
         return name
-    alike = [column for column in columns if column.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
+    candidates = [column for column in columns if column.lower() == name.lower()]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _repeat(text: str, count: int) -> Array:

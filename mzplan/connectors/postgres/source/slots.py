@@ -194,9 +194,9 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
     if not names.own_publication:
         return
     present = published(connection, names.publication)
-    known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
+    existing = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
     name = quoted(names.publication)
-    if known.fetchone() is None:
+    if existing.fetchone() is None:
         listed = ", ".join(table.sql for table in tables)
         connection.execute(
             f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)".encode()
@@ -223,11 +223,11 @@ def oldest_writer(connection: Connection) -> str | None:
     pid, application, database, since, prepared = row
     if prepared is not None:
         return f"the prepared transaction {prepared!r}, since {since}"
-    which = [f"process {pid}"]
-    which += [f"application {application}"] if application else []
-    which += [f"database {database}"] if database else []
-    which += [f"since {since}"] if since else []  # hidden from some roles
-    return ", ".join(which)
+    parts = [f"process {pid}"]
+    parts += [f"application {application}"] if application else []
+    parts += [f"database {database}"] if database else []
+    parts += [f"since {since}"] if since else []  # hidden from some roles
+    return ", ".join(parts)
 
 
 def unpublish(connection: Connection, names: Names) -> None:

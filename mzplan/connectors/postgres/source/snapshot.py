@@ -156,10 +156,10 @@ def continue_progress(before: list[Note], current: list[Note]) -> list[Note]:
     A rewritten file (VACUUM FULL) has its rows in other blocks, so it is read from its start. Blocks that
     were added contain only rows that also arrive as changes.
     """
-    known = {tuple(file["relation"]): file for file in before}
+    by_relation = {tuple(file["relation"]): file for file in before}
     progress = []
     for file in current:
-        earlier = known.get(tuple(file["relation"]))
+        earlier = by_relation.get(tuple(file["relation"]))
         if earlier is None:
             progress.append(file)  # an attached partition; its rows may not arrive as changes
         elif earlier["file"] != file["file"] and earlier["next"] < earlier["blocks"]:
@@ -175,10 +175,12 @@ def adapt_chunks(chunks: list[Note], current: Mapping[str, Sequence[File]]) -> l
     adapted: list[Note] = []
     for chunk in chunks:
         schema, name = chunk["relation"]
-        now = [(file, blocks) for s, n, file, blocks in current[chunk["table"]] if (s, n) == (schema, name)]
-        if not now:
+        matches = [
+            (file, blocks) for s, n, file, blocks in current[chunk["table"]] if (s, n) == (schema, name)
+        ]
+        if not matches:
             continue  # dropped together with its rows
-        file, blocks = now[0]
+        file, blocks = matches[0]
         whole = {**chunk, "file": file, "first": 0, "end": blocks}
         if file == chunk["file"]:
             adapted.append(chunk)

@@ -158,12 +158,12 @@ class TableCheck(Check):
         incomplete = [] if _logs_key(identity, indexes, key) else [sql]
         incomplete += [leaf.sql for leaf in leaves if not self._leaf_logs_key(leaf, key)]
         if incomplete:
-            which = f" ({', '.join(incomplete)})" if incomplete != [sql] else ""
+            suffix = f" ({', '.join(incomplete)})" if incomplete != [sql] else ""
             yield self._problem(
                 "MZ228",
                 f"The key of {name} is not in the log",
                 f"of a row that is deleted, the server notes down its replica identity, which "
-                f"does not have the columns ({', '.join(self._key)}){which}.",
+                f"does not have the columns ({', '.join(self._key)}){suffix}.",
                 f"{_set_identity_full(incomplete)} or use the primary key as the key.",
             )
 
@@ -175,19 +175,19 @@ class TableCheck(Check):
     def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
         oids = [table.oid, *(leaf.oid for leaf in leaves)]
         large = {row[0] for row in self._rows(_LARGE, (oids,))}
-        own = [
+        column_names = [
             column.name for c in self._columns if (column := table.column(c.name)) and column.name in large
         ]
         incomplete = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
         # ALTER TABLE on a partitioned table doesn't change its partitions.
         incomplete += [leaf.sql for leaf in leaves if leaf.identity != "f"]
-        if own and incomplete:
-            which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
+        if column_names and incomplete:
+            suffix = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
             yield self._problem(
                 "MZ228",
                 f"Large values of {name} would be missing from updates",
-                f"{', '.join(own)} may be stored out of line (TOAST), and then an update of "
-                f"another column does not have the value in the log{which}.",
+                f"{', '.join(column_names)} may be stored out of line (TOAST), and then an update of "
+                f"another column does not have the value in the log{suffix}.",
                 _set_identity_full(incomplete),
             )
 
