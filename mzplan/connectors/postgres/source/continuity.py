@@ -38,7 +38,7 @@ from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import numeric_size, quoted
 from mzplan.model.diagnostics import MzplanError
 
-NO_SLOT = "it is not there: somebody dropped it, or the server was promoted or restored without it"
+NO_SLOT = "it is missing: it was dropped, or the server was promoted or restored without it"
 # Returns whether a partition or one of its parents was attached by a later transaction than the one that
 # created the partition; otherwise that transaction, and the number of its command that attached it. This is
 # known from catalog rows: the rows of a table's system columns never change.
@@ -161,14 +161,14 @@ def check_tables(
         table, before = find_table(connection, name), recorded.get(name)
         why = None
         if table is None:
-            why = "it is not there any more: it was dropped or renamed" if before is not None else None
+            why = "it no longer exists: it was dropped or renamed" if before is not None else None
         elif before is not None and table.oid != before:
             why = (
                 f"its oid is {table.oid}, and that of the table that was read is {before}: it was dropped "
                 "and made anew, or another table was given its name"
             )
         elif (table.schema, table.name) not in in_publication:
-            why = f"publication {names.publication} does not publish it (any more)"
+            why = f"publication {names.publication} does not publish it"
         elif filter_ := in_publication[table.schema, table.name][1]:
             why = f"publication {names.publication} publishes only its rows WHERE {filter_}"
         if why is not None:
