@@ -32,7 +32,7 @@ from mzplan.schema.description import (
 )
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.files import read_open_secret, unusable_error
-from mzplan.secrets.policy import UNKNOWN, Committed, Flow, Guard, Policy, Route
+from mzplan.secrets.policy import UNKNOWN, CommittedGuard, Flow, Guard, Policy, Route
 from mzplan.secrets.references import Secrets, references_in
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store
@@ -98,12 +98,12 @@ class GuardedSecrets(Secrets):
             os.close(handle)
 
 
-def committed_guard(store: Store, state: State | None = None) -> Committed:
+def committed_guard(store: Store, state: State | None = None) -> CommittedGuard:
     """Return the guard that applies without a policy. `state` is the committed state, if it is already
     known."""
-    guard = Committed(lambda: _flows_of_past(store))
+    guard = CommittedGuard(lambda: _flows_of_past(store))
     if state is not None:
-        guard.take_in(flows_of_state(state))
+        guard.set_committed(flows_of_state(state))
     return guard
 
 

@@ -42,7 +42,7 @@ from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.runner.watchdog import Watchdog
 from mzplan.secrets.digests import ensure_key
-from mzplan.secrets.policy import Committed, Guard, Policy
+from mzplan.secrets.policy import CommittedGuard, Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
@@ -151,7 +151,7 @@ def _serve(
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
     guard = policy or committed_guard(store)
-    grants = (guard.grant,) if isinstance(guard, Committed) else ()
+    grants = (guard.grant,) if isinstance(guard, CommittedGuard) else ()
     secret_values = ReceivedSecretValues(*grants)
     socket_file = runtime_file(settings, lease.instance, "sock")
     woken = threading.Event()
@@ -236,8 +236,8 @@ def _committed(
 ) -> None:
     """Before anything of a state is done."""
     _ensure_warehouse(settings, state)
-    if isinstance(guard, Committed):  # a policy is not moved by what is committed
-        guard.take_in(flows_of_state(state))
+    if isinstance(guard, CommittedGuard):  # a policy is not moved by what is committed
+        guard.set_committed(flows_of_state(state))
     beside.take_in(now)
 
 

@@ -2,7 +2,7 @@
 
 A `Flow` is a secret and the route that it would take. A `Guard` decides. `Policy` is a file of the
 machine: nothing in the store, the warehouse or a checkout can widen it. Without a policy, a runner uses
-`Committed`: the flows of the state, and the flows that a user with access to this machine's socket has
+`CommittedGuard`: the flows of the state, and the flows that a user with access to this machine's socket has
 allowed. A command without a policy uses one of mzplan.secrets.command_guards.
 """
 
@@ -128,7 +128,7 @@ class Policy:
         )
 
 
-class Committed:
+class CommittedGuard:
     """The guard of a runner without a policy.
 
     It allows the flows that the state holds and the flows that were granted. It also allows flows of
@@ -142,7 +142,7 @@ class Committed:
         self._granted: frozenset[Flow] = frozenset()
         self._refused: frozenset[Flow] = frozenset()  # in no serial up to the latest one
 
-    def take_in(self, flows: Iterable[Flow]) -> None:
+    def set_committed(self, flows: Iterable[Flow]) -> None:
         """Record the flows of a newly committed serial."""
         self._committed, self._refused = frozenset(flows), frozenset()
 

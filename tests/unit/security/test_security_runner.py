@@ -34,7 +34,15 @@ from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
-from mzplan.secrets.policy import NO_SECRET_VALUES, Committed, Flow, Guard, Policy, SecretValues, read_policy
+from mzplan.secrets.policy import (
+    NO_SECRET_VALUES,
+    CommittedGuard,
+    Flow,
+    Guard,
+    Policy,
+    SecretValues,
+    read_policy,
+)
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -474,10 +482,12 @@ class World:
         controller.attach("local", lease)
 
         def take_in(state: State, _: RunnerSettings) -> None:
-            if isinstance(guard, Committed):
-                guard.take_in(flows_of_state(state))
+            if isinstance(guard, CommittedGuard):
+                guard.set_committed(flows_of_state(state))
 
-        values = ReceivedSecretValues(guard.grant) if isinstance(guard, Committed) else ReceivedSecretValues()
+        values = (
+            ReceivedSecretValues(guard.grant) if isinstance(guard, CommittedGuard) else ReceivedSecretValues()
+        )
         self.runner = Runner(controller, gates, committed=take_in, secret_values=values)
 
     def _check(self, description: Description, secrets: Secrets) -> CheckResult:
