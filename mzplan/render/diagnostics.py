@@ -20,7 +20,7 @@ from typing import Any
 from mzplan.model.diagnostics import Diagnostic, SourceRange
 from mzplan.model.words import count
 from mzplan.render.text import Paint, safe
-from mzplan.secrets.resolved import scrubbed
+from mzplan.secrets.resolved import scrub_diagnostic
 
 _WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
 _BEFORE = 40  # at least so many columns before the first caret
@@ -36,7 +36,7 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory
     """
     paint = Paint(color)
     prefix = _prefix(directory)
-    return "\n\n".join(_render(scrubbed(diagnostic), paint, prefix) for diagnostic in diagnostics)
+    return "\n\n".join(_render(scrub_diagnostic(diagnostic), paint, prefix) for diagnostic in diagnostics)
 
 
 def merge_equal(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -65,7 +65,7 @@ def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
 
 def diagnostics_to_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """Return all diagnostics as JSON values."""
-    return [scrubbed(diagnostic).to_json() for diagnostic in diagnostics]
+    return [scrub_diagnostic(diagnostic).to_json() for diagnostic in diagnostics]
 
 
 def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:

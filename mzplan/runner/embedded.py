@@ -25,7 +25,7 @@ from mzplan.model.resources import STATE_CONFIG_VARIABLE, Instance, ProjectSetti
 from mzplan.runner.wake import listening, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.policy import POLICY_VARIABLE
-from mzplan.secrets.resolved import scrubbed
+from mzplan.secrets.resolved import scrub_diagnostic
 from mzplan.store.leases import is_local
 from mzplan.store.store import Store
 
@@ -241,7 +241,7 @@ def _failure_file(settings: ProjectSettings, instance: str) -> Path:
 
 def leave_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
     """Why this runner ends, for the command that has started it (see `failure`)."""
-    text = json.dumps([scrubbed(d).to_json() for d in problem.diagnostics])
+    text = json.dumps([scrub_diagnostic(d).to_json() for d in problem.diagnostics])
     write_durably(_failure_file(settings, instance), text.encode(), mode=0o600)
 
 

@@ -81,7 +81,7 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def scrubbed(diagnostic: Diagnostic) -> Diagnostic:
+def scrub_diagnostic(diagnostic: Diagnostic) -> Diagnostic:
     """Return the diagnostic with `***` in place of every resolved value."""
     return replace(
         diagnostic,

@@ -14,7 +14,7 @@ from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.stored import Id, InstanceName
 from mzplan.schema.description import Description
-from mzplan.secrets.resolved import scrubbed
+from mzplan.secrets.resolved import scrub_diagnostic
 from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, load_as
 
@@ -50,7 +50,7 @@ class Answer:
     upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        answer = replace(self, diagnostics=tuple(map(scrubbed, self.diagnostics)))
+        answer = replace(self, diagnostics=tuple(map(scrub_diagnostic, self.diagnostics)))
         return (json.dumps(encode(answer), sort_keys=True) + "\n").encode()
 
     @classmethod
