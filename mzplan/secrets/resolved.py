@@ -4,7 +4,8 @@ Servers, drivers and libraries repeat their input in errors. So all text for peo
 before it leaves the process, whoever wrote it. These modules call it:
 
 - mzplan.store for statuses and answers;
-- mzplan.runner.logs and mzplan.spark.session (Java's lines) for the runner's log and its error file;
+- mzplan.runner.logs for the runner's log, and mzplan.spark.session for Java's lines in it;
+- mzplan.runner.embedded for the runner's error file;
 - mzplan.cli.streams and mzplan.render.diagnostics for the errors that a command shows.
 """
 
