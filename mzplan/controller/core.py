@@ -167,7 +167,7 @@ class Controller(Frontiers):
         return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
 
     def ready(self) -> None:
-        self.woken.wait(BUSY if self.busy else self.store.backend.idle)
+        self.woken.wait(BUSY if self.busy else self.store.backend.idle_interval)
         self.woken.clear()
 
     def process(self) -> None:

@@ -110,7 +110,7 @@ class OutcomeFollower:
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
                 break
-            time.sleep(self.store.backend.look)
+            time.sleep(self.store.backend.poll_interval)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
 
     def _shown_queries(self, waiting: Mapping[Address, str], status: Status | None) -> Mapping[Address, str]:
@@ -301,7 +301,7 @@ def resumed_queries(
         )
         if complete or time.monotonic() >= until:
             return observed
-        time.sleep(store.backend.look)
+        time.sleep(store.backend.poll_interval)
 
 
 def _observed(

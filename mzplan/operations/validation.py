@@ -231,7 +231,7 @@ def request_validation(
             problem = ended()
             if problem is not None:
                 raise problem
-            time.sleep(store.backend.look)
+            time.sleep(store.backend.poll_interval)
     finally:
         store.proposals.withdraw(proposal.id)
     raise error(

@@ -93,7 +93,7 @@ class Handover:
 
     def look(self) -> None:
         """See for whom the queries still have to wait, as often as is good for the store."""
-        if not self.waiting or self._clock() - self._looked < self._store.backend.look:
+        if not self.waiting or self._clock() - self._looked < self._store.backend.poll_interval:
             return
         self._looked = self._clock()
         others = [other for name in self._others(self._state) if (other := self._seen(name)) is not None]

@@ -32,7 +32,7 @@ class Replacements(Gate):
         accepted = (query.memory.accepted for query in queries.values())
         self._begun |= {description.place for description in accepted if description is not None}
         elsewhere = any(read.address not in queries for read in self.waiting.values())
-        if elsewhere and self._clock() - self._looked >= self._store.backend.look:
+        if elsewhere and self._clock() - self._looked >= self._store.backend.poll_interval:
             self._looked = self._clock()
             self._read([name for name in recorded_instances(self._store) if name != self._instance])
         return not wanted.isdisjoint(self._begun)

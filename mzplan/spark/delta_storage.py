@@ -44,7 +44,7 @@ from mzplan.warehouse.damage import GoneError, last_vacuumed
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
-from mzplan.warehouse.step_history import StepHistory, needed_by
+from mzplan.warehouse.step_history import StepHistory, oldest_needed_step
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import places_below
 
@@ -124,7 +124,7 @@ class DeltaStorage:
 
     def needed(self, export: Place, source: Place) -> Step:
         sink = StepHistory(self._warehouse, export, source)
-        needed = needed_by(sink)
+        needed = oldest_needed_step(sink)
         return StepHistory(self._warehouse, source).upper() if needed is None else needed
 
     def maintain(self, place: Place, since: Step) -> None:

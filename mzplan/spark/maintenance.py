@@ -17,7 +17,7 @@ from mzplan.model.losses import Loss
 from mzplan.schema.description import Description
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
-from mzplan.warehouse.step_history import StepHistory, unread
+from mzplan.warehouse.step_history import StepHistory, backlog_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
 def _unread(warehouse: str, description: Description) -> Mapping[str, int]:
     """Return the unread steps and rows of all collections that a query reads. Raises OSError."""
     waiting = [
-        unread(StepHistory(warehouse, description.place, read.place), StepHistory(warehouse, read.place))
+        backlog_of(StepHistory(warehouse, description.place, read.place), StepHistory(warehouse, read.place))
         for read in description.reads.values()
     ]
     known = [name for name in ("steps", "rows") if all(name in counts for counts in waiting)]

@@ -21,7 +21,7 @@ from mzplan.warehouse.table_checkpoints import actions_in, checkpoints_of
 T = TypeVar("T")
 
 _CACHE_SIZE = 4096  # commits
-_SHOWN = 10  # names in an error
+_MAX_NAMES = 10  # names in an error
 
 
 class CollectionLog:
@@ -121,7 +121,7 @@ class CollectionLog:
 
 def name_list(names: Sequence[str]) -> str:
     """Return the first of these names as text. Others chose the names, so they are shortened."""
-    return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
+    return ", ".join([shortened(name, 80) for name in names[:_MAX_NAMES]] + ["…"] * (len(names) > _MAX_NAMES))
 
 
 def _is_version(stem: str) -> bool:
@@ -157,8 +157,8 @@ def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[in
         # The oldest log entries are gone, but a reader that began at 0 has read step 0.
         return ((0 if first == 0 else min(steps)), max(steps)), None
     rows = [commit.rows for commit in commits if commit.step is not None]
-    known = sum(r for r in rows if r is not None) if None not in rows else None
-    return (min(steps), max(steps)), known
+    total = sum(r for r in rows if r is not None) if None not in rows else None
+    return (min(steps), max(steps)), total
 
 
 def is_at_boundary(offset: Any) -> bool:

@@ -241,7 +241,7 @@ def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began
     return StepRecord(step=step, start=start, end=end, rows=rows, time=began, sources=sources)
 
 
-def needed_by(sink: StepHistory) -> int | None:
+def oldest_needed_step(sink: StepHistory) -> int | None:
     """Return the oldest step that the sink, running or paused, hasn't finished, or None.
 
     Raises OSError."""
@@ -262,11 +262,11 @@ def needed_by(sink: StepHistory) -> int | None:
     return None
 
 
-def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
+def backlog_of(sink: StepHistory, source: StepHistory) -> dict[str, int]:
     """Return the `steps` of its source that a sink hasn't finished, and their `rows` if known.
 
     Reads few log entries, however large the backlog is. Raises OSError."""
-    first, newest = needed_by(sink), source.index.last()
+    first, newest = oldest_needed_step(sink), source.index.last()
     if newest is None or first is None or first > newest.step:
         return {"steps": 0, "rows": 0}
     before = source.index.find(first - 1) if first > 0 else None
@@ -275,7 +275,7 @@ def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
     return {"steps": newest.step + 1 - first, **rows}
 
 
-def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
+def find_given_up_steps(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
     """Return the first step that the collection gave up before the sink finished it, if any.
 
     Also returns the oldest kept step. The first is approximate if the log doesn't say. Returns None if no
@@ -284,7 +284,7 @@ def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
     since = source.index.since()
     if since == 0 or not isinstance(offset, dict) or not sink.has_read(offset):
         return None
-    first_needed = needed_by(sink) if not offset.get("isStartingVersion") else None
+    first_needed = oldest_needed_step(sink) if not offset.get("isStartingVersion") else None
     version = int(offset.get("reservoirVersion", 0))
     oldest = sink.collection.oldest()
     if oldest is not None and version < oldest:

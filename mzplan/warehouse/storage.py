@@ -20,7 +20,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import is_there, open_folder, read_text, remote
 from mzplan.warehouse.lost_steps import lost_steps
 from mzplan.warehouse.paths import absolute, local_path, split_storage
-from mzplan.warehouse.step_history import StepHistory, given_up
+from mzplan.warehouse.step_history import StepHistory, find_given_up_steps
 
 _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 
@@ -50,7 +50,7 @@ def missing_storage(
             if not address.writes_collection:
                 diagnostics += _missing_collection(warehouse, address, owner, place_read)
             if not diagnostics:
-                given_up_steps = given_up(
+                given_up_steps = find_given_up_steps(
                     StepHistory(warehouse, place, place_read), StepHistory(warehouse, place_read)
                 )
                 diagnostics += (

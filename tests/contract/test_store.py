@@ -678,7 +678,7 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
     postgres: Any, database: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks by itself once an hour here: without NOTIFY, this test ends by its time limit."""
-    monkeypatch.setattr("mzplan.store.backends.postgres.PostgresBackend.idle", 3600.0)
+    monkeypatch.setattr("mzplan.store.backends.postgres.PostgresBackend.idle_interval", 3600.0)
     case = stores.postgres(tmp_path, postgres, database("notified"))
     store, seen = case.make(), case.make()
     lease = store.leases.acquire("local", "test")

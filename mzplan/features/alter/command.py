@@ -146,8 +146,8 @@ def _show_edit(invocation: Invocation, result: AlterResult) -> int:
         return result.exit_code
     for reached in result.reached:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
-        whole = "Valid" if not reached.left_out else "Valid where it was reached"
-        invocation.out(f"{whole}: {reached.address}{through}")
+        verdict = "Valid" if not reached.left_out else "Valid where it was reached"
+        invocation.out(f"{verdict}: {reached.address}{through}")
         for query, why in sorted(reached.left_out.items(), key=natural_item):
             invocation.out(f"Not reached: {reached.address} for {query}: {why}")
     if result.edits:

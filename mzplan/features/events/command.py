@@ -85,7 +85,7 @@ def command_events(
     if follow:
 
         def wait() -> bool:
-            return invocation.output.is_read_after(max(FOLLOW_EVERY, store.backend.look))
+            return invocation.output.is_read_after(max(FOLLOW_EVERY, store.backend.poll_interval))
 
         if since is not None:
             invocation.out(render_events(read_events(store, event_filter), invocation.color))

@@ -45,8 +45,8 @@ def plan_replay(
     before = committed_record(state, address)
     _ensure_able(before, missing=missing)
     first, last = steps or (0, None)
-    wanted = ReplayedSteps(first=first, last=last, missing=missing)
-    return plan_task(state, before, "replay", f"replay of {wanted}", encode(wanted), statuses)
+    replayed = ReplayedSteps(first=first, last=last, missing=missing)
+    return plan_task(state, before, "replay", f"replay of {replayed}", encode(replayed), statuses)
 
 
 def plan_letters(

@@ -29,7 +29,7 @@ def recompute(
     project: Project,
     state: State,
     resource: ResourceState,
-    wanted: Range | None,
+    steps: Range | None,
     open_view: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
 ) -> tuple[Recomputed | None, tuple[Diagnostic, ...]]:
@@ -38,7 +38,7 @@ def recompute(
     Returns the result, or None without a step, and the problems that prevented the computation."""
     address = resource.address
     with reporter.working(f"reading the steps of {address}"), readable(address):
-        records = in_range(history_of(project, state, resource), address, wanted)
+        records = in_range(history_of(project, state, resource), address, steps)
     if not records:
         return None, ()
     view, record = open_view(state, resource), records[-1]

@@ -22,7 +22,7 @@ from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
 from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
+from mzplan.warehouse.step_history import StepHistory, Steps, oldest_needed_step
 from mzplan.warehouse.step_record import StepRecord
 
 Range = tuple[int, int | None]
@@ -77,7 +77,7 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
     for address, sink in sorted(state.resources.items(), key=natural_item):
         if resource.address not in sink.reads.values():
             continue
-        needed = needed_by(input_history(project, sink, resource))
+        needed = oldest_needed_step(input_history(project, sink, resource))
         if needed is not None and needed < before:
             problems.append(_still_needed(resource.address, address, needed, before))
     if problems:

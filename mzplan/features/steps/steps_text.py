@@ -190,16 +190,16 @@ def render_verified(result: Verified, *, color: bool = False) -> str:
     if result.difference:
         lines.append(paint(_difference_line(result.address, result.difference), "red"))
     if result.problems:
-        lines.append(paint(f"{_counted(result.problems)}.", "red"))
+        lines.append(paint(f"{_problem_counts(result.problems)}.", "red"))
     return "\n".join(lines)
 
 
-def _counted(problems: Sequence[Diagnostic]) -> str:
+def _problem_counts(problems: Sequence[Diagnostic]) -> str:
     damaged = sum(problem.kind == "damaged" for problem in problems)
-    gone = len(problems) - damaged
+    unreplayable = len(problems) - damaged
     parts = [
         f"{count(damaged, 'step')} {'is' if damaged == 1 else 'are'} damaged" if damaged else "",
-        f"{count(gone, 'step')} can't be replayed" if gone else "",
+        f"{count(unreplayable, 'step')} can't be replayed" if unreplayable else "",
     ]
     return ", ".join(part for part in parts if part)
 

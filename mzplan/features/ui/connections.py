@@ -36,10 +36,10 @@ class Connection(H11Protocol):
         from_client = [connection for connection in others if connection.network == self.network]
         for group, limit in ((from_client, MAX_PER_CLIENT), (others, MAX_CONNECTIONS - 1)):
             if len(group) >= limit:
-                waiting = [connection for connection in group if connection.is_waiting]
-                if not waiting and group is others:
+                candidates = [connection for connection in group if connection.is_waiting]
+                if not candidates and group is others:
                     return  # all are busy: uvicorn answers 503
-                min(waiting, key=lambda connection: connection.waiting_since, default=self).close()
+                min(candidates, key=lambda connection: connection.waiting_since, default=self).close()
                 return
 
     @property

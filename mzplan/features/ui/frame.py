@@ -98,9 +98,9 @@ def moment(seconds: float | None) -> Markup:
     return element("time", at.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=at.isoformat(timespec="seconds"))
 
 
-def facts(found: Iterable[tuple[str, Content]]) -> Markup:
+def facts(values: Iterable[tuple[str, Content]]) -> Markup:
     """Return names and values side by side."""
-    pairs = [element("div", element("dt", name), element("dd", content)) for name, content in found]
+    pairs = [element("div", element("dt", name), element("dd", content)) for name, content in values]
     return element("dl", pairs, class_="facts")
 
 

@@ -63,7 +63,7 @@ class OverviewReader:
     @property
     def pause(self) -> float:
         """The minimum number of seconds between two reads."""
-        return self._store.backend.idle
+        return self._store.backend.idle_interval
 
     def read(self) -> Overview:
         """Return the current overview; the same object as before if nothing has changed.

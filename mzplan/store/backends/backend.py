@@ -104,11 +104,11 @@ class Backend(Protocol):
     be reached. The old content is then intact, except after an UnknownWriteError."""
 
     @property
-    def look(self) -> float:
+    def poll_interval(self) -> float:
         """Seconds between two polls of a command that waits for something."""
 
     @property
-    def idle(self) -> float:
+    def idle_interval(self) -> float:
         """Seconds between two polls of an idle runner."""
 
     def read(self, key: str) -> Blob | None:

@@ -37,8 +37,8 @@ class LocalBackend:
     A kernel lock on `.mutex`, held for microseconds, guards compare-and-swap. The store's lock is a kernel
     lock on `lock`."""
 
-    look = 0.05
-    idle = 0.5
+    poll_interval = 0.05
+    idle_interval = 0.5
 
     def __init__(self, folder: Path):
         self.folder = folder

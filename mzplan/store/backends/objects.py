@@ -54,8 +54,8 @@ _S3 = {
 class ObjectStoreBackend:
     """The store of one project below a URL (`s3://bucket/prefix`)."""
 
-    look = 0.5
-    idle = 2.0
+    poll_interval = 0.5
+    idle_interval = 2.0
 
     def __init__(self, settings: Mapping[str, Any], directory: str):
         """`settings`: `state` of mzplan.yaml, with secret references."""

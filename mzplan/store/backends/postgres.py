@@ -86,8 +86,8 @@ _DEFAULT_TLS_HINT = (
 class PostgresBackend:
     """The store of one project in a database schema. Thread-safe, with a connection per thread."""
 
-    look = 0.05
-    idle = 0.5
+    poll_interval = 0.05
+    idle_interval = 0.5
 
     def __init__(self, settings: Mapping[str, Any], directory: str, project: str):
         """`settings`: `state` of mzplan.yaml, with secret references."""

@@ -13,7 +13,7 @@ import pytest
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Predecessor
 from mzplan.schema.description import CollectionRead, Description
-from mzplan.warehouse.step_history import StepHistory, needed_by
+from mzplan.warehouse.step_history import StepHistory, oldest_needed_step
 from tests.integration.spark_lab import read_delta, until
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_rows_are_cast_and_no_record_is_read_twice(
     assert all(row["_position"] is not None and "gone" not in row for row in found)
     place = idle.place
     warehouse = str(lab.folder / "warehouse")
-    assert needed_by(StepHistory(warehouse, place, wide.place)) == 1
+    assert oldest_needed_step(StepHistory(warehouse, place, wide.place)) == 1
     lab.finish(wide, wide_sink)
     lab.start(wide, wide_sink)  # as after any restart
     lab.produce(records, *rows(7))
@@ -107,7 +107,7 @@ def test_rows_are_cast_and_no_record_is_read_twice(
     assert [one.migrated for one in more] == [None] * len(more)
     done = StepHistory(warehouse, late.place, wider.place).read().records
     assert sum(one.rows or 0 for one in done if one.sources is not None) <= 8
-    assert needed_by(StepHistory(warehouse, late.place, wider.place)) is None
+    assert oldest_needed_step(StepHistory(warehouse, late.place, wider.place)) is None
 
 
 def test_rows_that_would_not_stay_as_they_are_are_named_and_nothing_is_lost(lab: Lab, topic: Make) -> None:

@@ -21,7 +21,7 @@ from mzplan.spark.delta_storage import DeltaStorage, clean_log, tidy_log
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.folder import Data, LocalFolder, RemoteFolder
 from mzplan.warehouse.snapshot import small_files
-from mzplan.warehouse.step_history import StepHistory, given_up
+from mzplan.warehouse.step_history import StepHistory, find_given_up_steps
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import missing_storage
 from tests.contract.controllers import appending, local_source, rows
@@ -306,12 +306,12 @@ def test_a_sink_that_has_waited_too_long_is_told_so(tmp_path: Path) -> None:
     source.history.index.append(source.history.tail(None))
     sink, fresh = StoredSink(source), StoredSink(source, "fresh-id")
     sink.run(2, 0)  # step 1, perhaps all of it
-    assert given_up(sink.history, source.history) is None
+    assert find_given_up_steps(sink.history, source.history) is None
     source.history.index.expire(2)
-    assert given_up(sink.history, source.history) is None
+    assert find_given_up_steps(sink.history, source.history) is None
     source.history.index.expire(4)
-    assert given_up(sink.history, source.history) == (2, 4)
-    assert given_up(fresh.history, source.history) is None  # it begins with what is there
+    assert find_given_up_steps(sink.history, source.history) == (2, 4)
+    assert find_given_up_steps(fresh.history, source.history) is None  # it begins with what is there
     Path(sink.checkpoint, "metadata").write_text("{}")
     (found,) = missing_storage(
         str(source.warehouse),
@@ -321,4 +321,4 @@ def test_a_sink_that_has_waited_too_long_is_told_so(tmp_path: Path) -> None:
     )
     assert found.code == "MZ194" and "step 2 of source.orders" in found.detail
     fresh.run(6, 0, starting=True)  # in the middle of the snapshot that it has begun with
-    assert given_up(fresh.history, source.history) is None
+    assert find_given_up_steps(fresh.history, source.history) is None

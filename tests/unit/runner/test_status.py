@@ -35,7 +35,7 @@ from mzplan.schema.description import Description, InlinedConnection, describe
 from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.resolved import remember
 from mzplan.store.formats import decode_status, encode_status
-from mzplan.warehouse.step_history import unread
+from mzplan.warehouse.step_history import backlog_of
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import run, write
@@ -444,9 +444,9 @@ def test_a_sink_s_lag_is_the_steps_and_rows_it_has_not_read(tmp_path: Path) -> N
     rows = [2, 2, 2]
     totals = [StepRecord(step=i, rows=n, total=sum(rows[: i + 1]), version=i + 1) for i, n in enumerate(rows)]
     source.history.index.append(totals)
-    assert unread(sink.history, source.history) == {"steps": 3, "rows": 6}
+    assert backlog_of(sink.history, source.history) == {"steps": 3, "rows": 6}
     sink.run(2)  # up to the version after the first step
-    assert unread(sink.history, source.history) == {"steps": 2, "rows": 4}
+    assert backlog_of(sink.history, source.history) == {"steps": 2, "rows": 4}
 
 
 def test_the_unit_of_a_lag_is_named_and_the_age_of_one_without_a_runner() -> None:

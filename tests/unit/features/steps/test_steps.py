@@ -18,7 +18,7 @@ from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.folder import Data, LocalFolder
 from mzplan.warehouse.replay import collection_batches, collection_hash, step_hash, versions_of
-from mzplan.warehouse.step_history import Steps, needed_by
+from mzplan.warehouse.step_history import Steps, oldest_needed_step
 from mzplan.warehouse.step_index import SEGMENT, StepIndex
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
@@ -250,11 +250,11 @@ def test_the_steps_of_a_keyed_collection(tmp_path: Path) -> None:
     ]
     # A sink stays at the last file of the last version with changes; those behind it are read, too.
     sink = StoredSink(source)
-    assert needed_by(sink.history) == 0
+    assert oldest_needed_step(sink.history) == 0
     sink.run(1, 0)
-    assert needed_by(sink.history) == 1
+    assert oldest_needed_step(sink.history) == 1
     sink.run(2, 0)
-    assert needed_by(sink.history) is None
+    assert oldest_needed_step(sink.history) is None
     steps = sink.history.read().records
     assert [record.sources for record in steps] == [(0, 0), (1, 1)]
     assert [versions_of(source.history.collection, record) for record in steps] == [(0, 1), (2, 2)]
@@ -342,22 +342,22 @@ def test_a_missing_file_is_not_explained_by_a_vacuum_that_the_log_does_not_show(
 def test_what_a_sink_still_needs(tmp_path: Path) -> None:
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
-    assert needed_by(sink.history) == 0
+    assert oldest_needed_step(sink.history) == 0
     for i in range(3):
         source.run(named(i, i + 1))
     sink.run(2, 0, starting=True)
-    assert needed_by(sink.history) == 0
+    assert oldest_needed_step(sink.history) == 0
     sink.run(2)
-    assert needed_by(sink.history) == 1
+    assert oldest_needed_step(sink.history) == 1
     sink.run(3, 0)
-    assert needed_by(sink.history) == 2
+    assert oldest_needed_step(sink.history) == 2
     sink.run(4, seen_through=False)
-    assert needed_by(sink.history) == 2
+    assert oldest_needed_step(sink.history) == 2
     sink.run(4)
     source.alter()
-    assert needed_by(sink.history) is None
+    assert oldest_needed_step(sink.history) is None
     source.run(named(3, 4))
-    assert needed_by(sink.history) == 3
+    assert oldest_needed_step(sink.history) == 3
 
 
 def test_a_sinks_step_without_spark(tmp_path: Path) -> None:
