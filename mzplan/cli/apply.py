@@ -105,7 +105,7 @@ def command_apply(
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
-                "--target and --replace belong to `plan`: a saved plan is applied as it is."
+                "--target and --replace belong to `plan`: a saved plan is applied unchanged."
             )
 
         saved = read_plan(planfile)
@@ -240,7 +240,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
     elif not failures:
         suffix = ", and every query is there" if applied.followed_all else ""
-        invocation.out(f"No changes: serial {applied.serial} is what is wanted{suffix}.")
+        invocation.out(f"No changes: serial {applied.serial} is up to date{suffix}.")
     for address, seen in sorted(applied.resumed.items(), key=natural_item):
         invocation.out(f"  {safe(render_resumed(address, seen))}")
     for outcome in applied.outcomes.values():
@@ -249,11 +249,11 @@ def finish(invocation: Invocation, applied: Applied) -> int:
             invocation.out(f"  {outcome.address}: {paragraph(task_done.text, '    ')}")
     if failures:
         number = count(len(failures), "query has", "queries have")
-        runner_action = "the runner goes on trying"
+        runner_action = "the runner keeps trying"
         if applied.lost:
             starts = [start_command(lost, applied.plan.environment) for lost in applied.lost]
-            runner_action = f"is taken in once a runner is alive ({' and '.join(dict.fromkeys(starts))})"
-        invocation.out(f"{number} not converged; what is committed stays, and {runner_action}:")
+            runner_action = f"a runner applies it once it is started ({' and '.join(dict.fromkeys(starts))})"
+        invocation.out(f"{number} not converged. The commit stays, and {runner_action}:")
         for address, outcome in sorted(failures.items(), key=natural_item):
             code = f"[{safe(outcome.code)}] " if outcome.code else ""
             invocation.out(f"  {address}: {outcome.status}: {code}{paragraph(outcome.reason, '    ')}")

@@ -117,7 +117,7 @@ def _web_address(text: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise ValueError(f"{text[:80]!r} is not a URL of a page: write https://HOST/PATH.")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("all who read the URL would see its login: leave the login out.")
+        raise ValueError("everyone who reads the URL would see its login; leave the login out.")
     if len(text) > LONGEST_URL or not _PRINTABLE.fullmatch(text):
         most = f"{LONGEST_URL:,}"
         raise ValueError(f"{text[:80]!r} has blanks or odd characters, or more than {most} of them.")
@@ -186,7 +186,7 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             multiple=True,
             metavar="C",
             type=click.Choice(CONDITIONS),
-            help=f"Those that are {', '.join(CONDITIONS[:-1])} or {CONDITIONS[-1]}; repeatable.",
+            help=f"Only queries that are {', '.join(CONDITIONS[:-1])} or {CONDITIONS[-1]}; repeatable.",
         )
         @wraps(function)
         def called(
@@ -202,7 +202,7 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             selection = Selection(named=named, connections=connections, labels=labels, conditions=conditions)
             if required and selection.is_everything:
                 raise click.UsageError(
-                    "Say which: an address, a glob ('*': all of them), --connection, --label or --condition."
+                    "Name queries: an address, a glob ('*' for all), --connection, --label or --condition."
                 )
             return function(*arguments, selection=selection, **given)
 
@@ -215,12 +215,11 @@ policy_option = click.option(
     "--policy",
     metavar="FILE",
     envvar="MZPLAN_POLICY",
-    help="Which secrets may go to which hosts, whatever the store or the files say (TOML, docs/security.md); "
-    "also as MZPLAN_POLICY.",
+    help="A TOML file that limits which secrets may go to which hosts (docs/security.md; $MZPLAN_POLICY).",
 )
 send_secrets_option = click.option(
     "--send-secrets",
     is_flag=True,
-    help="Validating from here, send every secret that the files name to where they say: for files that are "
-    "yours, or that you have read. Without it, only where the committed state or --policy sends it.",
+    help="When validating from here, send secrets wherever the files say. Use this only for files that you "
+    "trust. Without it, secrets go only where the committed state or --policy allows.",
 )

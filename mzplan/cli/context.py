@@ -117,8 +117,8 @@ class Invocation:
         """
         if policy and send_secrets:
             raise click.UsageError(
-                "--send-secrets and a policy (--policy, MZPLAN_POLICY) contradict: nothing widens a policy. "
-                "Add to it what may go where, or leave it out: --policy ''."
+                "--send-secrets can't be combined with a policy (--policy, MZPLAN_POLICY). "
+                "Extend the policy, or leave it out: --policy ''."
             )
         if send_secrets:
             from mzplan.secrets.command_guards import AllowingGuard

@@ -138,7 +138,7 @@ def _after_output(invocation: Invocation, code: int) -> int:
     if problem is None:
         return code
     text = f"The results could not be written: {problem.strerror or problem}"
-    diagnostic = Diagnostic(code="MZ035", summary=text, hint="look at where stdout goes, then run it again.")
+    diagnostic = Diagnostic(code="MZ035", summary=text, hint="check where stdout goes, then run it again.")
     invocation.json = False  # stdout can't be written
     invocation.show([diagnostic])
     return code or _failure_code(invocation)
@@ -150,7 +150,7 @@ def _report_interrupt(invocation: Invocation) -> int:
     invocation.end_progress()
     more: dict[str, int] = {}
     if progress.is_committed and progress.serial is not None:
-        text = f"serial {progress.serial} is committed and stays; its runners go on with it."
+        text = f"serial {progress.serial} is committed and stays; its runners continue with it."
         more = {"serial": progress.serial}
         hint = "`mzplan status --watch` follows them."
     elif progress.serial is not None:
@@ -203,7 +203,7 @@ def _defect(problem: BaseException) -> Diagnostic:
         code="MZ079",
         summary="mzplan has a defect",
         detail=f"{type(problem).__name__}{place}. The mistake is in mzplan, not in your project.",
-        hint="run it again with -v, and report what that shows.",
+        hint="run it again with -v, and report the output.",
     )
 
 

@@ -34,7 +34,7 @@ version: 1
 project: {name}
 warehouse: ./warehouse          # where collections and checkpoints live: a path or a URI
 """
-_ABOUT_IGNORED = "# Of this machine, and of runners. What else is in the state's folder is committed."
+_ABOUT_IGNORED = "# Files of this machine and of runners. The rest of the state's folder is committed."
 # Files that running an example leaves in its folder.
 _LEFTOVERS = ("state", "warehouse", "lake", "__pycache__")
 

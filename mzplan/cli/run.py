@@ -158,7 +158,7 @@ def _require_declared(settings: ProjectSettings, name: str) -> None:
     raise usage_error(
         f"There is no instance {name!r}",
         f"mzplan.yaml declares: {', '.join(sorted(settings.instances))}.",
-        "declare it under `instances`, or name one of those.",
+        "declare it under `instances`, or name a declared instance.",
     )
 
 

@@ -44,7 +44,7 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
     elif invocation.json:
         invocation.document({"drift": drift_to_json(drift)})
     elif not drift:
-        invocation.out("No drift: what runs is what the state says.")
+        invocation.out("No drift: the running queries match the state.")
     else:
         invocation.out("\n".join(drift_lines(drift, 600)))
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK

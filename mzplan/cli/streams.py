@@ -175,7 +175,7 @@ def redrawn(text: str, drawn: int, lines: int) -> tuple[str, int]:
     rows = text.rstrip("\n").split("\n")
     if len(rows) > lines - 1:
         hidden = len(rows) - (lines - 2)
-        rows = [*rows[: lines - 2], f"… {hidden} lines more: the screen is too small for them"]
+        rows = [*rows[: lines - 2], f"… {hidden} more lines: the screen is too small"]
     back = f"\x1b[{drawn}F" if drawn else ""
     # Lines must not wrap, and nothing is cleared before its replacement is drawn, to avoid flicker.
     body = "".join(f"{line}\x1b[K\n" for line in rows)

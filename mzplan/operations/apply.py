@@ -220,7 +220,7 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
                 code="MZ040",
                 summary=f"{change.address} would be replaced",
                 detail=f"{change.reason}. A new generation has a new checkpoint, and reads everything again.",
-                hint="run apply with --allow-replace if that is what you want.",
+                hint="to allow this, run apply with --allow-replace.",
                 address=change.address,
                 exit_code=ExitCode.REFUSED,
             )
@@ -372,7 +372,7 @@ def _follow(
         )
         outcomes |= follower.follow(wait, work.reporter, partial(_end_reason, work, instance, until), began)
         lost += [instance] if follower.is_lost else []
-    with work.reporter.working("counting what was read since"):
+    with work.reporter.working("counting the rows read since"):
         resumed = resumed_queries(work.store, state, plan, outcomes, before, until)
     return Applied(
         plan=plan,

@@ -64,12 +64,12 @@ class Journal(EditedFile):
         """Decode a journal. Raises ValueError for anything else."""
         content = parse_json(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
-            raise ValueError("its checksum is not that of its content")
+            raise ValueError("its checksum doesn't match its content")
         if content.get("format_version") != FORMAT_VERSION:
-            raise ValueError("it is of another version of mzplan")
+            raise ValueError("another version of mzplan wrote it")
         journal = decode(cls, content)
         if not all(file.is_whole for file in journal.files):
-            raise ValueError("the new content is not what its digest says")
+            raise ValueError("the new content doesn't match its digest")
         return journal
 
 

@@ -62,11 +62,11 @@ def _distrust_of_state(project: Project) -> str:
         return ""
     if file is None:
         return (
-            "What is committed does not count: the files themselves name the server that it is on. Take "
-            "`state:` from a file outside the project, and it does: --state-config."
+            "The committed state isn't trusted, because the project's own files name its server. To trust "
+            "it, take `state:` from a file outside the project: --state-config."
         )
     why = why_foreign_file(file)
-    return f"What is committed does not count, in {file}: {why}." if why else ""
+    return f"The committed state in {file} isn't trusted: {why}." if why else ""
 
 
 def check_locally(

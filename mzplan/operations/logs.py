@@ -154,7 +154,7 @@ def _dry(names: list[str]) -> MzplanError:
     return error(
         "MZ155",
         f"There is no log of instance {', '.join(names)}",
-        "It is dry: what is committed there runs nothing, so there is nothing to log.",
+        "It is dry: it runs nothing, so it has no log.",
         TO_RUN,
     )
 
@@ -163,8 +163,8 @@ def _never(names: list[str]) -> MzplanError:
     return error(
         "MZ155",
         f"There is no log of instance {', '.join(names)}",
-        "No runner of it was ever started.",
-        "`mzplan apply` starts one on this machine, `mzplan run --instance NAME` is one anywhere else.",
+        "Its runner was never started.",
+        "`mzplan apply` starts it on this machine; `mzplan run --instance NAME` runs it anywhere else.",
     )
 
 

@@ -141,7 +141,7 @@ def plan_configuration(
     return plan
 
 
-_UPGRADE = "docs/how-to/upgrade-spark.md says what goes on, and what goes back."
+_UPGRADE = "docs/how-to/upgrade-spark.md explains upgrades and downgrades."
 
 
 def version_notices(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
@@ -203,14 +203,14 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
     number = count(len(stored), "query", "queries")
     detail = [
         *_lines(stored, project, plan.warehouse),
-        "What sinks have written into their targets stays.",
+        "Rows that sinks have written to their targets stay.",
     ]
     deleted = [str(c.address) for c in removals if c.action == "delete" and c.before in stored]
     named = " ".join(deleted) if len(deleted) <= MAX_LISTED else "ADDRESS …"
     yield Diagnostic(
         severity="notice",
         code="MZ152",
-        summary=f"What {number} stored is removed {wait} after it stops (retain_dropped)",
+        summary=f"The data of {number} is removed {wait} after it stops (retain_dropped)",
         detail="\n".join(detail),
         hint=f"to keep it: mzplan state rm {named}; to undo until then: mzplan state rollback {plan.serial}."
         if deleted

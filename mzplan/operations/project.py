@@ -274,7 +274,7 @@ def why_nothing_runs(state: State, resource: ResourceState) -> str:
     instance = state.instances.get(resource.instance)
     if instance is None or instance.type != "dry":
         return ""
-    return f"Its instance {instance.name} is dry: what is committed there runs nothing and stores nothing."
+    return f"Its instance {instance.name} is dry: it runs and stores nothing."
 
 
 TO_RUN = "to run it, give that instance another type in mzplan.yaml, such as {type: embedded}, and apply."

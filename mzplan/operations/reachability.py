@@ -61,8 +61,8 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
     def why(connection: Address) -> str:
         type_ = state.resources[connection].type
         if connection not in unused:
-            return "" if through[connection] else "for only dry instances use it"
-        reason = f"for nothing uses it, and one of type {type_} has nothing to reach by itself"
+            return "" if through[connection] else "because only dry instances use it"
+        reason = f"because nothing uses it, and type {type_} has nothing to reach by itself"
         return "" if is_reached_alone(type_) else reason
 
     return tuple(

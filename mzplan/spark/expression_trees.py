@@ -122,7 +122,7 @@ class ExpressionCheck:
             return "There is a name with a line break in it."
         for number, (class_, name) in enumerate(zip(classes, names, strict=True)):
             if number and class_.startswith(_STAR) and not of_rows:
-                return "A star within a call stands for a column of mzplan's own, too."
+                return "A star in a call would include mzplan's own columns."
             if class_ == _FUNCTION and (problem := self._problem_of_call(tree, name)):
                 return problem
             if class_ == _GENERATOR and name.lower() not in _GENERATORS:

@@ -33,7 +33,7 @@ _KNOWN = (
         "MZ067",
         re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|Some data may have been lost|offset was changed from"),
         "records were deleted from the topic before they were read",
-        "set on_upstream_change, or begin anew: mzplan apply --replace SOURCE --allow-replace.",
+        "set on_upstream_change, or start a new generation: mzplan apply --replace SOURCE --allow-replace.",
         "offsets-gone",
     ),
     _Known(
@@ -46,7 +46,7 @@ _KNOWN = (
         "MZ054",
         re.compile(r"TopicAuthorizationException|GroupAuthorizationException|permission denied for"),
         "the server denies access",
-        "grant it to the connection's user (docs/how-to/grant-privileges.md); mzplan tries again.",
+        "grant it to the connection's user (docs/how-to/grant-privileges.md); mzplan retries.",
     ),
     _Known(
         "MZ052",
@@ -58,7 +58,7 @@ _KNOWN = (
         "MZ230",
         re.compile(r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_(DATA_)?SCHEMA"),
         "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
-        "begin anew with the table as it is now: mzplan apply --replace SOURCE --allow-replace.",
+        "start a new generation with the current table: mzplan apply --replace SOURCE --allow-replace.",
     ),
     _Known(
         "MZ287",
@@ -76,31 +76,31 @@ _KNOWN = (
             re.I,
         ),
         "the server can't be reached",
-        "check the server and the network to it; mzplan tries again.",
+        "check the server and the network to it; mzplan retries.",
     ),
 )
 _FILE = re.compile(r"FAILED_READ_FILE\S* .*?reading file (\S+?)\.?(?:\s|$)")
 # The fixes of failures that don't name one themselves.
 _FIXES = {known.code: known.fix for known in _KNOWN} | {
     "MZ066": "correct the producer, or the source's schema; on_error: skip skips such records, and "
-    "dead-letter keeps those of Kafka aside.",
-    "MZ283": "look who else writes the table; a shallow clone has files of another table.",
+    "dead-letter stores Kafka's in a table.",
+    "MZ283": "find the table's other writer; a shallow clone has files of another table.",
 }
 _GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST")
 _BACK = (
-    "put it back, or begin anew: mzplan apply --replace SOURCE --allow-replace. Files of a Delta table go "
-    "with VACUUM: let it keep them for longer (delta.deletedFileRetentionDuration)."
+    "restore the file, or start a new generation: mzplan apply --replace SOURCE --allow-replace. VACUUM "
+    "removes files of a Delta table: raise delta.deletedFileRetentionDuration to keep them longer."
 )
 _OF_FILE = "correct or remove that file, or correct format and schema of the source."
 _CAST = (
     "correct the value where it comes from; or in select use try_cast, which makes it NULL, or a wider type."
 )
-_COLUMN = "give the table a column that takes it, or make in select what the column takes."
+_COLUMN = "change the table's column, or cast the value in select."
 # Patterns of Spark's and Delta's messages about a value, and our text for each, which leaves the value out.
 _VALUES = (
     (
         r'The value .* of the type "([^"]+)" cannot be cast to "([^"]+)"',
-        "a value of type {1} is no {2}",
+        "a value of type {1} is not {2}",
         _CAST,
     ),
     (r"cannot be represented as Decimal\((\d+), ?(\d+)\)", "a number does not fit DECIMAL({1},{2})", _CAST),
@@ -116,7 +116,7 @@ _VALUES = (
     ),
     (
         r"NOT NULL constraint violated for column: ([^\s]+?)\.?\s",
-        "column {1} is NOT NULL, and has none",
+        "column {1} is NOT NULL, but a row has no value",
         _COLUMN,
     ),
     (r"CHECK constraint (\S+) .*violated by row", "CHECK constraint {1} of the table is violated", _COLUMN),
@@ -135,7 +135,7 @@ _VALUES = (
 )
 _EXPRESSION = re.compile(r"== SQL [^\n]*==\n([^\n]+)")
 # Spark gives a new Python process ten seconds; no setting changes that.
-_NO_WORKER = "Spark's Python process did not start within 10 s: is the machine overloaded? It is tried again"
+_NO_WORKER = "Spark's Python process did not start within 10 s: is the machine overloaded? mzplan retries"
 _BORING = re.compile(
     r"^(at |Traceback|File |Caused by: *$|\.\.\. \d+ more|\s|=== Streaming Query ===|Identifier:|Current )"
 )

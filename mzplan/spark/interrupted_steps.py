@@ -91,7 +91,7 @@ class InterruptedSteps:
                 "MZ063",
                 f"Step {step} of {description.address} could not be finished",
                 problem or "It was stopped meanwhile.",
-                "it is tried again.",
+                "nothing to do: mzplan retries.",
                 address=description.address,
             )
 
@@ -129,9 +129,9 @@ def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
         severity="warning",
         code="MZ131",
         summary=f"Step {step} of {address} could not be finished as it began",
-        detail="It began before select or where were changed. As the sink was then: "
-        f"{why or 'it ended early.'} It is written as the sink is now; rows that the target has stay "
-        "(MZ088).",
-        hint=f"nothing, unless MZ088 follows; mzplan verify {address} --steps {step} looks at it.",
+        detail="It began before select or where were changed. With the old definition: "
+        f"{why or 'it ended early.'} The sink writes it with its current definition; rows already in the "
+        "target stay (MZ088).",
+        hint=f"nothing to do unless MZ088 follows; to check: mzplan verify {address} --steps {step}.",
         address=address,
     )

@@ -72,8 +72,8 @@ def _changed(jar: Path, digest: str, wanted: str) -> MzplanError:
     return error(
         "MZ114",
         f"{jar.name} is not the jar that mzplan was tested with",
-        f"{jar} has SHA-256 {digest}; expected is {wanted}. Nothing of it has run.",
-        f"{_remove(jar)}, and start again; if the new one differs, too, check spark.jars.repositories and "
+        f"{jar} has SHA-256 {digest}; expected is {wanted}. It wasn't run.",
+        f"{_remove(jar)}, and start again; if the new jar also differs, check spark.jars.repositories and "
         "spark.jars.ivySettings.",
     )
 
@@ -81,8 +81,8 @@ def _changed(jar: Path, digest: str, wanted: str) -> MzplanError:
 def _unexpected(jar: Path) -> MzplanError:
     return error(
         "MZ114",
-        f"{jar.name} came along, and mzplan does not need it",
-        f"Ivy resolved {jar} for mzplan's own packages. Nothing of it has run.",
+        f"{jar.name} was resolved, but mzplan doesn't need it",
+        f"Ivy resolved {jar} for mzplan's own packages. It wasn't run.",
         "check spark.jars.repositories and spark.jars.ivySettings; if you want that jar, name its package in "
         "spark.jars.packages.",
     )

@@ -38,7 +38,7 @@ def compact_target(
             "MZ280",
             f"The files of the target of {query.address} could not be merged now",
             failures.of_exception(problem).text,
-            "nothing to do: it is tried again. If somebody else rewrites the table, remove `compaction`.",
+            "nothing to do: mzplan retries. If another writer rewrites the table, remove `compaction`.",
             address=query.address,
         ) from None
 

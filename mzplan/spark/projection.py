@@ -117,7 +117,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
     """
     by_name = {output.name.lower(): spark_type(output.type or "") for output in outputs}
     if [output.name.lower() for output in outputs] != [column.name.lower() for column in query.columns]:
-        differing = f"Spark makes {', '.join(output.name for output in outputs)} of its query, in this order"
+        differing = f"Spark returns the columns {', '.join(output.name for output in outputs)}, in this order"
     else:
         differing = "; ".join(
             f"{column.name} is {by_name[column.name.lower()]} to Spark, and {column.type} in the plan"
@@ -129,7 +129,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
             "MZ230",
             f"The schema of {query.address} is not that of its query",
             f"{differing}.",
-            "write a CAST in the query where the types differ, or say what Spark makes of it as `schema`.",
+            "add a CAST to the query where the types differ, or declare Spark's columns as `schema`.",
             address=query.address,
             kind="unfit",
         )
@@ -186,7 +186,7 @@ def _analysed(rows: DataFrame) -> Any:
 def _too_much(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
     return error(
         "MZ019",
-        f"{place} of {query.address} is not what a {query.address.kind} may compute",
+        f"{place} of {query.address} isn't allowed in a {query.address.kind}",
         problem,
         "use functions of Spark SQL over the columns of one row.",
         address=query.address,

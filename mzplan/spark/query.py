@@ -103,7 +103,7 @@ class Running:
                     "MZ063",
                     f"{self.name.address} could not be stopped",
                     failures.of_exception(problem).text,
-                    "it is busy with a server that does not answer; it is tried again.",
+                    "it waits for a server that doesn't answer; mzplan retries.",
                     address=self.name.address,
                 ) from None
 

@@ -92,7 +92,7 @@ class QueryCheck:
             class_ = _class_of(node)
             if class_ == _VIEW:
                 if not any(node.child().sameResult(input_) for input_ in inputs):
-                    return "Spark reads a relation in it that is no input of the view."
+                    return "It reads a relation that isn't an input of the view."
                 continue
             if class_ not in _ANALYSED:
                 return _not_allowed(class_)
@@ -120,7 +120,7 @@ def _problem_of_relation(node: Any, known: Collection[str]) -> str:
     parts = elements(node.multipartIdentifier())
     name = str(parts[0]).lower()
     if len(parts) > 1 or name not in known or not node.options().isEmpty():
-        return f"It reads {'.'.join(map(str, parts))}, which is no input of the view."
+        return f"It reads {'.'.join(map(str, parts))}, which isn't an input of the view."
     return "It reads STREAM …: write the collection's name alone." if node.isStreaming() else ""
 
 

@@ -140,7 +140,7 @@ class QueryStart:
                 "MZ063",
                 f"The rows of {query.address} could not be migrated",
                 query.address,
-                "it is tried again; the former generation is kept until the new one is whole.",
+                "nothing to do: mzplan retries, and keeps the former generation until then.",
             ) from None
 
     def _move_to_generation(self) -> None:

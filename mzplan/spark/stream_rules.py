@@ -142,7 +142,7 @@ def _problem_of_state(rows: DataFrame, query: ResolvedQuery) -> tuple[str, str] 
     if query.description.snapshots and operators:
         return (
             f"A query with snapshots computes each micro-batch by itself; this one has "
-            f"{' and '.join(sorted(operators))} of streams, which needs those before.",
+            f"{' and '.join(sorted(operators))} of streams, which needs earlier micro-batches.",
             "join the snapshot in a view of its own, above or below this one.",
         )
     return None

@@ -41,4 +41,4 @@ def remove_unsafe_functions(session: SparkSession) -> None:
 
 
 def _refuse(type_: type, description: dict[str, Any]) -> NoReturn:
-    raise ValueError("a schema has a user-defined type, which would be code of whoever has written it")
+    raise ValueError("a schema has a user-defined type, which would run foreign code")

@@ -50,7 +50,8 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
         f"The checkpoint of {address} was written with Spark {before.spark}",
         f"mzplan {before.mzplan} has written it, with {before}; this mzplan knows Spark up to "
         f"{NEWEST.spark}.",
-        f"run it with mzplan {before.mzplan} or newer; or start it anew: mzplan apply --replace {address}",
+        f"run it with mzplan {before.mzplan} or newer; or start a new generation: mzplan apply --replace "
+        f"{address}",
         address=address,
         kind="unfit",
     )
@@ -61,7 +62,8 @@ def _of_later_layout(address: Address, layout: int) -> MzplanError:
         "MZ031",
         f"The checkpoint of {address} has layout {layout}",
         f"A later mzplan has written it; this one knows layout {LAYOUT}. The checkpoint was not touched.",
-        f"let a runner of the newer mzplan run it; or start it anew: mzplan apply --replace {address}",
+        "let a runner of the newer mzplan run it; or start a new generation: mzplan apply --replace "
+        f"{address}",
         address=address,
         kind="unfit",
     )
@@ -99,7 +101,7 @@ def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLi
     features = "that feature" if len(lacking) == 1 else "those features"
     return error(
         "MZ281",
-        f"{address} needs another Delta than that of its runner",
+        f"{address} needs features that its runner's Delta doesn't support",
         f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {name_list(lacking)}.",
         f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
         f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"

@@ -115,7 +115,7 @@ class ContentComparison:
         )
 
 
-_HINT = "see that both can be read from here; docs/errors.md has what can't be compared."
+_HINT = "check that both can be read from here; docs/errors.md lists what can't be compared."
 
 
 def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[str, Any]:

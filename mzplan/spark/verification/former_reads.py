@@ -82,7 +82,7 @@ def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> t
     while tables:
         migrated = Checkpoint.of(warehouse, *place).migrated_rows()
         if migrated is None:
-            raise GoneError("What a former generation of its source has looked like is not known any more.")
+            raise GoneError("The columns of a former generation of its source are no longer known.")
         if migrated.table in tables:
             then = {column.name.lower(): column.type for column in columns_of(source.type, migrated.body)}
             columns = (replace(c, type=then.get(c.name.lower(), c.type)) for c in query.columns)

@@ -112,7 +112,7 @@ class SinkContent:
 def require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
     if not isinstance(sink, HoldsContent):
         source, type_ = query.description.input, query.description.type
-        why = f"What a sink of type {type_} has written can't be read again."
+        why = f"The target of a sink of type {type_} can't be read."
         hint = f"verify its source: mzplan verify {source.address}" if source is not None else ""
         raise incomparable(query, why, hint)
     return sink
@@ -136,7 +136,7 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
         raise incomparable(
             query,
             f"The target has recorded {recorded}, and by the checkpoint step {lacking[-1].step} was written: "
-            "it was restored from a backup, or what it had recorded is gone.",
+            "it was restored from a backup, or its record of steps is gone.",
         )
     if frontier >= 0 and all(record.step != frontier for record in records):
         raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")

@@ -105,7 +105,7 @@ class SparkUpstream:
     def rows(self, record: StepRecord) -> DataFrame:
         """Return the step's rows. Raises GoneError if the step's range of the upstream is unknown."""
         if record.end is None or (record.start is None and self.keeps_positions):
-            raise GoneError("Which part of the upstream it has read is not known any more.")
+            raise GoneError("The range of the upstream that it read is no longer known.")
         return self._connector.replay(
             self._spark, self._query, record.start, record.end, lambda: self._files(record)
         )
@@ -113,7 +113,7 @@ class SparkUpstream:
     def _files(self, record: StepRecord) -> tuple[str, ...]:
         files = self._log.files(record.start, record.end)
         if not files:
-            raise GoneError("Which files it has read is not known any more.")
+            raise GoneError("The files that it read are no longer known.")
         missing = [file for file in files if not is_there(file)]
         if missing:  # Spark would skip a missing file
             raise GoneError(f"The upstream: {missing[0]} is gone.")

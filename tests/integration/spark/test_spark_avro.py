@@ -148,7 +148,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         assert report.error == (
             f"schema {third} is needed, and connection.reg can't be reached: "
             f"connection refused ({registry.url}). "
-            "Fix: check the server and the network to it; mzplan tries again."
+            "Fix: check the server and the network to it; mzplan retries."
         )
         registry.start()
         lab.start(wider)  # as the runner does after a while

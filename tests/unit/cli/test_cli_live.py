@@ -426,7 +426,7 @@ def test_what_nothing_uses_is_reached_by_itself(servers: Path) -> None:
     assert codes(ran).keys() == {"connection.k", "connection.r"} and codes(ran)["connection.k"] == "MZ050"
     (servers / "pipeline.yaml").write_text("connections:\n  spare: {type: files, path: spare}\n")
     ran = mzplan(servers, "validate", "--live")
-    assert ran.code == 0 and "Not reached: connection.spare, for nothing uses it" in ran.out
+    assert ran.code == 0 and "Not reached: connection.spare, because nothing uses it" in ran.out
 
 
 def test_from_here_a_checkpoint_on_this_machine_is_looked_at(

@@ -76,7 +76,7 @@ def test_a_status_is_drawn_over_the_one_before_it() -> None:
     second, drawn = redrawn("a\n", drawn, 24)
     assert second.startswith("\x1b[?7l\x1b[3Fa\x1b[K\n\x1b[J") and drawn == 1
     cut, drawn = redrawn("\n".join("abcdefgh"), drawn, 6)
-    assert "… 4 lines more" in cut and drawn == 5 and "\x1b[1F" in cut
+    assert "… 4 more lines" in cut and drawn == 5 and "\x1b[1F" in cut
 
 
 class Screen(Streams):

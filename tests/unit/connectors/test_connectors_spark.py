@@ -338,7 +338,7 @@ def test_a_collection_that_was_never_written(tmp_path: Path) -> None:
                 ("SocketTimeout", "Accept timed out"),
             ],
             "MZ064",
-            "Spark's Python process did not start within 10 s: is the machine overloaded? It is tried again",
+            "Spark's Python process did not start within 10 s: is the machine overloaded? mzplan retries",
         ),
     ],
 )
@@ -360,11 +360,11 @@ def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str)
                 "it is malformed. SQLSTATE: 22018\n"
                 "== SQL (line 1, position 1) ==\nCAST(c AS INT) AS a\n^^^^\n",
             ],
-            "CAST(c AS INT) AS a: a value of type STRING is no INT",
+            "CAST(c AS INT) AS a: a value of type STRING is not INT",
         ),
         (
             ['[CAST_OVERFLOW] The value geheim of the type "BIGINT" cannot be cast to "INT" overflow.'],
-            "a value of type BIGINT is no INT",
+            "a value of type BIGINT is not INT",
         ),
         (
             ["[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  geheim cannot be represented as Decimal(4, 2)."],
@@ -393,7 +393,7 @@ def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str)
         ),
         (
             ["[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: z.\n"],
-            "column z is NOT NULL, and has none",
+            "column z is NOT NULL, but a row has no value",
         ),
         (
             ['[CAST_OVERFLOW_IN] Fail to assign a value of "BIGINT" type to the "INT" type column '

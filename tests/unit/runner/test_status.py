@@ -598,7 +598,7 @@ def test_status_says_how_far_the_start_has_come() -> None:
 def test_each_command_says_that_nothing_runs_on_a_dry_instance(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-    never = "Its instance local is dry: what is committed there runs nothing and stores nothing."
+    never = "Its instance local is dry: it runs and stores nothing."
     assert run("-C", str(folder), "steps", "source.orders").out == f"source.orders has no steps. {never}\n"
     verified = run("-C", str(folder), "verify", "source.orders")
     assert (verified.code, verified.out) == (0, f"source.orders has no steps to verify. {never}\n")

@@ -178,7 +178,7 @@ def test_a_journal_with_an_empty_file_is_refused_even_if_whole(folder: Path) -> 
         after="",
         after_digest=digest(b""),
     )
-    with pytest.raises(ValueError, match="not what its digest says"):
+    with pytest.raises(ValueError, match="doesn't match its digest"):
         alter_journal.Journal.decode(empty.encode())
 
 
