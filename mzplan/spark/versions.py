@@ -83,8 +83,10 @@ def delta_features(spark: SparkSession) -> frozenset[str] | None:
         return None
 
 
-def require_features(table: CollectionLog, address: Address, ours: frozenset[str], *, writes: bool) -> None:
-    """Raise MzplanError MZ281 for a Delta table with a feature that isn't in `ours`.
+def require_features(
+    table: CollectionLog, address: Address, supported: frozenset[str], *, writes: bool
+) -> None:
+    """Raise MzplanError MZ281 for a Delta table with a feature that isn't in `supported`.
 
     Called before a query that reads the table (or also `writes` it) is stopped or started. Raises OSError.
     """
@@ -92,20 +94,20 @@ def require_features(table: CollectionLog, address: Address, ours: frozenset[str
     if features is None:
         return
     wanted = features.reading | features.writing if writes else features.reading
-    if lacking := sorted(wanted - ours):
-        able = [line for line in LINES if wanted <= line.features]
-        raise _unsupported(table.collection, address, lacking, able[-1] if able else None)
+    if missing := sorted(wanted - supported):
+        supporting = [line for line in LINES if wanted <= line.features]
+        raise _unsupported(table.collection, address, missing, supporting[-1] if supporting else None)
 
 
-def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLine | None) -> MzplanError:
-    features = "that feature" if len(lacking) == 1 else "those features"
+def _unsupported(table: str, address: Address, missing: list[str], line: SparkLine | None) -> MzplanError:
+    features = "that feature" if len(missing) == 1 else "those features"
     return error(
         "MZ281",
         f"{address} needs features that its runner's Delta doesn't support",
-        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {name_list(lacking)}.",
-        f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
-        f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
-        if able is not None
+        f"{table} has {count(len(missing), 'feature')} that this runner's Delta lacks: {name_list(missing)}.",
+        f"Delta {line.delta} has {features}: run it on Spark {line.spark} (pip install "
+        f"'pyspark=={line.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
+        if line is not None
         else f"no Delta of this mzplan has {features}: remove {features} from the table (ALTER TABLE … DROP "
         "FEATURE), or have another table",
         address=address,

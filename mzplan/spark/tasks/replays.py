@@ -98,7 +98,7 @@ def _of_keyed(sides: Sides, replay: ReplayedSteps, wanted: DataFrame) -> DataFra
     Keys that no longer have a row are returned as deletions.
     """
     upserts = _with_change(wanted, UPSERT)
-    if replay.is_whole or replay.first < sides.steps.moved:
+    if replay.is_whole or replay.first < sides.steps.first_current:
         return upserts
     last = replay.last if replay.last is not None else sides.content.frontier
     records = [record for record in sides.steps.records if replay.first <= record.step <= last]

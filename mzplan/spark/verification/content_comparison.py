@@ -42,7 +42,7 @@ class ContentComparison:
         self, description: Description, secrets: Secrets, directory: str, warehouse: str, spark: SparkSession
     ):
         resolved = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
-        self._both = SinkContent(description, resolved, Connectors(), warehouse, spark)
+        self._sink_content = SinkContent(description, resolved, Connectors(), warehouse, spark)
         self._spark = spark
         self._read: dict[int, int] = {}
 
@@ -71,7 +71,7 @@ class ContentComparison:
 
     def leave(self) -> None:
         """Close the target."""
-        self._both.leave()
+        self._sink_content.leave()
 
     def rows_read(self) -> int:
         """Return how many rows of both sides have been read so far, as far as Spark reports it."""
@@ -82,7 +82,7 @@ class ContentComparison:
                 self._read[stage.stageId()] = int(stage.inputRecords())
         except Exception:  # the session may be closing
             pass
-        content = self._both.content
+        content = self._sink_content.content
         return sum(self._read.values()) + (content.rows_read() if content is not None else 0)
 
     def compare(self) -> Compared:
@@ -90,20 +90,20 @@ class ContentComparison:
         try:
             return self._compare()
         except GoneError as problem:
-            raise incomparable(self._both.query, str(problem)) from None
+            raise incomparable(self._sink_content.query, str(problem)) from None
         except (MzplanError, OSError):
             raise
         except Exception as problem:
             failure = failures.of_exception(problem)
-            raise incomparable(self._both.query, f"{failure.text.rstrip('.')}.", _HINT) from None
+            raise incomparable(self._sink_content.query, f"{failure.text.rstrip('.')}.", _HINT) from None
 
     def _compare(self) -> Compared:
-        sides, query = self._both.sides(), self._both.query
+        sides, query = self._sink_content.sides(), self._sink_content.query
         content = sides.content
         counted = _counted(sides.wanted, sides.found, content.keys)
         return Compared(
             address=query.address,
-            target=self._both.sink.route(query),
+            target=self._sink_content.sink.route(query),
             first=sides.first,
             last=content.frontier,
             wanted=counted["wanted"],
@@ -147,7 +147,7 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
         f.max(f.when(f.col(_THERE) == 0, f.col(_WHERE))).alias("_ours"),
         f.max(f.when(f.col(_THERE) == 1, f.col(_WHERE))).alias("_theirs"),
     ]
-    each = ours.unionByName(theirs).groupBy(_HASH).agg(*numbers, *sides)
+    counts = ours.unionByName(theirs).groupBy(_HASH).agg(*numbers, *sides)
     must_, known, held = f.col(MUST), f.col(MUST) + f.col(_MAY), f.col(_THERE)
     surplus = {
         "missing": f.greatest(must_ - held, none),
@@ -165,7 +165,7 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
             )
             for i in range(_EXAMPLES)
         ]
-    row = each.agg(*totals).first()
+    row = counts.agg(*totals).first()
     assert row is not None
     counted = row.asDict()
     return {name: counted[name] or 0 for name in ("wanted", "found", *_KINDS)} | {

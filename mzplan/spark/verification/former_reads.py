@@ -20,24 +20,24 @@ from mzplan.warehouse.step_record import StepRecord
 class FormerReads:
     """The steps that read former generations, whose rows were migrated.
 
-    `moved`: the first step that read the current collection; 0 if every step did.
+    `first_current`: the first step that read the current collection; 0 if every step did.
     `columns`: the collection's columns with their former types; None if the types haven't changed.
-    `records`: the steps from `moved` on. If there is none, the last step, changed to end after the migrated
-    rows.
+    `records`: the steps from `first_current` on. If there is none, the last step, changed to end after the
+    migrated rows.
     """
 
-    moved: int
+    first_current: int
     columns: tuple[Column, ...] | None
     records: tuple[StepRecord, ...]
 
     def require_known(self, replay: ReplayedSteps) -> None:
-        """Raise GoneError for a replay of only some steps before `moved`: their rows are mixed."""
-        last = self.moved - 1
+        """Raise GoneError for a replay of only some steps before `first_current`: their rows are mixed."""
+        last = self.first_current - 1
         if 0 < replay.first <= last or (replay.last is not None and replay.last < last):
             raise GoneError(
                 f"The steps up to {last} have read a former generation of the source, and which of its rows "
-                f"came with which step is not known any more. Replay all of them, or steps from {self.moved} "
-                "on."
+                f"came with which step is not known any more. Replay all of them, or steps from "
+                f"{self.first_current} on."
             )
 
 
@@ -47,17 +47,17 @@ def former_reads(
     """Find such steps among the steps that a target holds (in order). Raises GoneError, OSError."""
     former = [record for record in records if _is_former(record, history)]
     if not former:
-        return FormerReads(moved=0, columns=None, records=tuple(records))
-    moved = former[-1].step + 1
-    known = tuple(record for record in records if record.step >= moved)
-    if not known:
+        return FormerReads(first_current=0, columns=None, records=tuple(records))
+    first_current = former[-1].step + 1
+    current_records = tuple(record for record in records if record.step >= first_current)
+    if not current_records:
         end, _ = history.log.offset(former[-1].step)  # rewritten when the sink moved to this collection
         if not history.has_read(end):
             raise GoneError("The sink has still to read the rest of a former generation of its source.")
-        known = (replace(former[-1], start=end, end=end),)
+        current_records = (replace(former[-1], start=end, end=end),)
     tables = {_table(offset) for record in former for offset in (record.start, record.end)}
     columns = _former_columns(warehouse, query, tables)
-    return FormerReads(moved=moved, columns=columns, records=known)
+    return FormerReads(first_current=first_current, columns=columns, records=current_records)
 
 
 def _is_former(record: StepRecord, history: StepHistory) -> bool:
@@ -77,7 +77,7 @@ def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> t
     source = query.description.input
     assert source is not None
     place = source.place
-    found: list[tuple[Column, ...]] = []
+    former_columns: list[tuple[Column, ...]] = []
     tables = tables - {Checkpoint.of(warehouse, *place).collection(), None}
     while tables:
         migrated = Checkpoint.of(warehouse, *place).migrated_rows()
@@ -86,11 +86,11 @@ def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> t
         if migrated.table in tables:
             then = {column.name.lower(): column.type for column in columns_of(source.type, migrated.body)}
             columns = (replace(c, type=then.get(c.name.lower(), c.type)) for c in query.columns)
-            found.append(tuple(columns))
+            former_columns.append(tuple(columns))
         tables.discard(migrated.table)
         place = (source.id, migrated.generation)
-    differing = {columns for columns in found if _types(columns) != _types(query.columns)}
-    if len(differing) > 1 or (differing and len(found) > 1):
+    differing = {columns for columns in former_columns if _types(columns) != _types(query.columns)}
+    if len(differing) > 1 or (differing and len(former_columns) > 1):
         raise GoneError(
             "The sink has read several former generations of its source with columns of other types, and "
             "which rows came from which of them is not known any more."

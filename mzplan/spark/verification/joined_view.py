@@ -53,7 +53,7 @@ class JoinedView:
         self._warehouse, self._position = warehouse, position
         checkpoint = resolve(description).checkpoint
         assert checkpoint is not None, "it is the checkpoint that says what was read"
-        self._begun, self._versions = checkpoint.descriptions(), SnapshotVersions(checkpoint.folder)
+        self._descriptions, self._versions = checkpoint.descriptions(), SnapshotVersions(checkpoint.folder)
 
     def close(self) -> None:
         """Close the session."""
@@ -79,7 +79,7 @@ class JoinedView:
             raise GoneError(f"Its inputs: {failures.of_exception(problem).text}") from None
 
     def _description_of(self, step: int) -> Description:
-        begun, description = self._begun.description_of(step), self._description
+        begun, description = self._descriptions.description_of(step), self._description
         if begun is None:
             return description
         names = resource_kind(description.address.kind, description.type).row_properties

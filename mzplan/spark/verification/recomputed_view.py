@@ -95,7 +95,7 @@ class RecomputedView:
         for begun in self._checkpoint.descriptions().entries:
             if {name: begun.rows.get(name) for name in names} != now:
                 why = f"Its query was another one at step {begun.step}, whose rows stay as they are."
-                raise _not_again(self._query, why)
+                raise _not_repeatable(self._query, why)
 
     def _computed(self, record: StepRecord, folder: Path) -> tuple[DataFrame, Exactness]:
         """Return the query's rows over all rows that the view had read after a step."""
@@ -110,7 +110,7 @@ class RecomputedView:
         rows = computed_by_sql(session, streams, {}, query, self._position)
         exactness = exactness_of(analysed(rows))
         if exactness.problem:
-            raise _not_again(query, exactness.problem)
+            raise _not_repeatable(query, exactness.problem)
         schema = rows.schema
         written, checkpoint = folder / "rows", folder / "checkpoint"
         watermark = self._plan_all_rows(record, checkpoint)
@@ -186,20 +186,20 @@ def _compared(
         for rows, is_wanted in ((wanted, 1), (found, 0))
     ]
     sums = [f.sum(name).alias(name) for name in ("_wanted", "_found")]
-    each = sides[0].unionByName(sides[1]).groupBy("_hash").agg(*sums, f.max("_row").alias("_row"))
-    numbers = _numbers(each)
+    hashes = sides[0].unionByName(sides[1]).groupBy("_hash").agg(*sums, f.max("_row").alias("_row"))
+    numbers = _numbers(hashes)
     late = record.late if query.body.get("watermarks") else 0
     return Recomputed(
         step=record.step,
         **numbers,
-        examples=_examples(each) if numbers["missing"] or numbers["more"] else (),
+        examples=_examples(hashes) if numbers["missing"] or numbers["more"] else (),
         unseen=tuple(unseen),
         late=late,
         excused=_excuse(late, numbers, exactness, query),
     )
 
 
-def _numbers(each: DataFrame) -> dict[str, int]:
+def _numbers(hashes: DataFrame) -> dict[str, int]:
     wanted, found = f.col("_wanted"), f.col("_found")
     counted = {
         "wanted": wanted,
@@ -207,13 +207,13 @@ def _numbers(each: DataFrame) -> dict[str, int]:
         "missing": f.greatest(wanted - found, f.lit(0)),
         "more": f.greatest(found - wanted, f.lit(0)),
     }
-    totals = each.agg(*(f.sum(number).alias(name) for name, number in counted.items())).first()
+    totals = hashes.agg(*(f.sum(number).alias(name) for name, number in counted.items())).first()
     assert totals is not None
     return {name: int(totals[name] or 0) for name in counted}
 
 
-def _examples(each: DataFrame) -> tuple[str, ...]:
-    rows = each.where("_wanted <> _found").orderBy("_row").limit(_EXAMPLES).collect()
+def _examples(hashes: DataFrame) -> tuple[str, ...]:
+    rows = hashes.where("_wanted <> _found").orderBy("_row").limit(_EXAMPLES).collect()
     return tuple(f"{'-' if row['_wanted'] > row['_found'] else '+'} {row['_row'][:_LONGEST]}" for row in rows)
 
 
@@ -237,7 +237,7 @@ def _has_floats(rows: DataFrame, name: str) -> bool:
     return "float" in text or "double" in text
 
 
-def _not_again(query: ResolvedQuery, why: str) -> MzplanError:
+def _not_repeatable(query: ResolvedQuery, why: str) -> MzplanError:
     return error(
         "MZ092",
         f"{query.address} can't be computed again",

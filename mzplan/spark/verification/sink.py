@@ -49,13 +49,13 @@ class Downstream:
         recorded: Recorded,
         history: StepHistory,
         position: str,
-        as_begun: Callable[[StepDescription], ResolvedQuery],
+        query_begun_with: Callable[[StepDescription], ResolvedQuery],
     ):
         self._query = query
-        self._begun = (
+        self._descriptions = (
             query.checkpoint.descriptions() if query.checkpoint is not None else DescriptionHistory()
         )
-        self._as_begun = as_begun
+        self._query_begun_with = query_begun_with
         self._recorded = recorded
         self._history = history
         self._position = position
@@ -77,11 +77,11 @@ class Downstream:
         recorded = sink.recorded(query, outputs_without_spark(query))
         names = resource_kind("sink", description.type).row_properties
 
-        def as_begun(begun: StepDescription) -> ResolvedQuery:
+        def query_begun_with(begun: StepDescription) -> ResolvedQuery:
             earlier = replace(description, body=begun.body(description.body, names))
             return resolve(earlier, secrets, directory, warehouse)
 
-        return cls(query, recorded, history, connectors.position(source), as_begun)
+        return cls(query, recorded, history, connectors.position(source), query_begun_with)
 
     def close(self) -> None:
         """Close the target, and the session if there is one."""
@@ -100,15 +100,15 @@ class Downstream:
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See VerifiedTarget."""
-        return self._content_hash(record, self._begun.description_of(record.step))
+        return self._content_hash(record, self._descriptions.description_of(record.step))
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
         """See VerifiedTarget."""
-        changed = self._begun.change_at(record.step)
+        changed = self._descriptions.change_at(record.step)
         return self._content_hash(record, changed) if changed is not None else None
 
     def _content_hash(self, record: StepRecord, begun: StepDescription | None) -> ContentHash:
-        query = self._as_begun(begun) if begun is not None else self._query
+        query = self._query_begun_with(begun) if begun is not None else self._query
         if query.keys:
             return self._by_spark(lambda: self._changes(record, query))
         plain = plain_columns(query)
@@ -119,9 +119,9 @@ class Downstream:
         )
         return content_hash if content_hash is not None else self._by_spark(lambda: self._rows(record, query))
 
-    def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
+    def _by_spark(self, compute: Callable[[], DataFrame]) -> ContentHash:
         try:
-            rows, keys = as_stored(made(), self._recorded.partitions), self._recorded.keys
+            rows, keys = as_stored(compute(), self._recorded.partitions), self._recorded.keys
             return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
         except (MzplanError, GoneError, OSError):
             raise

@@ -83,10 +83,10 @@ class SinkContent:
         """
         connector = require_content(self.query, self.sink)
         outputs = analysed_outputs(self._spark, self.query, self._position)
-        done = self._history.log.committed()  # read before the target, which has all these steps
+        finished = self._history.log.committed()  # read before the target, which has all these steps
         self.content = content = connector.content(self.query, outputs, self._spark)
         records = self._history.read().records
-        require_steps(self.query, records, content.frontier, done)
+        require_steps(self.query, records, content.frontier, finished)
         upto = [record for record in records if record.step <= content.frontier]
         first = _first_complete(upto, content)
         steps = former_reads(self._warehouse, self.query, self._history, upto)
@@ -103,7 +103,7 @@ class SinkContent:
             first_complete = first if first is not None else content.frontier + 1
             wanted = collection.rows(steps, content, first_complete)
         else:
-            wanted = collection.none(content)
+            wanted = collection.empty(content)
         return Sides(
             content=content, collection=collection, first=first, wanted=wanted, found=target, steps=steps
         )
@@ -118,10 +118,10 @@ def require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
     return sink
 
 
-def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier: int, done: int) -> None:
+def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier: int, finished: int) -> None:
     """Check that the target's steps belong to this checkpoint and are known. Raises MzplanError.
 
-    `frontier`: the last step that the target claims. `done`: the last step that Spark had finished before.
+    `frontier`: the last step that the target claims. `finished`: the last step that Spark had finished.
     """
     known = max((record.step for record in records), default=-1)
     if frontier > known:
@@ -130,12 +130,12 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
             f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
             f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
         )
-    lacking = [record for record in records if frontier < record.step <= done and record.rows != 0]
-    if lacking:
+    missing = [record for record in records if frontier < record.step <= finished and record.rows != 0]
+    if missing:
         recorded = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
         raise incomparable(
             query,
-            f"The target has recorded {recorded}, and by the checkpoint step {lacking[-1].step} was written: "
+            f"The target has recorded {recorded}, and by the checkpoint step {missing[-1].step} was written: "
             "it was restored from a backup, or its record of steps is gone.",
         )
     if frontier >= 0 and all(record.step != frontier for record in records):

@@ -45,21 +45,21 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
-        again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
+        resolve_again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
         session, position = open_command_session(), connectors.position(description)
         view = JoinedView if is_relational(description.body) else ViewUpstream
-        return view(session, description, again, warehouse, position)
+        return view(session, description, resolve_again, warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
     if kind.query_property is None and upstream is None and connector.keeps_positions is None:
-        raise _not_again(
+        raise _not_repeatable(
             "MZ092",
             query,
             f"A {description.address.kind} of type {description.type} keeps no positions that could be read "
             "again.",
         )
     if query.keys:
-        raise _not_again(
+        raise _not_repeatable(
             "MZ092",
             query,
             "A keyed collection keeps no record that changed nothing, so a step's records can't be compared.",
@@ -67,7 +67,7 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     return upstream or SparkUpstream.open(connector, query)
 
 
-def _not_again(code: str, query: ResolvedQuery, why: str) -> MzplanError:
+def _not_repeatable(code: str, query: ResolvedQuery, why: str) -> MzplanError:
     return error(
         code,
         f"{query.address} can't be read again from its upstream",

@@ -51,7 +51,7 @@ class ViewUpstream:
         self._collection = StepHistory(warehouse, description.place, source.place).collection
         checkpoint = resolve(description).checkpoint
         assert checkpoint is not None, "it is the checkpoint that says what was read"
-        self._begun = checkpoint.descriptions()
+        self._descriptions = checkpoint.descriptions()
         property_ = resource_kind(description.address.kind, description.type).query_property
         assert property_ is not None, f"{description.address} has no SQL"
         self._property = property_
@@ -62,7 +62,7 @@ class ViewUpstream:
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See Upstream. The step's rows are computed with the query as it was when the step began."""
-        begun, description = self._begun.description_of(record.step), self._description
+        begun, description = self._descriptions.description_of(record.step), self._description
         if begun is not None:
             names = resource_kind(description.address.kind, description.type).row_properties
             description = replace(description, body=begun.body(description.body, names))

@@ -70,7 +70,7 @@ class WantedContent:
         self._query, self._resolve, self._collection = query, resolve, collection
         self._position, self._spark, self._carried = position, spark, carried
 
-    def none(self, content: Content) -> DataFrame:
+    def empty(self, content: Content) -> DataFrame:
         return content.stored_form(project(_positioned(self._empty(), None), self._query), self._query)
 
     def _empty(self) -> DataFrame:
@@ -86,11 +86,11 @@ class WantedContent:
         records = read.records
         descriptions = self._descriptions(records[-1].step)
         boundaries = [description.first for description in descriptions[1:]]
-        if boundaries and boundaries[0] < read.moved:
+        if boundaries and boundaries[0] < read.first_current:
             raise GoneError(
                 f"The sink's select or where was changed at step {boundaries[0]}, and its steps up to "
-                f"{read.moved - 1} have read a former generation of the source: which of its rows came "
-                "before the change is not known any more."
+                f"{read.first_current - 1} have read a former generation of the source: which of its rows "
+                "came before the change is not known any more."
             )
         descriptions = self._with_former_types(descriptions, read)
         boundaries = [description.first for description in descriptions[1:]]
@@ -98,7 +98,7 @@ class WantedContent:
             rows = self._latest_of_collection(records[-1], boundaries, first)
         else:
             steps = steps_of_files(self._collection, records)
-            self._require_told_apart(steps, boundaries)
+            self._require_separable(steps, boundaries)
             rows = self._added(records[-1], steps)
         parts = []
         for i, description in enumerate(descriptions):
@@ -107,8 +107,8 @@ class WantedContent:
                 part = part.where(f.col(f"{POSITION}.{STEP}") >= description.first)
             if i + 1 < len(descriptions):
                 part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first)
-            made = project(self._as_then(part, description.query), description.query)
-            parts.append(content.stored_form(self._carrying(made), description.query))
+            projected = project(self._as_then(part, description.query), description.query)
+            parts.append(content.stored_form(self._carrying(projected), description.query))
         held = reduce(lambda union, part: union.unionByName(part), parts)
         if content.keys:
             held = _last_of_each(held, content.keys)
@@ -137,10 +137,10 @@ class WantedContent:
         names = {name.lower(): name for name in rows.columns}
         values = []
         for output in self._carried:
-            own = names.get(output.name.lower())
-            value = f.col(quoted(own)) if own is not None else f.lit(None)
+            name = names.get(output.name.lower())
+            value = f.col(quoted(name)) if name is not None else f.lit(None)
             if output.type:
-                before = rows.schema[own].dataType if own is not None else t.NullType()
+                before = rows.schema[name].dataType if name is not None else t.NullType()
                 value = _cast(value, before, output)
             values.append(value.alias(output.name))
         fields = [f.col(f"{POSITION}.{name}") for name in (STEP, NOT_BEFORE, ORDER)]
@@ -175,11 +175,11 @@ class WantedContent:
             return descriptions
         oldest, *later = descriptions
         then = _Description(oldest.first, replace(oldest.query, columns=read.columns))
-        if any(description.first == read.moved for description in later) or not any(
-            record.step >= read.moved for record in read.records
+        if any(description.first == read.first_current for description in later) or not any(
+            record.step >= read.first_current for record in read.records
         ):
             return [then, *later]
-        return [then, _Description(read.moved, oldest.query), *later]
+        return [then, _Description(read.first_current, oldest.query), *later]
 
     def _as_then(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """Cast the rows to the types that the query saw: narrower types that can hold these values."""
@@ -191,7 +191,7 @@ class WantedContent:
             {column.name: f.col(quoted(column.name)).cast(spark_type(column.type)) for column in then}
         )
 
-    def _require_told_apart(self, steps: FileSteps, boundaries: Sequence[int]) -> None:
+    def _require_separable(self, steps: FileSteps, boundaries: Sequence[int]) -> None:
         """Raise GoneError if a file has rows of steps that began under different descriptions."""
         for boundary in boundaries:
             merged = any(first < boundary <= last for first, last in steps.spans.values())
