@@ -214,7 +214,7 @@ def test_steps_are_read_again_without_spark() -> None:
     upstream.calls = upstream.calls[:4]
     with pytest.raises(GoneError, match=r"step 2 is gone; steps 0 to 2 \(excluded\) are there"):
         again.content_hash(StepRecord(step=2, start={"step": 2}, end={"step": 3}))
-    with pytest.raises(GoneError, match="not known any more"):
+    with pytest.raises(GoneError, match="no longer known"):
         again.content_hash(StepRecord(step=2, end={"step": 3}))
     assert [call[0] for call in upstream.calls] == ["read"] * 4, "nothing is committed or expired"
 
