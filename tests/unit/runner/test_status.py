@@ -57,6 +57,7 @@ def until(world: World, is_so: Callable[[Observation], bool]) -> Observation:
     deadline = time.monotonic() + 30.0
     while not is_so(seen := world.settle().observations[ORDERS]):
         assert time.monotonic() < deadline, seen
+        time.sleep(0.05)  # for the threads that ask, on a machine with other work
         world.now += 2.1
     return seen
 
