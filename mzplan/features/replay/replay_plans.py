@@ -116,7 +116,7 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
         raise _unable(address, why, f"{hint}--dead-letters.")
     connector = find_connector(record.type)
     if connector is None or not connector.replays:
-        why = f"The target of a {record.type} sink can't be corrected row by row."
+        why = f"The target of a sink of type {record.type} can't be corrected row by row."
         hint = f"write all rows again: mzplan apply --replace {address} --allow-replace"
         raise _unable(address, why, hint)
     if not missing and record.body.get("mode", "append") == "append":

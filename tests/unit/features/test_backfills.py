@@ -260,7 +260,7 @@ def test_a_type_without_times() -> None:
     state = commit(project(kafka(), mine))
     with pytest.raises(MzplanError) as caught:
         plan_backfill(state, at("source.mine"), *RANGE, NOW)
-    assert "type local has no times" in caught.value.diagnostics[0].detail
+    assert "type local can't look up its records by time" in caught.value.diagnostics[0].detail
 
 
 # --- the command, on a dry instance

@@ -51,7 +51,7 @@ def test_a_step_that_was_pushed_under_the_one_or_the_other_is_as_recorded(wrote:
     found = verified(Changed(wrote))
     assert (found.equal, found.difference) == ((0, 1, 2), None)
     assert "Not checked: rows that others have added, changed or deleted" in render_verified(found)
-    assert "`mzplan verify sink.out --content` compares that" in render_verified(found)
+    assert "`mzplan verify sink.out --content` compares them" in render_verified(found)
 
 
 @pytest.mark.parametrize("body", [{}, {"select": ["name AS who", "ID"]}, {"select": ["*"]}])
@@ -81,7 +81,7 @@ def test_a_step_that_is_neither_is_told_with_its_cause() -> None:
     assert found.equal == (0,) and found.difference is not None
     assert (found.difference.step, found.difference.code) == (1, "MZ088")
     assert "[MZ088] The sink was changed at this step" in render_verified(found)
-    assert "`mzplan verify sink.out --content` compares that" in render_verified(found)
+    assert "`mzplan verify sink.out --content` compares them" in render_verified(found)
     assert verified_to_json(found)["difference"]["code"] == "MZ088"
 
 
