@@ -74,12 +74,12 @@ class RunFacts:
     tasks_done: tuple[TaskOutcome, ...] = field(default=(), metadata=SPARSE)
     started_because: Cause | None = field(default=None, metadata=SPARSE)
     batch_seconds: float | None = field(
-        default=None, metadata=measure("Batch took", "What the last micro-batch has taken.")
+        default=None, metadata=measure("Batch duration", "Duration of the last micro-batch.")
     )
     latency_seconds: float | None = field(
         default=None,
         metadata=measure(
-            "Latency", "How long the oldest record of the last micro-batch was on its way, where known."
+            "Latency", "Age of the oldest record of the last micro-batch when it ended, if known."
         ),
     )
     state_rows: int | None = field(
@@ -97,7 +97,7 @@ class RunFacts:
     )
     late_rows: int | None = field(
         default=None,
-        metadata=measure_of_state("Late rows", "Rows behind the watermark that the run has dropped."),
+        metadata=measure_of_state("Late rows", "Rows behind the watermark that the run dropped."),
     )
 
     def longest(self, since: float) -> float:
@@ -276,7 +276,7 @@ class Status:
     cores: int = field(default=0, metadata=SPARSE)
     slowest: float | None = field(default=None, metadata=SPARSE)
 
-    def awaits(self, address: Address) -> StartStage:
+    def start_stage(self, address: Address) -> StartStage:
         """Return the stage that a starting query has reached."""
         if self.opening_since is not None:
             return "waiting for Spark"

@@ -71,7 +71,7 @@ def _read_cause(value: Any, name: str) -> Cause | None:
     try:
         return None if value is None else _cause_of(tuple(value.items()), name)
     except (AttributeError, TypeError):
-        raise ValueError(f"{name} is no cause") from None
+        raise ValueError(f"{name} is not a cause") from None
 
 
 @lru_cache(1024)
@@ -221,7 +221,7 @@ class InstanceStatus:
 
     - `is_dry`: it only pretends to run queries.
     - `is_embedded`: `up` starts its runner.
-    - `starts`: its runner leads, but isn't ready yet.
+    - `is_starting`: its runner leads, but isn't ready yet.
     - `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`: see Status.
     - `ended`: why no runner is alive, if known; else "".
     """
@@ -233,7 +233,7 @@ class InstanceStatus:
     serial: int
     is_dry: bool = False
     is_embedded: bool = True
-    starts: bool = False
+    is_starting: bool = False
     opening_since: float | None = None
     opened_in: float | None = None
     versions: Versions | None = None
@@ -250,14 +250,14 @@ class QueryStatus:
     - `observation`: None if no runner has reported the query.
     - `as_of`: if its runner is gone, when it last reported (seconds since the epoch).
     - `repair`: the ALTER statement that moves the connection at fault.
-    - `awaits`: the stage that a starting query has reached.
+    - `start_stage`: the stage that a starting query has reached.
     """
 
     resource: ResourceState
     observation: Observation | None
     as_of: float | None = None
     repair: str | None = None
-    awaits: StartStage | None = None
+    start_stage: StartStage | None = None
 
     @property
     def condition(self) -> Condition:

@@ -95,7 +95,7 @@ class OutcomeFollower:
                 else:
                     waiting[address] = outcome
                     if outcome == "starting" and status is not None:
-                        waiting[address] = status.awaits(address)
+                        waiting[address] = status.start_stage(address)
             opening = self._announce(status, opening, progress)
             if not waiting:
                 break

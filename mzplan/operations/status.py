@@ -90,7 +90,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 serial=status.serial if status else 0,
                 is_dry=is_dry,
                 is_embedded=instances[name].type == "embedded",
-                starts=is_new or bool(has_leader and status and status.opening_since is not None),
+                is_starting=is_new or bool(has_leader and status and status.opening_since is not None),
                 opening_since=status.opening_since if status and alive[name] else None,
                 opened_in=status.opened_in if status else None,
                 versions=status.versions if status else None,
@@ -125,7 +125,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 observation=observation,
                 as_of=as_of,
                 repair=repair,
-                awaits=status.awaits(address) if starts and status else None,
+                start_stage=status.start_stage(address) if starts and status else None,
             )
         )
     dropped = tuple(

@@ -118,7 +118,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "generation": seen.generation if seen else resource.generation,
         "digest": seen.digest if seen else "",
         "condition": query.condition,
-        "awaits": query.awaits,
+        "awaits": query.start_stage,
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
@@ -173,7 +173,7 @@ def _unit(query: QueryStatus) -> str | None:
 
 def has_failed(status: ProjectStatus) -> bool:
     """Whether a query failed, was rejected, can't reach a connection, or should run but doesn't yet."""
-    starting = {instance.name for instance in status.instances if instance.starts}
+    starting = {instance.name for instance in status.instances if instance.is_starting}
     return any(
         query.condition in ("failed", "rejected", "degraded")
         or (
@@ -249,8 +249,8 @@ def render_status(
     for number, cells in enumerate(rows):
         text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         lines.append(paint(text, "bold") if number == 0 else _coloured(paint, cells[2], text))
-    if awaited := Counter(query.awaits for query in status.queries if query.awaits):
-        lines += ["", f"Starting: {', '.join(f'{n} {awaits}' for awaits, n in sorted(awaited.items()))}"]
+    if stages := Counter(query.start_stage for query in status.queries if query.start_stage):
+        lines += ["", f"Starting: {', '.join(f'{n} {stage}' for stage, n in sorted(stages.items()))}"]
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
     for note in _NOTES:
@@ -262,7 +262,7 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
     """Return how Spark's start progresses, while a query waits for it."""
     if instance.opening_since is not None:
         return f"; Spark has been starting for {span(now - instance.opening_since)}"
-    starts = any(q.awaits is not None and q.resource.instance == instance.name for q in status.queries)
+    starts = any(q.start_stage is not None and q.resource.instance == instance.name for q in status.queries)
     return f"; Spark was ready after {span(instance.opened_in)}" if starts and instance.opened_in else ""
 
 
@@ -327,9 +327,8 @@ def _written_with(query: QueryStatus) -> str:
     seen = query.observation
     if seen is None or seen.written_with is None:
         return ""
-    return (
-        f"its checkpoint was last written with {safe(str(seen.written_with))}; its runner has others (MZ045)"
-    )
+    versions = safe(str(seen.written_with))
+    return f"its checkpoint was last written with {versions}; its runner has other versions (MZ045)"
 
 
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
@@ -337,10 +336,7 @@ def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
     shown = [f"{dropped.address} g{dropped.generation}" for dropped in storage[:MAX_DROPPED]]
     more = f" and {len(storage) - MAX_DROPPED} more" if len(storage) > MAX_DROPPED else ""
     number = count(len(storage), "generation")
-    return (
-        f"Kept for now, until retain_dropped has passed: what {number} stored that nothing claims "
-        f"({', '.join(shown)}{more})"
-    )
+    return f"Dropped storage of {number}, kept until retain_dropped has passed: {', '.join(shown)}{more}"
 
 
 def _left_out(query: QueryStatus) -> str:
@@ -349,7 +345,7 @@ def _left_out(query: QueryStatus) -> str:
         return ""
     kept = query.resource.body.get("on_error") == "dead-letter"
     records = f"{seen.left_out:,} malformed record{'s' if seen.left_out > 1 else ''}"
-    return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
+    return f"{records} {'set aside' if kept else 'skipped'} since it was started"
 
 
 def _state(query: QueryStatus) -> str:
@@ -378,7 +374,7 @@ def _fault(query: QueryStatus) -> str:
     since = f"Since {instant_text(int(seen.fault_since) * 1000)}. " if seen.fault_since else ""
     return (
         f"error[MZ154]: {seen.at_fault} is at fault: {paragraph(seen.fault or '')}\n"
-        f"  {since}The query goes on where it is as soon as that {again}.\n"
+        f"  {since}The query continues as soon as the connection {again}.\n"
         f"  Fix: {fix}"
     )
 

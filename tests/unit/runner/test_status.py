@@ -501,13 +501,13 @@ def test_the_status_says_how_far_a_start_has_come(world: World, monkeypatch: pyt
         patched.setattr(world.executor, "is_open", lambda: False)
         status = world.settle()
         assert status.opening_since is not None and status.opened_in is None
-        assert status.awaits(ORDERS) == "waiting for Spark"
+        assert status.start_stage(ORDERS) == "waiting for Spark"
     status = world.settle()
     assert status.opening_since is None and status.opened_in is not None and status.opened_in > 0.0
     seen = status.observations[ORDERS]
-    assert seen.condition == "running" and status.awaits(ORDERS) == "in the first batch"
+    assert seen.condition == "running" and status.start_stage(ORDERS) == "in the first batch"
     to_be_started = replace(status, observations={ORDERS: replace(seen, digest="1:former")})
-    assert to_be_started.awaits(ORDERS) == "to be started"
+    assert to_be_started.start_stage(ORDERS) == "to be started"
 
 
 def test_before_the_first_apply(tmp_path: Path) -> None:
@@ -583,14 +583,14 @@ def test_status_says_how_far_the_start_has_come() -> None:
     instance = InstanceStatus(
         name="local", epoch=1, alive=True, heartbeat=0.0, serial=1, opening_since=988.0, opened_in=None
     )
-    query = replace(shown(starts).queries[0], awaits="waiting for Spark")
+    query = replace(shown(starts).queries[0], start_stage="waiting for Spark")
     status = ProjectStatus(serial=1, instances=(instance,), queries=(query, query))
     text = render_status(status, now=1000.0)
     assert "Instance local: alive (epoch 1; Spark has been starting for 12 s)" in text
     assert "\n\nStarting: 2 waiting for Spark\n" in text
     assert status_to_json(status)["queries"][0]["awaits"] == "waiting for Spark"
     ready = replace(instance, opening_since=None, opened_in=23.4)
-    status = replace(status, instances=(ready,), queries=(replace(query, awaits="in the first batch"),))
+    status = replace(status, instances=(ready,), queries=(replace(query, start_stage="in the first batch"),))
     text = render_status(status, now=1000.0)
     assert "(epoch 1; Spark was ready after 23 s)" in text and "Starting: 1 in the first batch" in text
     assert "(epoch 1)" in render_status(replace(status, queries=shown(seen_of(ORDERS)).queries), now=1000.0)
