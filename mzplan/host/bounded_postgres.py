@@ -57,10 +57,10 @@ class BoundedConnection(psycopg.Connection[Any]):
                     ready = yield wanted  # psycopg resumes it a few times a second
                     if time.monotonic() >= deadline:
                         waited = time.monotonic() - started
-                        raise UnendingError(f"the server has not answered for {waited:.0f} s")
+                        raise UnendingError(f"the server hasn't answered for {waited:.0f} s")
                     if ready and _received_bytes(connection) > max_received:
                         size = f"{self.max_bytes / (1 << 20):.0f} MiB"
-                        raise UnendingError(f"the server has answered with more than {size}")
+                        raise UnendingError(f"the server answered with more than {size}")
                     wanted = gen.send(ready)
             except StopIteration as end:
                 done: T = end.value

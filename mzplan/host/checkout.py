@@ -52,15 +52,15 @@ def why_foreign_file(path: Path) -> str:
     try:
         owner = real.stat().st_uid
     except OSError as problem:
-        return f"it can't be looked at ({problem.strerror})"
+        return f"its owner can't be read ({problem.strerror})"
     if owner != os.geteuid():
         return "it belongs to another user"
     if _is_below(real, *_OTHER_WORK_TREES):
-        return "it is in a work tree of hg, jj or svn, which are not asked whether the repository brings it"
+        return "it is in a work tree of hg, jj or svn, so it may come with the repository"
     tracked = is_tracked(real.parent, real.name)
     if tracked is None:
-        return "git can't be asked whether the repository brings it"
-    return "git tracks it, so the repository's authors have written it" if tracked else ""
+        return "git can't say whether it comes with the repository"
+    return "git tracks it, so the repository's authors wrote it" if tracked else ""
 
 
 def links_on(path: Path) -> Iterator[Path]:

@@ -33,17 +33,17 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 """By extra: the modules that its packages provide. `runner` also includes all the others except `ui`."""
 
 _PURPOSE = {
-    "avro": "Avro schemas are read with it",
-    "aws": "AWS is signed in to with it",
-    "collections": "Collections and files in a warehouse are read and written with it",
-    "kafka": "Kafka is spoken to through it",
-    "lineage": "Run events are made and sent with it",
-    "object-store": "A state in an object store is read and written with it",
-    "postgres": "PostgreSQL is spoken to through it",
-    "ssh": "Tunnels and their keys are made with it",
-    "ui": "Pages are served with it",
-    "vault": "HashiCorp Vault is asked through it",
-    RUNNER: "A runner needs it, and this command would be one, or start one here",
+    "avro": "It reads Avro schemas",
+    "aws": "It signs in to AWS",
+    "collections": "It reads and writes collections and files in a warehouse",
+    "kafka": "It connects to Kafka",
+    "lineage": "It creates and sends run events",
+    "object-store": "It reads and writes a state in an object store",
+    "postgres": "It connects to PostgreSQL",
+    "ssh": "It opens tunnels and creates their keys",
+    "ui": "It serves pages",
+    "vault": "It reads secrets from HashiCorp Vault",
+    RUNNER: "A runner needs it, and this command is a runner or starts one here",
 }
 _EXTRA_OF = {module: extra for extra, modules in MODULES.items() for module in modules}
 
@@ -64,7 +64,7 @@ def missing_extras_reported() -> Iterator[None]:
             raise
         raise error(
             "MZ096",
-            f"The package {package} is installed, and can't be imported",
+            f"The package {package} is installed but can't be imported",
             f"{_PURPOSE[_EXTRA_OF[package]]}. It says: {str(problem).partition(chr(10))[0]}",
             f"pip install --force-reinstall 'mzplan[{_EXTRA_OF[package]}]'",
             kind="missing-package",

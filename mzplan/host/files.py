@@ -47,7 +47,7 @@ class UnfitError(OSError):
         """`mode` is the mode of the entry. `what` describes it; by default, `mode` does."""
         is_link = stat.S_ISLNK(mode)
         self.what = what or f"is {kind_of(mode)}, not a regular file"
-        fix = "no link is followed here: put there what it leads to, or remove it" if is_link else fix
+        fix = "mzplan doesn't follow links here: replace it with its target, or remove it" if is_link else fix
         super().__init__(errno.ELOOP if is_link else errno.EINVAL, f"{place} {self.what}; {fix}", place)
 
     def __str__(self) -> str:

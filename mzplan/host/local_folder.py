@@ -31,7 +31,7 @@ def why_foreign(directory: str) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "it is a link"
     if not stat.S_ISDIR(status.st_mode):
-        return "it is no folder"
+        return "it isn't a folder"
     if status.st_uid != os.geteuid():
         return "it belongs to another user"
     return ""
@@ -43,9 +43,9 @@ def why_unused(directory: str) -> str:
         return why
     tracked = is_tracked(Path(directory), FOLDER)
     if tracked:
-        return "git tracks it, so the repository's authors have written it"
+        return "git tracks it, so the repository's authors wrote it"
     if tracked is None and os.path.lexists(journal_path(directory)):
-        return "it holds a journal, and git can't be asked whether the repository brings it"
+        return "it holds a journal, and git can't say whether it comes with the repository"
     return ""
 
 
@@ -70,15 +70,15 @@ def waiting(directory: str) -> Diagnostic | None:
             severity="warning",
             code="MZ076",
             summary=f"{FOLDER} is not used: {why}",
-            detail="If an edit of `mzplan alter` waits there, it is not seen.",
+            detail="If it holds an unfinished edit of `mzplan alter`, the edit is ignored.",
             hint=f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
         )
     return Diagnostic(
         severity="notice",
         code="MZ076",
-        summary="An edit of `mzplan alter` is under way, or was interrupted",
+        summary="An edit of `mzplan alter` is in progress, or was interrupted",
         detail="If it is committed, the files are read as if it were made.",
-        hint="if no other command is at work, `mzplan apply` finishes or forgets it.",
+        hint="if no other command is running, `mzplan apply` finishes or discards it.",
     )
 
 

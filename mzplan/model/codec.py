@@ -149,7 +149,7 @@ def _list(parts: tuple[Any, ...]) -> _Codec:
 
     def read(value: Any, name: str) -> tuple[Any, ...]:
         if type(value) is not list or length not in (None, len(value)):
-            raise ValueError(f"{name} is no list" + (f" of {length}" if length else ""))
+            raise ValueError(f"{name} is not a list" + (f" of {length}" if length else ""))
         return tuple(item.read(inner, name) for item, inner in each(value))
 
     return _Codec(read, lambda value: [item.written(inner) for item, inner in each(value)])
@@ -234,7 +234,7 @@ class _Object:
     def make(self, value: Any, name: str, known: dict[str, Any]) -> Any:
         """Return the object. `known` is extended in place to all of its fields."""
         if type(value) is not dict:
-            raise ValueError(f"{name} is not a mapping" if name else "it is not what it should be")
+            raise ValueError(f"{name} is not a mapping" if name else "it is not a mapping")
         try:
             for attribute, key, read, _, optional, _ in self._fields:
                 if key in value:
@@ -274,12 +274,12 @@ def parse_json(data: bytes) -> Any:
             json.dumps(content, ensure_ascii=False).encode()
         return content
     except UnicodeEncodeError:
-        raise ValueError("it holds half a character") from None
+        raise ValueError("it contains an unpaired surrogate") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError as problem:
         if problem.pos >= len(problem.doc.rstrip()) or problem.msg.startswith("Unterminated string"):
-            raise ValueError("it ends in the middle") from None
+            raise ValueError("it is incomplete") from None
         raise ValueError(f"line {problem.lineno}, column {problem.colno} is not JSON") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -34,10 +34,10 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
         code="MZ292",
         kind="data-loss",
         summary=f"{counted} of {address} can't be read again",
-        detail=f"{loss.where}.\nThe new collection would lack them, and so would each view that is computed "
-        "from it, and each target that is emptied.",
-        hint=f"undo what replaces {address}; or bring back what is gone; or migrate the rows with lifecycle: "
-        "{replace: from-collection} in the source; or accept the loss: apply with --allow-loss.",
+        detail=f"{loss.where}.\nThey would be missing from the new collection, from each view that is "
+        "computed from it, and from each target that is emptied.",
+        hint=f"undo the change that replaces {address}; or bring the records back; or migrate the rows with "
+        "lifecycle: {replace: from-collection} in the source; or accept the loss: apply with --allow-loss.",
         address=address,
     )
 

@@ -182,7 +182,7 @@ def reason_for(
     - `rotated`: references to secrets with a new value. `holders`: the connections with these secrets, and
       the connections in between.
     """
-    parts = ["asked for with --replace"] if forced else []
+    parts = ["requested with --replace"] if forced else []
     if fields:
         parts.append(f"{_join_names(_names(fields))} changed")
     # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.

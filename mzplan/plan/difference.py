@@ -128,16 +128,16 @@ def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
             code="MZ116",
             summary=f"{address} keeps defaults of an earlier mzplan",
             detail=" ".join(_default_difference(path, schema) for path, schema in schemas.items())
-            + " Nothing changes until its file says which.",
-            hint=f"write {_as_yaml(new_defaults)}, and what uses it restarts from its checkpoint; or, to go "
-            f"on so, {_as_yaml(old_defaults)}.",
+            + " Nothing changes until its file sets the value.",
+            hint=f"write {_as_yaml(new_defaults)}, and its queries restart from their checkpoints; or keep "
+            f"{_as_yaml(old_defaults)} by writing that.",
             address=address,
         )
 
 
 def _default_difference(path: Path, schema: Mapping[str, Any]) -> str:
     rule = schema["x-assumed"]
-    return f"{'.'.join(path)} is {schema['default']}: {rule['gives-up']}; a new one gets {rule['value']}."
+    return f"{'.'.join(path)} is {schema['default']}: {rule['gives-up']}; new ones get {rule['value']}."
 
 
 def _missing_defaults(resource: Resource, before: ResourceState | None) -> list[Path]:

@@ -101,10 +101,10 @@ def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
     for address, record in sorted(state.resources.items(), key=natural_item):
         same_version = record.digest.startswith(f"{DIGEST_VERSION}:")
         if same_version and digest_of(record, state.resources) != record.digest:
-            detail = "its committed record, or that of what it uses, was edited by hand"
+            detail = "its committed record, or the record of a connection it uses, was edited by hand"
             edits.append(DriftItem(address=str(address), kind="unmanaged-change", detail=detail))
     if not edits:
-        detail = "the file was edited by hand: its checksum does not fit its content"
+        detail = "the file was edited by hand: its checksum doesn't match its content"
         edits.append(DriftItem(address="state", kind="unmanaged-change", detail=detail))
     return tuple(edits)
 
@@ -118,7 +118,7 @@ def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem
             detail = f"it runs on instance {status.instance}, where the state has no such query"
             yield DriftItem(address=str(address), kind="foreign-query", detail=detail)
         for name in status.foreign:
-            detail = f"the query {name[:200]} runs in its Spark application, and mzplan has not started it"
+            detail = f"the query {name[:200]} runs in its Spark application, but mzplan didn't start it"
             yield DriftItem(address=f"instance.{status.instance}", kind="foreign-query", detail=detail)
 
 
@@ -133,7 +133,7 @@ def _query_drift(resource: ResourceState, seen: Observation | None) -> tuple[str
     """Return the kind and detail of one query's drift; two empty strings for none."""
     if resource.paused:
         running = seen is not None and seen.condition in ("running", "starting")
-        return ("outdated-query", "it runs, though it is paused") if running else ("", "")
+        return ("outdated-query", "it runs although it is paused") if running else ("", "")
     if seen is None:
         return "missing-query", "its runner does not report it"
     why = ": ".join(filter(None, (seen.error_code, seen.error)))
@@ -147,7 +147,7 @@ def _query_drift(resource: ResourceState, seen: Observation | None) -> tuple[str
     if seen.condition == "starting" and wanted == (resource.generation, resource.digest):
         return "", ""  # still converging
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
-        return "outdated-query", why or "it still runs as it was described before"
+        return "outdated-query", why or "it still runs with its previous description"
     if seen.condition in ("stopped", "paused"):
         return "missing-query", f"it is {seen.condition}"
     return "", ""
@@ -166,7 +166,7 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
     )
     if quiet < max(STALLED, 3 * seconds(str(trigger.get("interval", "")))):
         return "", ""
-    return "stalled-query", f"input waits, and no micro-batch has ended for {quiet / 60:.0f} min"
+    return "stalled-query", f"it has input, but no micro-batch has finished for {quiet / 60:.0f} min"
 
 
 def _unreachable(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:

@@ -89,19 +89,19 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
         document = decode(Fields, parse_json(data), "it")
         version = document.get("mzplan_plan")
         if version is None:
-            raise _unusable(place, "It is not a plan that mzplan has saved.")
+            raise _unusable(place, "It isn't a plan that mzplan saved.")
         if version != FORMAT_VERSION:
             shown = f"format {version}" if type(version) is int else "another format"
             raise _unusable(place, f"It has {shown}; this mzplan reads format {FORMAT_VERSION}.")
         if document.get("checksum") != _checksum(_canonical(document.get("plan"))):
-            raise _unusable(place, "Its checksum does not fit its content: it was edited or cut.")
+            raise _unusable(place, "Its checksum doesn't match its content: it was edited or truncated.")
         return _plan_from_json(decode(Fields, document.get("plan"), "plan"))
     except ValueError as problem:
         raise _unusable(
-            place, f"It is not a plan that mzplan has saved, or not all of one: {problem}."
+            place, f"It isn't a plan that mzplan saved, or it is incomplete: {problem}."
         ) from None
     except RecursionError:
-        raise _unusable(place, "It is not a plan that mzplan has saved, or not all of one.") from None
+        raise _unusable(place, "It isn't a plan that mzplan saved, or it is incomplete.") from None
 
 
 def digest_of_plan(plan: Plan) -> str:
@@ -129,7 +129,7 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
         raise error(
             "MZ036",
             "The plan is not the one that was reviewed",
-            f"Its digest is {actual}, and not {digest}. Nothing was changed.",
+            f"Its digest is {actual}, not {digest}. Nothing was changed.",
             "plan again, and review that.",
             exit_code=ExitCode.STALE,
         )
@@ -146,7 +146,7 @@ def ensure_environment(plan: Plan, environment: str) -> None:
         "MZ036",
         "The plan was made for another environment",
         f"It is for {planned}, and this is {current}. Nothing was changed.",
-        f"name the plan's: mzplan --env {shlex.quote(plan.environment)} apply … Or plan again, for this one."
+        f"use the plan's: mzplan --env {shlex.quote(plan.environment)} apply … Or plan again for this one."
         if plan.environment
         else "plan again: mzplan plan --out FILE",
         exit_code=ExitCode.STALE,
@@ -201,7 +201,7 @@ def _change_from_json(content: Fields) -> Change:
     after = _record_from_json(address, content.get("after"))
     change = decode(Change, content, before=before, after=after)
     if (before is None) != (change.action == "create") or (after is None) != (change.action == "delete"):
-        raise ValueError(f"{address} lacks what its action needs")
+        raise ValueError(f"{address} is missing a record that its action needs")
     if after is not None and not after.id and change.action != "create":
         raise ValueError(f"{address}: id is not an id")
     return change

@@ -19,7 +19,7 @@ from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.kinds import resource_kind
 
-_LAST_OBSERVED = "So its runner saw it last: plan --live says what each source has lost by now."
+_LAST_OBSERVED = "Its runner observed this last; plan --live checks again what each source has lost."
 
 EXACTLY_ONCE = "exactly-once"
 _MAX_NAMED = 5  # queries in one notice
@@ -76,8 +76,8 @@ def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
         yield Diagnostic(
             severity="warning",
             code="MZ116",
-            summary=f"{resource.address} sends its {rule['secret']} in clear",
-            detail=f"{rule['url']} is http://: whoever is between here and {url.hostname} can read it.",
+            summary=f"{resource.address} sends its {rule['secret']} in clear text",
+            detail=f"{rule['url']} is http://: anybody on the way to {url.hostname} can read it.",
             hint="use https://; or, if you accept that, write "
             + ", ".join(f"{name}: {value}" for name, value in accepted)
             + ".",
@@ -91,7 +91,7 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
         if address.kind == "connection":
             raise usage_error(
                 f"{address} can't be replaced",
-                "Only a source or a sink has a checkpoint to begin anew.",
+                "Only a query has a checkpoint.",
                 "name the queries that use it.",
                 address=address,
             )
@@ -284,7 +284,7 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
             code="MZ045",
             summary=f"{subject} {override} by hand, and {'stays' if len(names) == 1 else 'stay'} so",
             detail=(f"{', '.join(shown)}{more}. " if len(names) > 1 else "")
-            + "That holds until it is undone by hand, whatever the configuration says.",
+            + "This stays until you undo it by hand, whatever the configuration says.",
             hint=f"mzplan {undo} {' '.join(shown)}",
             address=Address.parse(names[0]) if len(names) == 1 else None,
         )
@@ -323,8 +323,8 @@ def _weaker(address: Address, weak: list[ResourceState]) -> Diagnostic:
     return Diagnostic(
         severity="warning",
         code="MZ085",
-        summary=f"{address} asks for {EXACTLY_ONCE}, and gets at-least-once",
+        summary=f"{address} asks for {EXACTLY_ONCE}, but gets at-least-once",
         detail=f"{which} {verb} at least once: after a crash, rows may be in the target twice.",
-        hint="say delivery: at-least-once if that will do; or use another type.",
+        hint="set delivery: at-least-once if that is enough; or use another type.",
         address=address,
     )

@@ -89,7 +89,7 @@ def plan_destroy(
             address=address,
             action="delete",
             effect="none",
-            reason="destroyed by hand" if address in named else "depends on what is destroyed",
+            reason="destroyed by hand" if address in named else "depends on a destroyed resource",
             before=state.resources[address],
         )
         for address in reversed(graph.order(deleted))
@@ -163,7 +163,7 @@ def _query(state: State, address: Address) -> ResourceState:
     raise usage_error(
         f"{address} runs nothing",
         "Only sources, views and sinks are streaming queries.",
-        f"name what uses it: {', '.join(map(str, users[:5]))}" if users else "",
+        f"name a query that uses it: {', '.join(map(str, users[:5]))}" if users else "",
         address=address,
     )
 
@@ -176,7 +176,7 @@ def committed_record(state: State, address: Address) -> ResourceState:
             f"There is no {address} in the state",
             f"The state has {len(state.resources)} resources.",
             did_you_mean(str(address), sorted(map(str, state.resources)))
-            or "`mzplan status` lists the queries, `mzplan show` all.",
+            or "`mzplan status` lists the queries, `mzplan show` all resources.",
             address=address,
         )
     return record
@@ -185,7 +185,7 @@ def committed_record(state: State, address: Address) -> ResourceState:
 def _still_paused(address: Address) -> Diagnostic:
     return notice(
         f"{address} is paused, and stays so",
-        "It begins anew from its checkpoint when it is resumed.",
+        "It restarts from its checkpoint when it is resumed.",
         f"mzplan resume {address}",
         address=address,
     )

@@ -86,8 +86,8 @@ def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
             severity="warning",
             code="MZ289",
             summary=f"{new} looks like {old}, which this plan deletes: it has the same body",
-            detail="It begins from the start, and the storage of the other one is removed.",
-            hint=f"if you renamed it, write lifecycle: {{moved_from: {old.name}}} into it: it keeps its "
+            detail="It would read from the start, and the storage of the other one would be removed.",
+            hint=f"if you renamed it, add lifecycle: {{moved_from: {old.name}}} to it; then it keeps its "
             "checkpoint.",
             address=new,
         )
@@ -161,8 +161,8 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
 def _ambiguous(old: Address, one: Address, other: Address) -> Diagnostic:
     return Diagnostic(
         code="MZ003",
-        summary=f"{one} and {other} both say that they were {old.name}",
-        detail="One checkpoint can't go on in two places.",
+        summary=f"{one} and {other} both have moved_from: {old.name}",
+        detail="Only one of them can keep the checkpoint.",
         hint="remove moved_from from one of them: it begins from the start.",
         address=other,
         exit_code=ExitCode.REFUSED,

@@ -88,7 +88,7 @@ def build_plan(
             targets,
             wanted.keys() | committed.keys(),
             "--target",
-            "No file declares it, nor is it in the state.",
+            "Neither the files nor the state contain it.",
         )
     check_known(replace, wanted, "--replace", "No file declares it.")
     check_replaceable(replace)

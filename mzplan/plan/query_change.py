@@ -47,9 +47,9 @@ def _verdict(before: str | None, after: str | None) -> tuple[StateVerdict, str]:
     if before is None and after is None:
         return "kept", "neither query keeps state"
     if before == after:
-        return "kept", "the query is the same but for names, blanks and comments"
+        return "kept", "the queries differ only in names, spaces and comments"
     if before is None:
-        return "lost", "the earlier query has kept no state"
+        return "lost", "the earlier query kept no state"
     if after is None:
-        return "lost", "the query keeps no state any more"
-    return "unknown", "another query has computed the state, and mzplan doesn't compare what both compute"
+        return "lost", "the new query keeps no state"
+    return "unknown", "another query computed the state, and mzplan can't compare the two"

@@ -128,7 +128,7 @@ def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic
 def _migration(change: Change, after: ResourceState) -> Diagnostic:
     assert change.before is not None and after.predecessor is not None
     former = _oldest(after.predecessor).generation
-    others = "" if sinks_continue(change) else " Its key is another one, so its sinks read all of these rows."
+    others = "" if sinks_continue(change) else " Its key changes, so its sinks read all of these rows."
     return notice(
         f"{change.address}: its new generation begins with the rows of generation {former}, as one step",
         "It then continues at the same place of its upstream, and reads no record twice. If a row has no "
@@ -165,7 +165,7 @@ def _impossible(change: Change, why: str) -> Diagnostic:
 
 def _proposal(change: Change) -> Diagnostic:
     return notice(
-        f"{change.address}: would read everything again, and can begin with its own rows instead",
+        f"{change.address}: would read everything again, but could begin with its own rows instead",
         "It can begin with the rows of its collection, and continue at the same place of its upstream.",
         f"say lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
         address=change.address,
@@ -180,9 +180,9 @@ def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
     if not _supports_migration(kind):
         return f"a source of type {after.type} offers no migration"
     if bool(_keys(before)) != bool(_keys(after)):
-        return "a key comes or goes, and such a source reads its upstream in another way"
+        return "adding or removing a key changes how the source reads its upstream"
     if before.instance != after.instance and kind.holds_upstream:
-        return "it moves to another instance, and the former one gives up what it holds on the upstream"
+        return "it moves to another instance, and the old one releases its position in the upstream"
     body: Body = copy.deepcopy(dict(before.body))
     for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
         body = _with_value(body, path, value_at(after.body, path))

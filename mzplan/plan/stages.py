@@ -79,8 +79,8 @@ def stages_of(plan: Plan) -> tuple[Stage, ...]:
 def _lock() -> Stage:
     return Stage(
         name="lock",
-        summary="take the lock of the state, and see that it is still the one that was planned on",
-        on_failure="exit 6 when another command holds the lock, 5 when the plan is stale; nothing is changed",
+        summary="lock the state, and check that it hasn't changed since the plan",
+        on_failure="nothing is changed: exit 6 if another command holds the lock, 5 if the plan is stale",
     )
 
 
@@ -93,9 +93,9 @@ def _validate(plan: Plan) -> Stage | None:
         return None
     return Stage(
         name="validate",
-        summary="have each instance's runner reach, authenticate and find what these queries need",
-        on_failure="nothing is committed and every query runs on: exit 1, or 7 for another upstream. An "
-        "embedded runner is started for this; where one of a cluster is not alive, that is exit 7",
+        summary="each instance's runner connects and checks that these queries can run",
+        on_failure="nothing is committed and every query keeps running: exit 1, or 7 for another upstream. "
+        "apply starts an embedded runner for this; if a cluster's runner isn't alive, it exits with 7",
         instances=tuple(
             (name, tuple(addresses)) for name, addresses in sorted(instances.items(), key=natural_item)
         ),
@@ -110,8 +110,8 @@ def _commit(plan: Plan) -> Stage:
         name="commit",
         summary=f"commit serial {plan.serial + 1} in place of {plan.serial}"
         + (f": {counts}" if counts else ": the declared instances"),
-        on_failure=f"the state is serial {plan.serial} or serial {plan.serial + 1}, whole, and the runners "
-        "follow the one that is there",
+        on_failure=f"the state is either serial {plan.serial} or serial {plan.serial + 1}, and the runners "
+        "follow it",
     )
 
 
@@ -123,10 +123,10 @@ def _switch(plan: Plan) -> Stage | None:
         return None
     return Stage(
         name="switch",
-        summary="the runners check each query once more, then stop and start them, in parallel",
-        on_failure="a query whose check fails is rejected, and runs on as it was; one that can't start is "
-        "failed, and what ran before starts again from the same checkpoint (if it has one). Both are "
-        "tried again, and exit is 8",
+        summary="the runners check each query again, then stop and start the queries in parallel",
+        on_failure="exit 8. A query whose check fails is rejected and keeps running as before. If a query "
+        "can't start, the previous one resumes from the same checkpoint, if there is one. The runners "
+        "retry both",
         queries=queries,
     )
 
@@ -136,8 +136,8 @@ def _follow(plan: Plan) -> Stage | None:
         return None
     return Stage(
         name="follow",
-        summary="wait, at most as long as --wait says, until each of them has finished a first trigger",
-        on_failure="exit 8; what is committed stays, and the runners go on. Ctrl-C ends only the waiting",
+        summary="wait until each query has finished a first micro-batch, at most as long as --wait",
+        on_failure="exit 8. The commit stays, and the runners continue. Ctrl-C only stops waiting",
     )
 
 
@@ -179,7 +179,7 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
     if after.paused:
         notes.append("paused: it starts when it is resumed")
     elif not switched:
-        notes.append("runs on, nothing of it is stopped")
+        notes.append("keeps running")
     if change.action == "replace":
         how = "begins with the rows of its collection" if change.migrates_rows else "reads from the start"
         notes.append(f"{how}; the former storage is kept for retain_dropped, then removed")

@@ -83,7 +83,7 @@ def _fields(one: ResourceState | None, other: ResourceState | None) -> str:
         paths.append("its generation")
     if (one.override, one.restart_token) != (other.override, other.restart_token):
         paths.append("paused or restarted by hand")
-    paths = paths or ["what it uses"]
+    paths = paths or ["a connection it uses"]
     more = f" and {len(paths) - MAX_FIELDS} more" if len(paths) > MAX_FIELDS else ""
     return ", ".join(paths[:MAX_FIELDS]) + more
 

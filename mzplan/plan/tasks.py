@@ -53,8 +53,8 @@ def plan_task(
         raise refusal(
             "MZ275",
             f"{address}: the {same} was already requested",
-            f"Serial {same.serial} has asked for it, and no runner has reported it done.",
-            f"wait for it (mzplan status), then ask again; {cancel} gives it up.",
+            f"Serial {same.serial} requested it, and no runner has reported it done.",
+            f"wait for it (mzplan status), then request it again; or give it up: {cancel}",
             address=address,
         )
     return _plan_tasks(state, before, (*unfinished, new), statuses, notices)
@@ -70,9 +70,9 @@ def plan_without_tasks(
     if len(others) == len(unfinished):
         raise refusal(
             "MZ275",
-            f"{address} has no {command} that could be given up",
-            "None was asked for, or its runner has reported it done.",
-            f"`mzplan status {address} --json` lists those that are done.",
+            f"{address} has no open {command}",
+            "None was requested, or its runner has reported it done.",
+            f"`mzplan status {address} --json` lists finished tasks.",
             address=address,
         )
     return _plan_tasks(state, before, others, statuses)

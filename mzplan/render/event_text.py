@@ -93,7 +93,7 @@ def _who(logged: LoggedEvent) -> str:
 def render_serial_events(events: EventList) -> str:
     """Format what a serial has actually done: how many events of each kind, and the first MAX_DONE events."""
     if not events.events:
-        return "In fact: nothing is recorded of it.\n"
+        return "In fact: no events are recorded.\n"
     counts = Counter(logged.event.kind for logged in events.events)
     lines = [f"In fact: {', '.join(f'{number} {kind}' for kind, number in counts.items())}"]
     for logged in events.events[:MAX_LISTED]:
@@ -139,7 +139,7 @@ def render_explanation(explanation: Explanation, color: bool = False) -> str:
     if not explanation.has_runner:
         lines.insert(0, f"It isn't running now: no runner of instance {explanation.event.instance} is alive.")
     if event.kind == "started" and event.step is not None:
-        lines.append(f"It went on after step {event.step}.")
+        lines.append(f"It resumed after step {event.step}.")
     elif event.kind in ("stopped", "failed") and event.step is not None:
         lines.append(f"Its last step was {event.step}.")
     if explanation.ran is not None:
@@ -160,7 +160,7 @@ def reason(explanation: Explanation) -> str:
         code = f"[{safe(event.code)}] " if event.code else ""
         return f"and the log says: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
     if cause is None:
-        return "for a cause that is not recorded"
+        return "for an unrecorded reason"
     if not cause.serial:
         return f"because {cause_in_words(cause).rstrip('.')}"
     by = f" ({_committer(explanation.commit)})" if explanation.commit is not None else ""

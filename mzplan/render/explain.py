@@ -22,7 +22,7 @@ def render_stages(plan: Plan, colour: bool = False) -> str:
     paint = Paint(colour)
     stages = stages_of(plan)
     if not stages:
-        return "Nothing to apply: no stage is walked.\n"
+        return "Nothing to apply.\n"
     lines = [paint("What apply will do:", "bold")]
     for number, stage in enumerate(stages, 1):
         lines += ["", *_wrapped(stage.summary[0].upper() + stage.summary[1:] + ".", f"{number}. ")]

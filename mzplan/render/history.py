@@ -107,15 +107,15 @@ def _changes(commit: CommitRecord) -> str:
 
 def _tree(clean: bool | None) -> str:
     if clean is None:
-        return " (whether the tree was as it is not known)"
-    return "" if clean else ", and files that differ from it"
+        return " (unknown whether files differ)"
+    return "" if clean else ", with other changes"
 
 
 def _outcome_text(outcome: CommitOutcome | None) -> str:
     if outcome is None:
-        return "unknown: its command was ended before, or still follows it"
+        return "unknown: its command was killed, or is still running"
     if outcome.status == "committed":
-        return "committed; its command waited for nobody"
+        return "committed; its command didn't wait for queries"
     after = f" after {outcome.seconds:.1f} s" if outcome.seconds else ""
     done = f", {count(outcome.converged, 'query', 'queries')} converged" if outcome.converged else ""
     left = f", {len(outcome.open)} not" if outcome.open else ""

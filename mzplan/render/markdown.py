@@ -115,7 +115,7 @@ def render_drift_markdown(
     """Format drift, ending in a newline; fewer than 65,536 characters."""
     head = [_marker("drift", project, environment), _title("drift", project, environment)]
     if not drift:
-        return fit_comment([*head, f"**No drift.** What runs is what serial {serial} says."])
+        return fit_comment([*head, f"**No drift.** All queries run as serial {serial} requires."])
     kinds = Counter(item.kind for item in drift)
     head.append(f"**Drift of {many(len({d.address for d in drift}), 'resource')}** from serial {serial}.")
     rows = [f"| {code(kind)} | {number:,} |" for kind, number in sorted(kinds.items())]
@@ -182,7 +182,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield alert("NOTE", [f"**{number} first**: {turns(plan)}"])
     if plan.resuming:
         number = many(len(plan.resuming), "query resumes", "queries resume")
-        yield alert("NOTE", [f"**{number}** that a failed canary has held back: {names(plan.resuming)}"])
+        yield alert("NOTE", [f"**{number}** after a failed canary: {names(plan.resuming)}"])
 
 
 def _affected(warning: PlanWarning) -> str:

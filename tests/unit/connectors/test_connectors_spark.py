@@ -482,7 +482,7 @@ def test_left_out_records_are_counted_and_shown() -> None:
         left_out=found.left_out,
     )
     status = ProjectStatus(serial=1, instances=(), queries=(QueryStatus(resource=source, observation=seen),))
-    assert "\n\nsource.s: 2,400 malformed records kept aside since it was started\n" in render_status(status)
+    assert "\n\nsource.s: 2,400 malformed records set aside since it was started\n" in render_status(status)
     assert status_to_json(status)["queries"][0]["left_out"] == 2400
 
 

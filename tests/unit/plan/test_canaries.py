@@ -190,7 +190,7 @@ def test_an_apply_that_changes_nothing_goes_on_after_a_failure_and_only_then(goi
     assert commit_plan(plan, going).canaries == ()
     assert "Resuming, held back since a canary failed: source.s1, source.s2" in render_plan(plan)
     assert "2 to resume" in render_plan(plan)
-    assert "resume** that a failed canary has held back" in render_plan_markdown(plan)
+    assert "resume** after a failed canary" in render_plan_markdown(plan)
     assert decode_plan(encode_plan(plan), "x").resuming == plan.resuming
     # With --canary it is tried again, as another attempt.
     again = replace(plan, canaries=choose_canaries(plan, going, 30.0))

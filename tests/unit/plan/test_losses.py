@@ -52,7 +52,7 @@ def test_it_comes_first_in_text_comment_and_page() -> None:
     assert page.index("1,200 of 3,000 records") < page.index("begin again and will read everything again")
     (found,) = (one for one in plan.diagnostics if one.code == "MZ292")
     assert (found.severity, found.address, found.summary) == ("warning", ORDERS, LOST)
-    assert "plan --live says" in found.detail
+    assert "plan --live checks" in found.detail
 
 
 def test_where_it_can_not_be_counted() -> None:

@@ -37,7 +37,7 @@ def test_a_runner_answers_for_its_own_queries_once_it_has_taken_them_in() -> Non
     ("seen", "kind", "detail"),
     [
         ({"condition": "failed", "error": "boom", "error_code": "X"}, "failed-query", "X: boom"),
-        ({"digest": "1:old"}, "outdated-query", "it still runs as it was described before"),
+        ({"digest": "1:old"}, "outdated-query", "it still runs with its previous description"),
         ({"digest": "1:old", "condition": "rejected", "error": "no"}, "outdated-query", "no"),
         (
             {"error": "another", "error_code": "MZ043", "error_kind": "another-upstream"},
@@ -87,7 +87,7 @@ def test_a_paused_query_must_not_run() -> None:
     state = commit(shop(orders=source(paused=True)))
     assert found(state) == []
     assert found(state, orders={"condition": "running"}) == [
-        ("source.orders", "outdated-query", "it runs, though it is paused")
+        ("source.orders", "outdated-query", "it runs although it is paused")
     ]
 
 

@@ -106,7 +106,7 @@ def test_destroy_deletes_everything_dependents_first(state: State) -> None:
 def test_destroying_a_target_takes_its_dependents_along(state: State) -> None:
     plan = plan_destroy(state, [ORDERS])
     assert actions(plan) == {"sink.orders_pg": "delete", "source.orders": "delete"}
-    assert change_of(plan, "sink.orders_pg").reason == "depends on what is destroyed"
+    assert change_of(plan, "sink.orders_pg").reason == "depends on a destroyed resource"
     assert plan.unaffected == 2
 
 
@@ -125,7 +125,7 @@ def test_only_queries_can_be_paused_or_restarted(state: State, plan: object) -> 
     with pytest.raises(MzplanError) as caught:
         plan(state, [at("connection.k")])  # type: ignore[operator]
     (found,) = caught.value.diagnostics
-    assert found.code == "MZ070" and found.hint == "name what uses it: source.orders"
+    assert found.code == "MZ070" and found.hint == "name a query that uses it: source.orders"
     assert caught.value.exit_code == ExitCode.USAGE
 
 

@@ -123,7 +123,7 @@ def test_what_decides_which_records_there_are_reads_them_again() -> None:
 def test_it_is_proposed_where_the_source_says_nothing() -> None:
     plan = build_plan(shop(orders=source(columns="id BIGINT")), commit(shop(orders=source())))
     assert notices(plan) == [
-        "MZ045 source.orders: would read everything again, and can begin with its own rows instead"
+        "MZ045 source.orders: would read everything again, but could begin with its own rows instead"
     ]
     assert not change_of(plan, "source.orders").migrates_rows
     says_so = source(columns="id BIGINT", lifecycle={"replace": "in-place"})

@@ -303,7 +303,7 @@ def test_a_source_of_another_type_replaces_its_sinks(state: State) -> None:
 def test_replace_by_hand_takes_the_sinks_of_a_source_along(state: State) -> None:
     plan = build_plan(BASE, state, replace=[at("source.orders")])
     assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
-    assert change_of(plan, "source.orders").reason == "asked for with --replace"
+    assert change_of(plan, "source.orders").reason == "requested with --replace"
     after = commit_plan(plan, state)
     assert after.resources[at("source.orders")].generation == 2
     assert build_plan(BASE, after).is_empty

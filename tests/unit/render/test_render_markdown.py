@@ -100,7 +100,7 @@ def test_no_changes() -> None:
     state = commit(shop())
     text = render_plan_markdown(build_plan(shop(), state))
     assert "**No changes.** 4 resources as committed with serial 1." in text and "mermaid" not in text
-    assert "**No drift.** What runs is what serial 1 says." in render_drift_markdown("shop", 1, [])
+    assert "**No drift.** All queries run as serial 1 requires." in render_drift_markdown("shop", 1, [])
 
 
 def test_replacements_and_deletions_are_a_caution(state: State) -> None:

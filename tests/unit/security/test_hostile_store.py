@@ -113,7 +113,7 @@ def at(address: str, **values: Any) -> Edit:
         (lambda d: d.update(serial=10**300), "serial is out of range"),
         (lambda d: d.update(serial=float("nan")), "NaN is not a number"),
         (lambda d: d.update(lineage=None), "lineage is missing"),
-        (lambda d: d.update(project="\ud800"), "half a character"),
+        (lambda d: d.update(project="\ud800"), "unpaired surrogate"),
     ],
 )
 def test_a_wrong_value_is_said(folder: Path, edit: Edit, says: str) -> None:
@@ -140,12 +140,12 @@ def test_a_key_twice(folder: Path) -> None:
     ("data", "says"),
     [
         (b"", "it is empty"),
-        (b'{\n  "format_version": 1,', "ends in the middle"),
-        (b'{"a": "b', "ends in the middle"),
+        (b'{\n  "format_version": 1,', "it is incomplete"),
+        (b'{"a": "b', "it is incomplete"),
         (b"{]", "line 1, column 2"),
         (b"[" * 200_000, "nested too deeply"),
         (b"\xff\xfe{}", "not UTF-8"),
-        (b"12", "not what it should be"),
+        (b"12", "not a mapping"),
         (b'{"format_version": 1' + b"0" * 5000 + b"}", ""),
     ],
 )
@@ -485,7 +485,7 @@ def test_an_answer_that_is_none_is_said(runner: Runner, tmp_path: Path) -> None:
     )
     with pytest.raises(MzplanError) as caught:
         runner.store.proposals.read_answer(proposal)
-    assert "diagnostics is no list" in caught.value.diagnostics[0].detail
+    assert "diagnostics is not a list" in caught.value.diagnostics[0].detail
 
 
 def test_an_instance_is_never_led_outside(folder: Path) -> None:

@@ -90,7 +90,7 @@ def test_looking_at_an_edit_that_waits_writes_nothing(folder: Path, look: str) -
     before = everything(folder)
     ran = mzplan(folder, look)
     assert ran.code == 0 and everything(folder) == before
-    assert "notice: An edit of `mzplan alter` is under way" in ran.err and "`mzplan apply`" in ran.err
+    assert "notice: An edit of `mzplan alter` is in progress" in ran.err and "`mzplan apply`" in ran.err
 
 
 def test_an_edit_that_waits_is_planned_as_if_it_were_made_and_settled_by_apply(folder: Path) -> None:
@@ -258,7 +258,7 @@ def test_asking_git_runs_nothing_that_a_repository_configures(folder: Path) -> N
 def test_without_git_a_journal_in_a_repository_is_not_used(folder: Path) -> None:
     put_journal(folder)
     (folder / ".git").mkdir()  # a broken repository: git fails
-    assert "git can't be asked" in mzplan(folder, "validate").err
+    assert "git can't say" in mzplan(folder, "validate").err
     assert mzplan(folder, "apply", "--auto-approve", "--json").error()["code"] == "MZ076"
     (folder / ".mzplan" / "alter.json").unlink()
     assert mzplan(folder, "apply", "--auto-approve").code == 0

@@ -223,7 +223,7 @@ def test_the_page_of_a_query_has_what_its_runner_measures(shown: ShownProject) -
     fields = {"batch_seconds": 0.25, "latency_seconds": 1500.0, "counters": Counters(**counted), **state}
     seen = observe(shown.store.read_state(), orders=fields)["local"].observations[at("source.orders")]
     assert measures(seen) == [
-        ("Batch took", "0.2 s"),
+        ("Batch duration", "0.2 s"),
         ("Latency", "1,500.0 s"),
         ("State rows", "1,234"),
         ("State size", "2.0 KiB"),
