@@ -149,7 +149,7 @@ def test_giving_it_up(state: State) -> None:
     for none in (given_up, state):
         with pytest.raises(MzplanError, match="has no open backfill"):
             plan_without_tasks(none, ORDERS, "backfill")
-    with pytest.raises(MzplanError, match="no backfill"):
+    with pytest.raises(MzplanError, match="no open backfill"):
         plan_without_tasks(after, ORDERS, "backfill", observe(after))
 
 
