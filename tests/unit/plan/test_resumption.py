@@ -43,7 +43,7 @@ def proof(*seen: Observation) -> str:
 
     given, versions = statuses(), count()
     store: Any = SimpleNamespace(
-        backend=SimpleNamespace(look=0.001),
+        backend=SimpleNamespace(poll_interval=0.001),
         read_status=lambda name: next(given),
         status_version=lambda name: str(next(versions)),
     )

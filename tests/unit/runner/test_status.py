@@ -545,7 +545,7 @@ def test_apply_says_how_far_the_start_has_come() -> None:
         def _read(self) -> Any:
             return coming.pop(0), True, None
 
-    store = SimpleNamespace(backend=SimpleNamespace(look=0.0))
+    store = SimpleNamespace(backend=SimpleNamespace(poll_interval=0.0))
     told = Told()
     wanted = replace(committed, resources=of_mine)
     found = Followed(store, wanted, "local", {ORDERS}).follow(9.0, told, lambda: None)  # type: ignore[arg-type]
@@ -571,7 +571,7 @@ def test_progress_names_the_plans_own_queries_until_a_status_has_taken_the_seria
 
     named: list[set[Address]] = []
     looks = SimpleNamespace(waiting=lambda waiting, _: named.append(set(waiting)), outcome=lambda _: None)
-    store = SimpleNamespace(backend=SimpleNamespace(look=0.0))
+    store = SimpleNamespace(backend=SimpleNamespace(poll_interval=0.0))
     follower = Followed(store, committed, "local", {ORDERS})  # type: ignore[arg-type]
     ended = MzplanError([Diagnostic(code="MZ060", summary="The runner has ended")])
     follower.follow(9.0, looks, lambda: None if coming else ended)  # type: ignore[arg-type]
