@@ -1,4 +1,4 @@
-"""What the runner keeps beside its status: the accepted descriptions, and the storage they leave behind."""
+"""The accepted descriptions of an instance, and the removal of storage that no query claims any more."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ Accepted = dict[Address, Description]
 
 
 class Claims:
-    """Which storage the queries of this instance claim; storage without a claim is journalled, kept for
-    `retain` seconds, and removed."""
+    """The storage that the queries of this instance claim.
+
+    Storage without a claim is journalled, kept for `retain` seconds, and then removed.
+    """
 
     def __init__(self, store: Store, executor: Executor, instance: str, retain: float, notes: Notes):
         self.store = store
@@ -46,9 +48,12 @@ class Claims:
         self._read_elsewhere: dict[Place, float] = {}
 
     def record(self, accepted: Accepted, claimed: Collection[Place]) -> None:
-        """Write down what is accepted now. What vanishes with it, and no committed resource claims, is
-        journalled first: a crash in between must not forget it. What has left this instance, or has another
-        name now, stays written down: whoever runs it next must know that it has run before."""
+        """Write the accepted descriptions to the store.
+
+        Storage that loses its last claim is journalled first, so that a crash in between doesn't forget it.
+        A query that moved to another instance or was renamed stays in the record: its next runner must know
+        that it has run before.
+        """
         accepted = {**self._left(accepted, claimed), **accepted}
         before = {d.place: a for a, d in self.accepted.items()}
         after = {d.place for d in accepted.values()}
@@ -63,15 +68,17 @@ class Claims:
                     "generation", address, generation=generation, detail="nothing claims it any more"
                 )
             failpoint(Failpoint.STORAGE_JOURNALED)
-        # Of two that change names, the first to run under the other's takes its line.
+        # When two queries swap names, the first to run under its new name overwrites the other's record.
         self._note_former(before.keys() - after - gone.keys() - known)
         failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         self.store.write_accepted(self.instance, accepted)
         self.accepted = accepted
 
     def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
-        """Remove what has been unclaimed for long enough and that nobody reads any more. What it has made on
-        its upstream goes at once: that costs others."""
+        """Remove storage that has been unclaimed for `retain` seconds and that no query reads any more.
+
+        Objects on the upstream (a replication slot) are released at once, because they cost the upstream.
+        """
         if not self.dropped and not self.removing:
             return
         self._harvest()
@@ -82,27 +89,29 @@ class Claims:
         for entry in self.dropped:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
             if entry.place not in self._released and now - entry.dropped_at < self.retain + PATIENCE:
-                continue  # where that was made is noted down in the storage
+                continue  # the storage records where the upstream objects are, so they are released first
             if due and not is_read(entry.place, reading) and entry.place not in self._removing:
                 wanted.append(entry.place)
         for place in self._unread_elsewhere(wanted):
             self._removing[place] = pool.submit(self.executor.reclaim, *place)
 
     def is_left(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
-        """Whether something is still written down that neither runs here nor is claimed any more."""
+        """Whether the record has a query that is neither wanted here nor claimed any more."""
         return any(a not in wanted and d.place not in claimed for a, d in self.accepted.items())
 
     def ran_here(self, place: Place) -> bool:
-        """Whether a query with this storage has run on this instance before, and was not dropped since."""
+        """Whether a query with this storage has run on this instance and hasn't been dropped."""
         return any(d.place == place for d in self.accepted.values())
 
     def was_dropped(self, place: Place) -> bool:
-        """Whether a query with this storage has run on this instance, and was dropped."""
+        """Whether a query with this storage has run on this instance and was dropped."""
         return any(entry.place == place for entry in self.dropped) or place in self.former
 
     def ran_elsewhere(self, place: Place) -> str | None:
-        """On which other instance a query with this storage has run, also one that was dropped there. Raises
-        MzplanError (the store)."""
+        """Return another instance that has run a query with this storage, even if it was dropped there.
+
+        Raises MzplanError if the store can't be read.
+        """
         others = (name for name in recorded_instances(self.store) if name != self.instance)
         return next((other for other in others if self._ran_on(other, place)), None)
 
@@ -112,13 +121,16 @@ class Claims:
         return place in noted or place in self.store.read_past_runs(other)
 
     def is_going(self, description: Description) -> bool:
-        """Whether what a query would go on from, or read, is being removed."""
+        """Whether storage that the query uses or reads is being removed."""
         places = {description.place, *places_read({description.address: description})}
         return not places.isdisjoint({*self._removing, *self._releasing})
 
     def _unread_elsewhere(self, places: list[Place]) -> list[Place]:
-        """The places that no query of another instance reads: a query whose change was rejected there goes on
-        with what it had. A place that is read is looked at again after a while."""
+        """Return the places that no query of another instance reads.
+
+        A query whose change was rejected there still reads its former collections. A place that is read is
+        checked again after RETRY seconds.
+        """
         clock = time.monotonic()
         self._read_elsewhere = {p: at for p, at in self._read_elsewhere.items() if at > clock}
         places = [place for place in places if place not in self._read_elsewhere]
@@ -134,7 +146,7 @@ class Claims:
         return [place for place in places if place not in still]
 
     def _places_read_elsewhere(self) -> set[Place]:
-        """What the other instances have noted down that they read; not those that are no more."""
+        """Return the places that the other instances read by their records; deleted instances don't count."""
         places: set[Place] = set()
         known = self.store.read_state().instances
         for other in recorded_instances(self.store):
@@ -149,7 +161,7 @@ class Claims:
 
     @property
     def removing(self) -> bool:
-        """Whether a removal is under way, or its end not yet written down."""
+        """Whether a removal is under way, or has ended but isn't recorded yet."""
         return bool(self._removing or self._releasing)
 
     def _release(self, pool: Pool) -> None:
@@ -174,7 +186,7 @@ class Claims:
             del self._removing[place]
             try:
                 future.result()
-            except Exception as problem:  # what others have put there must not end the runner
+            except Exception as problem:  # foreign files in the storage must not end the runner
                 log.warning("storage %s g%d: %s", *place, problem)
                 self._retry_at = time.monotonic() + RETRY
                 continue
@@ -187,14 +199,14 @@ class Claims:
             self._keep([entry for entry in self.dropped if entry.place != place])
 
     def _unclaim(self, claimed: Collection[Place]) -> None:
-        """An entry that the state claims again (a rollback) is no garbage."""
+        """Remove entries from the journal that the state claims again, as after a rollback."""
         self._released -= set(claimed)
         kept = [entry for entry in self.dropped if entry.place not in claimed]
         if len(kept) != len(self.dropped):
             self._keep(kept)
 
     def _keep(self, entries: list[Dropped]) -> None:
-        """Take the others out of the journal: that they have run stays written down."""
+        """Reduce the journal to these entries, and record the other entries as past runs."""
         self._note_former({entry.place for entry in self.dropped} - {entry.place for entry in entries})
         self.store.write_journal(self.instance, entries)
         self.dropped = entries
@@ -207,20 +219,24 @@ class Claims:
 
 
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
-    """The collections that these descriptions read."""
+    """Return the collections that these descriptions read."""
     return {read.place for d in descriptions.values() for read in d.inputs.values()}
 
 
 def is_read(place: Place, read: Collection[Place]) -> bool:
-    """Whether a collection is read, or an earlier generation of it: who reads that may go over to all that
-    came after it, one after the other."""
+    """Whether a query reads this collection or an earlier generation of it.
+
+    A reader of an earlier generation may move on through all later ones, one after the other.
+    """
     id_, generation = place
     return any(other == id_ and earlier <= generation for other, earlier in read)
 
 
 def was_known(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
-    """Whether the durable history has seen this id: what ran, what was dropped, what was committed. `kind`:
-    "source" for a collection, "sink" for an export; a view is both."""
+    """Whether the durable history has this id: in an accepted, dropped or committed query.
+
+    `kind` is "source" for a collection and "sink" for an export; a view is both.
+    """
     kinds = COLLECTIONS if kind == "source" else READERS
     if claims is not None:
         if any(d.id == id_ and a.kind in kinds for a, d in claims.accepted.items()):

@@ -1,7 +1,7 @@
-"""The controller that both implementations are: what is hosted, who holds what, and what follows from it.
+"""The controller that all implementations share; StorageController is the contract of its methods.
 
-What differs is below it: the engine that hosts queries (`Executor`), and the storage of collections
-(`Storage`). StorageController is the contract of its methods.
+Implementations differ in the engine that hosts queries (`Executor`) and in the storage of collections
+(`Storage`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHOWN = 10  # places in a line of the log
 
 
 class ControllerOptions(TypedDict, total=False):
-    """What each controller takes besides what it runs on (see Controller)."""
+    """The optional arguments of each controller (see Controller)."""
 
     clock: Callable[[], float]
     parameters: StorageParameters
@@ -58,8 +58,8 @@ class ControllerOptions(TypedDict, total=False):
 class Controller(Frontiers):
     """Implements StorageController for the instance that its process leads.
 
-    It knows the instances, collections and exports that were created, and runs the queries of the instance
-    that is attached to it, where no gate holds them. `clock` gives seconds, monotonic. `woken` ends `ready`.
+    It knows the created instances, collections and exports. It runs the queries of the attached instance,
+    unless a gate holds them. `clock` returns monotonic seconds. Setting `woken` ends `ready`.
     """
 
     def __init__(
@@ -107,8 +107,10 @@ class Controller(Frontiers):
         return lease.epoch
 
     def attach(self, id_: InstanceId, lease: Lease, cause: Cause | None = None) -> None:
-        """Lead an instance under a lease that somebody has taken (see connect_replica). `cause`: why queries
-        start that have run before; by default, that another runner leads."""
+        """Lead an instance under a lease that is already taken (see connect_replica).
+
+        `cause` is why queries start that have run before. By default, the cause is the change of runner.
+        """
         self.instances.attached = (id_, lease)
         before = self._before = self.store.read_status(id_)
         self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.notes)
@@ -118,8 +120,10 @@ class Controller(Frontiers):
         self.wake()
 
     def raise_epoch(self, epoch: int) -> None:
-        """Start queries under a higher epoch than the lease's: one that comes from another instance goes on
-        under a higher one than any of its former runner."""
+        """Start queries under at least this epoch, which may be higher than the lease's.
+
+        A query that comes from another instance needs a higher epoch than its former runner had.
+        """
         self.instances.require()
         assert self.queries is not None
         self.queries.switcher.epoch = max(epoch, self.queries.switcher.epoch)
@@ -127,7 +131,7 @@ class Controller(Frontiers):
     # --- work
 
     def overview(self) -> InstanceOverview:
-        """What is known since `process` was called last."""
+        """Return the state of the instance as of the last call of `process`."""
         queries = self.queries
         if queries is None or not self._initialized:
             return InstanceOverview()
@@ -161,7 +165,7 @@ class Controller(Frontiers):
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that is worth another look at once."""
+        """Whether work is under way, so that `process` should be called again soon."""
         queries = self.queries
         starting = any(decision.condition == "starting" for decision in self.decisions.values())
         return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
@@ -201,7 +205,7 @@ class Controller(Frontiers):
         try:
             listed = self.storage.listed()
             noted = recorded_places(self.store)
-        except (OSError, MzplanError) as problem:  # no reason not to run
+        except (OSError, MzplanError) as problem:  # the list is informative, so the runner continues
             log.warning("which storage is unclaimed is not known: %s", problem)
             return
         places = unclaimed(listed, self.claimed(), noted)
@@ -211,15 +215,19 @@ class Controller(Frontiers):
             log.info("storage that nothing claims: %s%s (mzplan state gc)", names, more)
 
     def validate(self, description: Description, values: Mapping[str, str] | None = None) -> CheckResult:
-        """Try a description as its query would, without changing anything; any thread may. `values`: of
-        `${env:NAME}` references by name, for this check alone."""
+        """Check a description against its servers, without changing anything. Any thread may call it.
+
+        `values` are values of `${env:NAME}` references, by name, for this check alone.
+        """
         secrets = self.secrets.proposed(values)
         secrets.permit(description)
         return self.executor.check(description, secrets)
 
     def update_secret_values(self, values: Mapping[str, str]) -> None:
-        """Use these values of `${env:NAME}` references, by name, from now on. What has failed and refers to
-        one that is another now is tried again at once."""
+        """Use these values of `${env:NAME}` references, by name, from now on.
+
+        Failed queries that use a changed value are retried at once.
+        """
         environment = self.secrets.environment
         changed = {f"${{env:{name}}}" for name in values if environment.get(name) != values[name]}
         environment.update(values)
@@ -228,20 +236,22 @@ class Controller(Frontiers):
             self.wake()
 
     def try_again(self) -> None:
-        """What has failed is tried again at once, as if it had not: a command asks for it."""
+        """Retry failed queries at once, because a command asks for it."""
         if self.queries is not None:
             self.queries.try_failed_again()
             self.wake()
 
     def answers_again(self, connections: Mapping[Address, Address]) -> None:
-        """What has failed is tried again at once: by query, the connection of it that answers again."""
+        """Retry failed queries at once. `connections`: for each query, its connection that answers again."""
         if connections and self.queries is not None:
             self.queries.hurry(connections)
             self.wake()
 
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
-        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
-        `whole` of it) its upstream or target. Changes nothing; any thread may."""
+        """Return problems with the storage of a running query and, if `whole`, its upstream or target.
+
+        Its storage is its checkpoint and collection. Changes nothing. Any thread may call it.
+        """
         gone = self.executor.missing(description)
         if gone or not whole:
             return gone
@@ -249,15 +259,15 @@ class Controller(Frontiers):
         return (*checked.diagnostics, *checked.missing)
 
     def measure(self, description: Description) -> Measured:
-        """What waits for a query, whether it runs or not; any thread may ask."""
+        """Measure the backlog of a query, whether it runs or not. Any thread may call it."""
         return self.executor.measure(description, self.secrets)
 
     def reach(self, connection: InlinedConnection) -> tuple[Diagnostic, ...]:
-        """What stands in the way of a connection; any thread may ask."""
+        """Return the problems of a connection, empty if it works. Any thread may call it."""
         return self.executor.reach(connection, self.secrets)
 
     def release(self) -> None:
-        """Say that the instance has no runner any more; its queries are stopped before."""
+        """Give the lease back. The caller stops the queries first."""
         self.instances.release()
 
     # --- inside
@@ -275,12 +285,12 @@ class Controller(Frontiers):
         queries.short.most = self.parameters.parallelism
 
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
-        """The sinks that run, each with its description as it is committed."""
+        """Return the committed descriptions of the running sinks."""
         running = {address for address, decision in self.decisions.items() if decision.condition == "running"}
         return {a: w.description for a, w in wanted.items() if a in running and a.writes_target}
 
     def _observe(self, wanted: Mapping[Address, Desired]) -> None:
-        """Take uppers and conditions from what runs."""
+        """Update uppers and conditions from the last decisions."""
         uppers: list[tuple[GlobalId, Step]] = []
         for address, decision in self.decisions.items():
             state = self.state_of(wanted[address].description) if address in wanted else None

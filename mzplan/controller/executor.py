@@ -1,7 +1,7 @@
-"""The executor: what the runner asks of the engine that hosts the streaming queries.
+"""The executor: the interface to the engine that hosts the streaming queries.
 
 Two implementations pass one contract suite: SparkExecutor (mzplan.spark) and InMemoryExecutor (dry
-instances and tests). The executor decides nothing: it does what it is commanded, and reports what is there.
+instances and tests). The executor decides nothing: it carries out commands and reports the queries.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _NAME = re.compile(r"mzplan:(?P<project>[^:]+):(?P<address>[^:]+):g(?P<generatio
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueryName:
-    """`mzplan:shop:source.orders:g1:1:9f86…`: a streaming query's name carries all that is needed to
-    compare what is wanted with what Spark reports, without remembering what was done."""
+    """The name of a streaming query in the engine, such as `mzplan:shop:source.orders:g1:1:9f86…`.
+
+    It has all that is needed to compare the desired query with the engine's report, without other state.
+    """
 
     project: str
     address: Address
@@ -42,7 +44,7 @@ class QueryName:
 
     @classmethod
     def parse(cls, name: str | None) -> QueryName | None:
-        """The inverse of `str`; None for the name of a query that is not mzplan's."""
+        """Parse the text that `str` returns; None if the query isn't mzplan's."""
         match = _NAME.match(name or "")
         if match is None:
             return None
@@ -55,15 +57,15 @@ class QueryName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryReport(RunFacts):
-    """One streaming query as the engine reports it: what is known of its run (RunFacts), and besides:
+    """One streaming query as the engine reports it, with the facts of its run (RunFacts).
 
-    `active` is False once it has ended; then `error` says of what (None: it was stopped).
-    `triggered` is whether this run has finished a first trigger, with or without rows.
-    `warning` is the last thing that this run warned of.
-    `lag`: records that are not read yet, as of `heard_at`; None where the engine does not say.
-    `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
-    started; None where that is not known.
-    `recent`: the last steps that were recorded, the newest first.
+    `active`: False once the query has ended; `error` then has the reason (None: it was stopped).
+    `triggered`: whether this run has finished its first trigger, with or without rows.
+    `lag`: unread records as of `heard_at`; None if the engine doesn't report it.
+    `recent`: the last recorded steps, the newest first.
+    `warning`: the last warning of this run.
+    `heard_at`: when the query last ended a trigger or found nothing to do, or else when it started, in
+    seconds since the epoch; None if unknown.
     """
 
     name: QueryName
@@ -81,16 +83,19 @@ class QueryReport(RunFacts):
 
 
 CheckResult: TypeAlias = Probe
-"""What a live check found: what the connector's probe did, and what Spark says of the query."""
+"""The result of a live check: the findings of the connector's probe, and of Spark for the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was found out about a query aside from its run, which may have ended: `backlog`, what waits for it
-    (see Observation), None where nobody says; `recent`, its last steps that were recorded, the newest first.
-    `since`: the oldest step of its collection that was not expired, and when it was written.
-    `loss`: what its source could not read again, if it began anew now. `at` is when, in seconds since the
-    epoch."""
+    """Measurements of a query that don't depend on its run, which may have ended.
+
+    `backlog`: the work that waits for it (see Observation); None if unknown.
+    `loss`: the data that its source couldn't read again if it started over now.
+    `recent`: its last recorded steps, the newest first.
+    `since`: the oldest step of its collection that hasn't expired, and when it was written.
+    `at`: the time of the measurement, in seconds since the epoch.
+    """
 
     backlog: Mapping[str, int] | None = None
     loss: Loss | None = None
@@ -100,90 +105,122 @@ class Measured:
 
 
 class ExecutorGoneError(Exception):
-    """The engine has ended, and this process can't have another one: it ends as well, so that whoever
-    supervises it starts anew, or a standby leads. The message is a sentence for people."""
+    """The engine has ended, and this process can't start another one.
+
+    The process ends too, so that its supervisor restarts it or a standby leads. The message is a sentence
+    for people.
+    """
 
 
 class Executor(Protocol):
     """Hosts the streaming queries of one project on one instance. Called from several threads."""
 
     def open(self) -> None:
-        """Make the engine ready (a Spark session: 5–20 s). Idempotent. Raises MzplanError (MZ061 no Java,
-        MZ062 anything else) with how to fix it."""
+        """Start the engine (a Spark session takes 5–20 s). Idempotent.
+
+        Raises MzplanError: MZ061 without Java, MZ062 for any other problem, each with its fix.
+        """
 
     def is_open(self) -> bool:
         """Whether `start` may be called."""
 
     def why_dead(self) -> str | None:
-        """Why the engine can't run queries any more, as a sentence for people; None while it can, or was not
-        opened. Called once a second, and returns at once, even if the engine hangs."""
+        """Return why the engine can't run queries any more, as a sentence; None if it can or isn't open.
+
+        Called once a second. Returns at once, even if the engine hangs.
+        """
 
     def kill(self) -> None:
-        """End the engine without stopping its queries: calls that hang in it return. No error if it ended."""
+        """End the engine without stopping its queries, so that hanging calls return. Idempotent."""
 
     def short_of_cores(self) -> int:
-        """How many cores the engine has, if jobs of its queries wait seconds for one; 0 if they suffice."""
+        """Return the engine's number of cores if its jobs wait seconds for one; 0 if the cores suffice."""
 
     def versions(self) -> Versions | None:
-        """What writes the checkpoints; None before `open`, and where nothing does."""
+        """Return the versions that write the checkpoints; None before `open`, or if nothing writes any."""
 
     def replaced(self) -> str | None:
-        """The release of what was installed in the place of what this runs on; None as long as that is
-        there."""
+        """Return the release that has replaced this engine's installation; None if it is unchanged."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
-        """Reach, authenticate, authorise, find the topic or table, and compare the upstream's identity
-        with the one recorded beside the checkpoint. Changes nothing. Works before `open`. Takes at most
-        some seconds: every server is asked with a time limit. Never raises for what a server did."""
+        """Check that the query can start: access, the topic or table, and the upstream's identity.
+
+        The identity is compared with the one that is recorded beside the checkpoint. Changes nothing. Works
+        before `open`. Takes a few seconds at most, because every request has a time limit. Never raises for a
+        server's failure.
+        """
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Make what a sink's target lacks, where the sink says so (a table); why that can't be done, nothing
-        if it is. Idempotent, and nothing that is there is dropped. Never raises for what a server did."""
+        """Create missing parts of a sink's target, such as a table, if the sink sets `create`.
+
+        Returns the problems, empty after success. Idempotent; drops nothing. Never raises for a server's
+        failure.
+        """
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
-        """Start the query from its checkpoint (creating collection and checkpoint for a new generation),
-        under its QueryName. Returns when the query has been submitted, not when it has done anything, but for
-        the description's tasks: they are done before, each once, however often this is called.
-        Raises MzplanError when it can't be started. `epoch` is the lease's: targets fence older ones."""
+        """Start the query from its checkpoint, under its QueryName.
+
+        Creates the collection and the checkpoint of a new generation. Returns once the query is submitted;
+        it may not have done anything yet. The description's tasks are done before that, each once, however
+        often this is called. `epoch` is the lease's: targets fence older ones. Raises MzplanError if the
+        query can't be started.
+        """
 
     def stop(self, name: QueryName) -> None:
-        """Stop a query and forget it; no error when it isn't there. Returns when it has ended."""
+        """Stop a query and forget it. Returns when it has ended. No error if it doesn't exist."""
 
     def reports(self) -> list[QueryReport]:
-        """Every query of this project, those included that ended and were not stopped by `stop`.
-        Raises ExecutorGoneError."""
+        """Return every query of this project, including queries that ended without a call of `stop`.
+
+        Raises ExecutorGoneError.
+        """
 
     def counted(self) -> Mapping[Address, Counters]:
-        """The `rows` and `batches` of every query that was hosted here, over all of its runs; they never go
-        back."""
+        """Return the `rows` and `batches` of every query hosted here, over all of its runs.
+
+        They never decrease.
+        """
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        """Return what is gone of the storage of a query that has run before (MZ161): its checkpoint, or the
-        collection that it writes or reads. Never raises: what can't be looked at is not gone."""
+        """Return the missing storage (MZ161) of a query that has run before.
+
+        Its storage is its checkpoint, and the collections that it writes or reads. Never raises: storage
+        that can't be read doesn't count as missing.
+        """
 
     def measure(self, description: Description, secrets: Secrets) -> Measured:
-        """What waits for a query, whether it runs or not. May take some seconds. Never raises for what a
-        server or the storage did: then that is not known."""
+        """Measure the backlog of a query, whether it runs or not. May take some seconds.
+
+        Never raises for a failure of a server or the storage: the measurement is then unknown.
+        """
 
     def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """What stands in the way of a connection; nothing for one that has nothing to reach by itself. Takes
-        at most some seconds."""
+        """Return the problems of a connection; empty if it works, or has no server of its own.
+
+        Takes a few seconds at most.
+        """
 
     def compact(self, description: Description, secrets: Secrets) -> str | None:
-        """Put the target of a sink in order, if that is due and its declaration asks for it: what was done,
-        in words. May take minutes; for one sink at a time. Raises MzplanError when that can't be done now:
-        the query goes on all the same."""
+        """Compact the target of a sink, if its declaration asks for it and it is due.
+
+        Returns a description of the work, or None. May take minutes; called for one sink at a time. Raises
+        MzplanError if the target can't be compacted now; the query continues.
+        """
 
     def foreign(self) -> list[str]:
-        """What runs in this engine and was not started here, for people: names, or ids without one."""
+        """Return the queries in this engine that this executor didn't start: names, or ids without a name."""
 
     def release(self, id_: str, generation: int) -> None:
-        """Remove from its upstream what a generation that nothing claims has made there (a replication slot);
-        no error when there is nothing. Raises MzplanError when that can't be done now."""
+        """Remove the upstream objects of an unclaimed generation, such as a replication slot. Idempotent.
+
+        Raises MzplanError if they can't be removed now.
+        """
 
     def reclaim(self, id_: str, generation: int) -> None:
-        """Remove the collection and the checkpoint of a generation that nothing claims; no error when they
-        are gone. Raises MzplanError when they can't be removed."""
+        """Remove the collection and the checkpoint of an unclaimed generation. Idempotent.
+
+        Raises MzplanError if they can't be removed.
+        """
 
     def close(self) -> None:
         """Stop every query of this project and release the engine."""
@@ -191,9 +228,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorContext:
-    """Where an executor works: the project, its folder, the warehouse as an absolute path or URI. `packages`:
-    what Spark needs beyond what it always has (see schema.description.packages_of). `secrets`: with which to
-    release what is left before anything has been started."""
+    """The surroundings of an executor.
+
+    `directory`: the project's folder.
+    `warehouse`: an absolute path or a URI.
+    `packages`: additional Spark packages (see schema.description.packages_of).
+    `secrets`: used to release upstream objects before any query has started.
+    """
 
     project: str
     directory: str

@@ -1,4 +1,4 @@
-"""Rows and frontiers of hosted collections: who may read how much, and what storage may give up."""
+"""The rows and frontiers of hosted collections: which steps can be read, and which storage may expire."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Frontiers(Hosting):
         states = [(self.collection(id_), policy) for id_, policy in policies]
         for state, policy in states:
             state.policy = policy
-            # Storage is not asked of a collection without known steps: nothing of it can be given up yet, and
-            # a runner that starts has hundreds.
+            # Don't ask storage about a collection without known steps: it has nothing to expire yet, and a
+            # runner that starts has hundreds of collections.
             state.advance(self.maintenance.young(state.place, policy) if state.upper else None)
         for state, _ in states:
             self._downgrade(state)
@@ -90,7 +90,7 @@ class Frontiers(Hosting):
             self._downgrade(collection)
 
     def maintain(self, instance: InstanceId) -> None:
-        """Look at the collection of this instance that is due."""
+        """Survey the collection of this instance that is due."""
         self.maintenance.harvest()
         if (survey := self.maintenance.surveyed()) is not None:
             self._take_survey(survey)
@@ -114,28 +114,26 @@ class Frontiers(Hosting):
         self.maintenance.maintain(address, survey.place, collection.since)
 
     def holds_back(self, sink: GlobalId) -> str | None:
-        """What a sink keeps its collection from giving up, in words; None where that is not more than the
-        policy keeps in any case."""
+        """Describe the steps that a sink keeps in its collections; None if the policy keeps them anyway."""
         export = self._exports.get(sink)
         read = self._read_by(export) if export is not None else ()
         return " ".join(filter(None, (_held_by(sink, collection) for collection in read))) or None
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
-        """Where the exports of a collection keep their checkpoints, by id."""
+        """Return the checkpoint places of a collection's exports, by id."""
         return {i: export.place for i, export in self._exports.items() if id_ in export.description.from_ids}
 
     def _downgrade(self, collection: CollectionState) -> None:
-        """Let since follow the read capabilities, of a collection that this instance feeds."""
+        """Advance the since of a collection to its read capabilities, if this instance feeds it."""
         attached = self.instances.attached
         wanted = collection.wanted_since
         if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
             return
-        # Storage follows when the collection is looked at next, not with each of its micro-batches.
+        # Storage follows at the next survey of the collection, not with each of its micro-batches.
         collection.since = wanted
 
 
 def _held_by(reader: GlobalId, collection: CollectionState) -> str | None:
-    """See Frontiers.holds_back."""
     held = collection.holds.get(reader, collection.upper)
     if held >= min(collection.implied, collection.upper):
         return None

@@ -1,4 +1,4 @@
-"""Collections and exports that a controller hosts: the methods of StorageController that run no query.
+"""The collections and exports that a controller hosts: methods of StorageController that run no query.
 
 `controller.core` runs the queries that are hosted here.
 """
@@ -45,8 +45,8 @@ Tokens = Mapping[tuple[GlobalId, GlobalId], CreateExportToken]
 class Hosting:
     """Writes to the journal before it changes anything, and changes nothing if it raises.
 
-    `clock` gives seconds, monotonic; `woken` ends `ready`. `kept`: storage that no query here uses, and that
-    must stay.
+    `clock` returns monotonic seconds. Setting `woken` ends `ready`. `kept` is storage that must stay although
+    no query here uses it.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Hosting:
         self._dropped: set[tuple[str, GlobalId]] = set()
 
     def wake(self) -> None:
-        """Let `ready` end; any thread may."""
+        """End `ready`. Any thread may call it."""
         self.woken.set()
 
     # --- instances
 
     def _sever(self) -> None:
-        """The lease is lost (called by the thread that kept it): no query may outlive it."""
+        """Stop every query, because the lease is lost. Called on the thread that kept the lease."""
         log.error("the lease is lost: %s; stopping every query", self.instances.lost)
         self.executor.close()
         self.wake()
@@ -111,7 +111,7 @@ class Hosting:
         }
 
     def claimed(self) -> set[Place]:
-        """Return the storage that a hosted query uses, or that must stay."""
+        """Return the storage that hosted queries use, and the storage that must stay."""
         return {state.place for state in self._states()} | self.kept
 
     def state_of(self, query: Description) -> CollectionState | ExportState | None:
@@ -125,7 +125,7 @@ class Hosting:
         return state.upper - 1 if state is not None else -1
 
     def claim_storage(self, places: Iterable[Place]) -> None:
-        """Keep storage that no query here uses: it belongs to other instances, or is kept on purpose."""
+        """Keep storage that no query here uses, for other instances or on purpose."""
         self.kept = frozenset(places)
         self.wake()
 
@@ -139,7 +139,7 @@ class Hosting:
             raise IdentifierMissingError("collection", id_)
         return self._collections[id_]
 
-    collection_mut = collection  # the same: whoever asks may change it
+    collection_mut = collection  # states are mutable, so both methods are the same
 
     def collections(self) -> Iterator[tuple[GlobalId, CollectionState]]:
         return iter(sorted(self._collections.items()))
@@ -165,7 +165,7 @@ class Hosting:
             if before is not None and before.place == description.query.place:
                 before.description = description
                 continue
-            # A new generation is another collection: it begins without steps.
+            # A new generation is another collection, which starts without steps.
             state = self._collections[id_] = CollectionState(description=description)
             if before is not None:
                 state.policy = before.policy
@@ -179,7 +179,7 @@ class Hosting:
         self._drop(ids, "source", validated=False)
 
     def _restore_holds(self) -> None:
-        """Let prepared and created exports hold the collections that are new."""
+        """Add the holds of prepared and created exports to new collections."""
         for token in self.prepared.values():
             if token.from_id in self._collections:
                 self._collections[token.from_id].hold(_prepared(token.id), token.step)
@@ -220,7 +220,7 @@ class Hosting:
             raise IdentifierMissingError("export", id_)
         return self._exports[id_]
 
-    export_mut = export  # the same: whoever asks may change it
+    export_mut = export  # states are mutable, so both methods are the same
 
     def exports(self) -> Iterator[tuple[GlobalId, ExportState]]:
         """Return all exports by id."""
@@ -231,8 +231,10 @@ class Hosting:
         return token
 
     def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
-        """Prepare many exports, all or none, with one write to the journal: a runner that starts has
-        hundreds."""
+        """Prepare all these exports or none, with one write to the journal.
+
+        A runner that starts has hundreds of exports.
+        """
         instance = self.instances.require()
         tokens = []
         for id_, from_id in wanted:
@@ -253,8 +255,11 @@ class Hosting:
         self._cancel([token] if self._is_prepared(token) else [])
 
     def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
-        """Cancel tokens that nobody will use, left by a crash or a failed command: their export isn't wanted
-        or doesn't read the collection, or the collection is gone."""
+        """Cancel tokens that a crash or a failed command left behind.
+
+        A token is left behind if its export isn't wanted or doesn't read the collection, or the collection
+        is gone.
+        """
         left = []
         for token in self.prepared.values():
             export = self._exports.get(token.id)
@@ -301,7 +306,7 @@ class Hosting:
             self._consume(token)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
-        """Create or alter an export; it takes over what the token holds."""
+        """Create or alter an export, which takes over the token's hold."""
         export = self._exports.get(token.id)
         if export is None or export.place != description.query.place:
             self._forget(token.id, "sink")
@@ -325,7 +330,7 @@ class Hosting:
         return {key: token for key, token in self.prepared.items() if key not in gone}
 
     def _journal(self, instance: InstanceId, tokens: Tokens) -> None:
-        """Write down the tokens that are about to be prepared. If that fails, nothing changes."""
+        """Write tokens to the store before they count as prepared. If this raises, nothing changes."""
         self.store.write_prepared(instance, list(tokens.values()))
 
 
