@@ -59,13 +59,13 @@ class QueryName:
 class QueryReport(RunFacts):
     """One streaming query as the engine reports it, with the facts of its run (RunFacts).
 
-    `active`: False once the query has ended; `error` then has the reason (None: it was stopped).
-    `triggered`: whether this run has finished its first trigger, with or without rows.
-    `lag`: unread records as of `heard_at`; None if the engine doesn't report it.
-    `recent`: the last recorded steps, the newest first.
-    `warning`: the last warning of this run.
-    `heard_at`: when the query last ended a trigger or found nothing to do, or else when it started, in
-    seconds since the epoch; None if unknown.
+    - `active`: False once the query has ended; `error` then has the reason (None: it was stopped).
+    - `triggered`: whether this run has finished its first trigger, with or without rows.
+    - `lag`: unread records as of `heard_at`; None if the engine doesn't report it.
+    - `recent`: the last recorded steps, the newest first.
+    - `warning`: the last warning of this run.
+    - `heard_at`: when the query last ended a trigger or found nothing to do, or else when it started, in
+      seconds since the epoch; None if unknown.
     """
 
     name: QueryName
@@ -90,11 +90,11 @@ CheckResult: TypeAlias = Probe
 class Measured:
     """Measurements of a query that don't depend on its run, which may have ended.
 
-    `backlog`: the work that waits for it (see Observation); None if unknown.
-    `loss`: the data that its source couldn't read again if it started over now.
-    `recent`: its last recorded steps, the newest first.
-    `since`: the oldest step of its collection that hasn't expired, and when it was written.
-    `at`: the time of the measurement, in seconds since the epoch.
+    - `backlog`: the work that waits for it (see Observation); None if unknown.
+    - `loss`: the data that its source couldn't read again if it started over now.
+    - `recent`: its last recorded steps, the newest first.
+    - `since`: the oldest step of its collection that hasn't expired, and when it was written.
+    - `at`: the time of the measurement, in seconds since the epoch.
     """
 
     backlog: Mapping[str, int] | None = None
@@ -151,7 +151,7 @@ class Executor(Protocol):
         """
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Create missing parts of a sink's target, such as a table, if the sink sets `create`.
+        """Create missing parts of a sink's target, such as a table, if its declaration allows that.
 
         Returns the problems, empty after success. Idempotent; drops nothing. Never raises for a server's
         failure.
@@ -230,10 +230,10 @@ class Executor(Protocol):
 class ExecutorContext:
     """The surroundings of an executor.
 
-    `directory`: the project's folder.
-    `warehouse`: an absolute path or a URI.
-    `packages`: additional Spark packages (see schema.description.packages_of).
-    `secrets`: used to release upstream objects before any query has started.
+    - `directory`: the project's folder.
+    - `warehouse`: an absolute path or a URI.
+    - `packages`: additional Spark packages (see schema.description.packages_of).
+    - `secrets`: used to release upstream objects before any query has started.
     """
 
     project: str

@@ -1,5 +1,7 @@
-"""The storage instances, which of them this process leads, and how it keeps the lease: by a heartbeat each
-second, until it is lost or given back."""
+"""The storage instances, and the lease of the instance that this process leads.
+
+A heartbeat renews the lease each second, until it is lost or released.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,15 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.lease")
 
-RELEASE = 5.0  # seconds for giving a lease back; it lapses by itself
+RELEASE = 5.0  # seconds to wait for the release of a lease, which otherwise lapses
 
 
 class Instances:
-    """An instance has no runner or one; this process is the runner of at most one. `sever` is called when its
-    lease is lost, on the thread that kept it: queries must end before it lapses, whatever else is blocked."""
+    """The known instances. Each has at most one runner, and this process runs at most one instance.
+
+    `sever` is called when the lease is lost, on the thread that kept it. Queries must end before the lease
+    lapses, even if other threads are blocked.
+    """
 
     def __init__(self, store: Store, sever: Callable[[], None]):
         self._store = store
@@ -40,18 +45,21 @@ class Instances:
         self.lost: str | None = None
 
     def create(self, id_: InstanceId) -> None:
-        """Raises IdentifierReusedError."""
+        """Register an instance. Raises IdentifierReusedError if the name is in use."""
         if id_ in self._known:
             raise IdentifierReusedError(f"There is an instance {id_} already.")
         self._known.add(id_)
 
     def ensure(self, id_: InstanceId) -> None:
-        """Raises IdentifierMissingError."""
+        """Raise IdentifierMissingError unless the instance exists."""
         if id_ not in self._known:
             raise IdentifierMissingError("instance", id_)
 
     def drop(self, id_: InstanceId) -> None:
-        """Raises InstanceInUseError while it has a live runner; a lapsed lease counts as none."""
+        """Forget an instance.
+
+        Raises IdentifierMissingError; InstanceInUseError while it has a runner whose lease hasn't lapsed.
+        """
         self.ensure(id_)
         leader = self._store.leases.leader(id_)
         if leader is not None:
@@ -62,7 +70,10 @@ class Instances:
         self._known.discard(id_)
 
     def connect(self, id_: InstanceId, location: ReplicaLocation) -> Lease:
-        """Take the lease for this process, whoever has it, and keep it. Raises IdentifierMissingError."""
+        """Take the lease for this process, even from another runner, and keep it renewed.
+
+        Raises IdentifierMissingError; StorageError while this process leads another instance.
+        """
         self.ensure(id_)
         if self.attached is not None and self.attached[0] != id_ and self.lost is None:
             raise StorageError(f"This runner leads instance {self.attached[0]}: it can't lead {id_} as well.")
@@ -75,13 +86,13 @@ class Instances:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease as it was renewed last; None where no instance is attached."""
+        """The lease as of its last renewal; None if no instance is attached."""
         if self._keeper is not None:
             return self._keeper.lease
         return self.attached[1] if self.attached is not None else None
 
     def require(self) -> InstanceId:
-        """The instance that this process leads. Raises NotAttachedError."""
+        """Return the instance that this process leads. Raises NotAttachedError without one."""
         if self.attached is None:
             raise NotAttachedError("No instance is attached to this controller: connect_replica comes first.")
         if self.lost is not None:
@@ -89,7 +100,7 @@ class Instances:
         return self.attached[0]
 
     def release(self) -> None:
-        """Give the lease back; no error where there is none, or it is lost."""
+        """Give the lease back. No error if there is none or it is lost."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.release()
@@ -100,12 +111,12 @@ class Instances:
 
 
 class LeaseKeeper:
-    """Keeps a lease on two threads of its own, so that no slow batch or server can let it lapse: one renews
-    it, and may hang in the store; the other waits for that no longer than the lease allows.
+    """Renews a lease on its own threads, so that no slow batch or server lets it lapse.
 
-    `on_lost` is called once: when another runner has taken over, or when the lease was not renewed for two
-    thirds of its time to live, whatever the store did (so that the queries end while nobody else may start
-    them). A renewal that ends after that changes nothing.
+    One thread renews the lease and may hang in the store. The other waits for the renewal no longer than the
+    lease allows. `on_lost` is called once: when another runner has taken over, or when the lease wasn't
+    renewed for two thirds of its time to live. The queries then end while no other runner may start them. A
+    later renewal changes nothing.
     """
 
     def __init__(self, store: Store, lease: Lease, on_lost: Callable[[str], None]):
@@ -124,8 +135,10 @@ class LeaseKeeper:
         self._watching.start()
 
     def release(self) -> None:
-        """Stop renewing, and say that the instance has no leader any more. A store that hangs is waited for
-        a few seconds only: then the lease lapses by itself."""
+        """Stop renewing the lease and release it in the store.
+
+        Waits RELEASE seconds at most for a store that hangs; the lease then lapses.
+        """
         self._end()
         giving = threading.Thread(target=self._give_back, name="lease release", daemon=True)
         giving.start()
@@ -139,7 +152,7 @@ class LeaseKeeper:
             self._news.notify_all()
 
     def _give_back(self) -> None:
-        self._renewing.join()  # of two writes at once, one would find the other's
+        self._renewing.join()  # two writes at once would conflict
         try:
             self.store.leases.renew(self.lease, released=True)
         except MzplanError as problem:
@@ -155,7 +168,7 @@ class LeaseKeeper:
             except MzplanError as problem:
                 log.warning("the lease could not be renewed: %s", problem)
                 continue
-            except Exception:  # a defect of a backend is no reason to be silent about a lease that lapses
+            except Exception:  # log defects of a backend too, because the lease may lapse
                 log.exception("the lease could not be renewed")
                 continue
             with self._news:
@@ -164,7 +177,7 @@ class LeaseKeeper:
                 if renewed is None:
                     self._is_taken = True
                 else:
-                    # From when it was asked for: the heartbeat that was written is no older than that.
+                    # Count from the request, because the written heartbeat is no older.
                     self.lease, self._renewed_at = renewed, began
                 self._news.notify_all()
             if renewed is None:
@@ -180,7 +193,7 @@ class LeaseKeeper:
             log.exception("the queries could not all be stopped")
 
     def _wait_for_loss(self) -> str | None:
-        """How the lease was lost; None when it was released."""
+        """Wait until the lease is lost and return how; None if it was released."""
         asked_late: float | None = None
         with self._news:
             while True:
@@ -193,7 +206,7 @@ class LeaseKeeper:
                 until = self._renewed_at + allowed
                 now = time.monotonic()
                 if now > until + HEARTBEAT and asked_late != self._renewed_at:
-                    # This very process was suspended: see once whether the lease is still there.
+                    # This process was suspended: wait once more for a renewal, which shows who has the lease.
                     asked_late, until = self._renewed_at, now + 2 * HEARTBEAT
                 elif now >= until:
                     self._ended.set()

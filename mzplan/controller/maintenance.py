@@ -1,5 +1,7 @@
-"""Maintenance of collections, and of targets that sinks feed in small steps: one at a time of each, off the
-controller's thread. What goes wrong is logged, and tried again later."""
+"""Maintenance of collections, and of targets that sinks write in small steps.
+
+One collection and one target are maintained at a time, on the pool. Failures are logged and retried later.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +25,30 @@ from mzplan.schema.source_columns import collection_kind
 log = logging.getLogger("mzplan.storage")
 
 EVERY = 60.0  # seconds
-PATIENCE = 10.0  # times longer until a target is looked at again, after a failure: it may be a large one
+PATIENCE = 10.0  # times the usual interval after a failed compaction, because the target may be large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
-    """What was found of a collection: how far it reaches, and from where each of its exports has to read."""
+    """A survey of a collection: its extent, and the first step that each of its exports still needs."""
 
     id: GlobalId
     place: Place
     extent: Extent
     needed: Mapping[GlobalId, Step]
     policy: ReadPolicy
-    young: Step | None  # the first step within the policy's duration, of a policy that has one
-    limit: Step  # no export holds the collection before this step: that is too long ago
+    young: Step | None  # the first step within the policy's duration; None if the policy has no duration
+    limit: Step  # exports hold no steps before this one, because those are older than `max_hold`
 
 
 def max_hold(source: Description) -> str | None:
-    """For how long a sink that does not read on holds the collection of a source: `30d`; None for ever."""
+    """Return how long an idle sink holds the collection of a source, such as `30d`; None for ever."""
     limit = collection_kind(source.type).with_defaults(source.body).get("max_hold")
     return str(limit) if limit is not None else None
 
 
 class Maintenance:
-    """Looks at each collection every `every` seconds. `clock` gives seconds, monotonic."""
+    """Surveys each collection every `every` seconds. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -64,11 +66,11 @@ class Maintenance:
 
     @property
     def at_work_on(self) -> Address | None:
-        """The source whose collection storage is writing: one writer at a time may."""
+        """The source whose collection is being maintained; a collection has one writer at a time."""
         return self._work[0] if self._work is not None else None
 
     def surveyed(self) -> Surveyed | None:
-        """What the last survey has found, once."""
+        """Return the last survey once; None if it failed or there is none."""
         if (ended := self.turns.ended()) is None:
             return None
         place, survey = ended
@@ -85,8 +87,10 @@ class Maintenance:
         collections: Mapping[GlobalId, CollectionState],
         readers: Callable[[GlobalId], Mapping[GlobalId, Place]],
     ) -> None:
-        """Survey the collection that was looked at longest ago, if it is due. `readers` gives the places of a
-        collection's exports."""
+        """Survey the collection whose last survey is the oldest, if it is due.
+
+        `readers` returns the places of a collection's exports.
+        """
         if self._work is not None:
             return
         places = {state.place: id_ for id_, state in collections.items()}
@@ -95,26 +99,30 @@ class Maintenance:
             self.turns.start(due, self._look, id_, collections[id_], readers(id_))
 
     def young(self, place: Place, policy: ReadPolicy) -> Step | None:
-        """The first step within a policy's duration, as storage has it now; None where it has none, or
-        storage does not answer: the next survey asks again."""
+        """Return the first step within the policy's duration.
+
+        None if the policy has no duration, or if storage doesn't answer; the next survey asks again.
+        """
         if not isinstance(policy, LagDuration):
             return None
         try:
             return self.storage.first_young(place, time.time() - policy.seconds)
-        except Exception as problem:  # what others have put there must not end the runner
+        except Exception as problem:  # foreign files in the storage must not end the runner
             log.warning("collection %s g%d: %s", *place, problem)
             return None
 
     def maintain(self, address: Address, place: Place, since: Step) -> None:
-        """Let storage give up what only earlier steps need, of the collection of a source. One at a time; a
-        later look asks again."""
+        """Let storage expire the steps of a collection below `since`.
+
+        Does nothing while another collection is maintained; a later survey asks again.
+        """
         if self._work is None:
             future = self.pool.submit(self.storage.maintain, place, since)
             self._work = (address, place, future)
             future.add_done_callback(lambda _: self.wake())
 
     def harvest(self) -> None:
-        """Take in how maintenance has ended: what went wrong is logged, and tried again later."""
+        """Log the failure of maintenance that has ended. A later survey retries it."""
         if self._work is None or not self._work[2].done():
             return
         _, place, done = self._work
@@ -138,8 +146,7 @@ class Maintenance:
 
 
 class TargetMaintenance:
-    """Looks at each target every `every` seconds. `compact`: see Executor; `clock` gives seconds,
-    monotonic."""
+    """Compacts each target every `every` seconds. `compact` is Executor.compact; `clock` is monotonic."""
 
     def __init__(
         self,
@@ -154,11 +161,11 @@ class TargetMaintenance:
 
     @property
     def at_work_on(self) -> Address | None:
-        """The sink whose target is written: whoever runs it next waits for that."""
+        """The sink whose target is being compacted; the sink's next runner waits for the end."""
         return self.turns.at_work_on
 
     def look(self, sinks: Mapping[Address, Description]) -> None:
-        """Take in how the last one has ended, and begin with the one that is due, of these sinks that run."""
+        """Log the result of the last compaction, and start the next one that is due. `sinks` run here."""
         self._harvest()
         wanted = {}
         for address, sink in sinks.items():

@@ -1,4 +1,4 @@
-"""A controller that runs nothing: dry instances, and tests of the runner without Spark."""
+"""A controller that runs nothing, for dry instances and for tests of the runner without Spark."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ from mzplan.store.store import Store
 
 
 class InMemoryExecutor:
-    """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
-    and survives a restart; a run has its own id, as with Spark.
+    """Hosts queries that exist only as reports.
 
-    Tests set `check_result`, `fail_start`, `gone`, `dead`, `cores`, `strangers`, `measured`, `unreached`,
-    `counters` and `compacted`, and call `end` and `progress`, to play what happens.
+    As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
+    while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `gone`,
+    `dead`, `cores`, `strangers`, `measured`, `unreached`, `counters` and `compacted`, and call `end` and
+    `progress`.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -62,7 +63,7 @@ class InMemoryExecutor:
             self._adopt(known)
 
     def _adopt(self, known: Status) -> None:
-        """Go on with the queries of an earlier process: what a dry instance remembers is its status."""
+        """Adopt the queries of an earlier process from its status, the only memory of a dry instance."""
         for address, seen in known.observations.items():
             if seen.query_id is None or seen.run_id is None:
                 continue
@@ -131,18 +132,18 @@ class InMemoryExecutor:
                 self.log.append(("stop", str(name)))
 
     def end(self, name: QueryName, problem: str) -> None:
-        """The query dies by itself."""
+        """Let the query fail with this error."""
         with self._lock:
             report = self._reports[name]
             self._reports[name] = replace(report, active=False, error=problem, error_code="MZ064")
 
     def progress(self, name: QueryName, **seen: Any) -> None:
-        """The query reports these fields of a QueryReport from now on."""
+        """Set these fields of the query's QueryReport."""
         with self._lock:
             self._reports[name] = replace(self._reports[name], **seen)
 
     def trigger(self) -> None:
-        """Every query finishes a first trigger."""
+        """Let every query finish its first trigger."""
         with self._lock:
             for name, report in self._reports.items():
                 self._reports[name] = replace(report, triggered=True)
@@ -172,7 +173,7 @@ class InMemoryExecutor:
         return list(self.strangers)
 
     def running(self) -> Mapping[Address, QueryReport]:
-        """The active queries by address (for tests)."""
+        """Return the active queries by address (for tests)."""
         return {r.name.address: r for r in self.reports() if r.active}
 
     def release(self, id_: str, generation: int) -> None:
@@ -182,13 +183,13 @@ class InMemoryExecutor:
         self.log.append(("reclaim", f"{id_} g{generation}"))
 
     def close(self) -> None:
-        """A dry instance's queries are only its status, from which the next process goes on with them."""
+        """Forget the queries. The next process adopts them from the instance's status."""
         with self._lock:
             self._reports.clear()
 
 
 class InMemoryStorage:
-    """Collections that are lists of rows by step. It outlives the controllers that use it, as a disk does."""
+    """Keeps collections as lists of rows by step. It outlives its controllers, as a disk does."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -212,7 +213,7 @@ class InMemoryStorage:
             return next((step for step, time_ in times if time_ >= when), times[-1][0] if times else 0)
 
     def needed(self, export: Place, source: Place) -> Step:
-        """What a test has set in `needs`; else nothing is left to be read."""
+        """Return the step that a test has set in `needs`, or else the upper."""
         return self.needs.get(export, self.extent(source).upper)
 
     def maintain(self, place: Place, since: Step) -> None:
@@ -234,7 +235,7 @@ class InMemoryStorage:
                 upper = len(self._steps.setdefault(place, [])) + sum(map(len, given.values()))
                 steps = planned_steps(command, upper, bool(keys))
                 for rows in steps:
-                    to_table(appended_columns(description.query), rows)  # whether they fit
+                    to_table(appended_columns(description.query), rows)  # raises if the rows don't fit
                 self._row_keys[place] = keys
                 given[command.key] = steps
             for place, given in planned.items():
@@ -259,7 +260,7 @@ class InMemoryStorage:
         return consolidated(_latest(rows, keys) if keys else rows)
 
     def migrate(self, places: Sequence[Place]) -> None:
-        """There was never another layout."""
+        """Do nothing, because there is only one layout."""
 
     def listed(self) -> list[Place]:
         with self._lock:
@@ -267,7 +268,7 @@ class InMemoryStorage:
 
 
 def _latest(changes: Iterable[Row], keys: Sequence[str]) -> list[Row]:
-    """The rows that are there after these changes, of which the last of each key counts."""
+    """Return the rows that remain after these changes; the last change of each key counts."""
     rows: dict[tuple[Any, ...], Row] = {}
     for change in changes:
         key = tuple(change[name] for name in keys)
@@ -278,7 +279,7 @@ def _latest(changes: Iterable[Row], keys: Sequence[str]) -> list[Row]:
 
 
 class InMemoryStorageController(Controller):
-    """A controller whose queries run nothing and whose storage is memory: dry instances, and tests."""
+    """A controller that runs no queries and stores collections in memory."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""What is seen of the queries of an instance: all that is known of each in a round, and the Observation that
-the Status has of it."""
+"""The states of an instance's queries in a round, and the Observations that its Status has of them."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.step_record import StepRecord
 
-# What a backlog says, and in which unit that is a lag; the first that is there counts.
+# The keys of a backlog and their units as a lag; the first key that the backlog has counts.
 _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("records", "records"),
     ("rows", "rows"),
@@ -38,13 +37,13 @@ _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("lag_bytes", "bytes"),
 )
 _UNTRIED = Memory()
-FRESH = 30.0  # seconds; a query that has nothing to do says so every ten
-QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
+FRESH = 30.0  # seconds; an idle query reports every ten
+QUIET = 60.0  # seconds; a healthy idle query reports every ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A connection, and what stands in its way, since when (seconds since the epoch)."""
+    """A connection with its problem. `since` is in seconds since the epoch."""
 
     connection: Address
     problem: Diagnostic
@@ -53,17 +52,27 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """All that is known of one query.
+    """The state of one query.
 
-    Its controller says: `wanted`, as it is committed; None where it is no longer, and still there or about to
-    come up. `decision`: that of the last round; None while the engine opens. `memory`: how the last attempt
-    has ended. `upstream`: the identity of what it reads. `keeps`: what its collection keeps for it alone.
-    `unread`: which secret of it can't be read any more. `reached`: its last step, as far as is known without
-    a run; -1 for none. `counters`: since this controller leads the instance.
+    The controller sets:
 
-    The runner adds: `changed`, that its upstream has become another one while it runs. `held`: what it waits
-    for. `failed`: that it went first itself, and has failed. `measured`: what was found out aside from its
-    run. `fault`: of its connections. `retry_at`: when it is tried again, in seconds since the epoch.
+    - `wanted`: the committed query; None if it isn't committed any more, but still runs or starts.
+    - `decision`: the decision of the last round; None while the engine opens.
+    - `memory`: the memory of its last attempts.
+    - `upstream`: the identity of its upstream.
+    - `keeps`: describes the steps that its collections keep for it alone.
+    - `unread`: describes a secret of the query that can't be read any more.
+    - `reached`: its last known step if it has no run; -1 for none.
+    - `counters`: counted since this controller leads the instance.
+
+    The runner adds:
+
+    - `changed`: the problem of an upstream or target that changed while the query runs.
+    - `held`: describes what the query waits for.
+    - `failed`: the verdict of a canary that failed.
+    - `measured`: measurements that don't depend on its run.
+    - `fault`: the fault of one of its connections.
+    - `retry_at`: the time of the next attempt, in seconds since the epoch.
     """
 
     wanted: Desired | None = None
@@ -88,12 +97,15 @@ class QueryState:
 
     @property
     def shown(self) -> QueryReport | None:
-        """The run that is there."""
+        """The current run."""
         return self.decision.shown if self.decision is not None else None
 
     @property
     def running(self) -> Description | None:
-        """What runs well: the committed description, or the last accepted one while the query is held."""
+        """The running description: the committed one, or the last accepted one while the query is held.
+
+        None if the query isn't running, or runs another description.
+        """
         shown = self.shown
         if self.condition != "running" or shown is None or self.wanted is None:
             return None
@@ -103,11 +115,16 @@ class QueryState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceOverview:
-    """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
-    collection storage is writing, and the sink whose target is compacted. `secrets`: digests of the values
-    in use, by reference; `rotated`: the references that have other values by now. `foreign`: what runs in
-    the engine and was not started here. `reports`: of every run, as the engine has them in this round.
-    `cores`: how many there are, if they don't suffice."""
+    """The state of an instance.
+
+    - `busy`: whether work is under way, so that the controller should look again soon.
+    - `maintained`: the source whose collection is being maintained, and the sink whose target is compacted.
+    - `secrets`: digests of the values in use, by reference.
+    - `rotated`: the references whose values have changed since.
+    - `foreign`: the queries in the engine that this runner didn't start.
+    - `reports`: the engine's reports of every run in this round.
+    - `cores`: the number of cores if they don't suffice, else 0.
+    """
 
     queries: Mapping[Address, QueryState] = field(default_factory=dict)
     busy: bool = False
@@ -120,7 +137,7 @@ class InstanceOverview:
 
 
 def observe(address: Address, query: QueryState) -> Observation:
-    """What the Status says of a query. A field of its run (RunFacts) is taken over without a word here."""
+    """Return the Observation of a query for the Status. The facts of its run (RunFacts) are copied."""
     shown, memory, fault = query.shown, query.memory, query.fault
     wanted = query.wanted.description if query.wanted is not None else None
     failed, measured, digest = query.failed, query.measured, wanted.digest if wanted is not None else ""
@@ -130,7 +147,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         and shown is not None
         and shown.name.digest == digest
     ):
-        failed = None  # it could not go back, and has come up after all
+        failed = None  # the query couldn't fall back, and runs as committed after all
     # An upstream that doesn't answer may hold any number of records by now.
     unknown = fault is not None and not address.reads_collections
     lag, unit = (None, None) if unknown else _lag(address, shown, measured)
@@ -175,7 +192,7 @@ def observe(address: Address, query: QueryState) -> Observation:
 
 
 def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str | None, ProblemKind]:
-    """Return why the query is not as it should be, with the code and the kind of that problem."""
+    """Return the problem of the query, with its code and kind."""
     shown, changed = query.shown, query.changed
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     nothing: tuple[None, None, ProblemKind] = (None, None, "")
@@ -189,7 +206,7 @@ def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str |
 
 
 def _tasks_done(memory: Memory) -> tuple[TaskOutcome, ...]:
-    """The tasks that were done when the description was accepted: each is done before a start."""
+    """Return the tasks of the accepted description, which were done before it started."""
     accepted = memory.accepted.tasks if memory.accepted is not None else ()
     return tuple(TaskOutcome(serial=task.serial) for task in accepted)
 
@@ -201,7 +218,7 @@ def _past_step(record: StepRecord) -> PastStep:
 def _lag(
     address: Address, shown: QueryReport | None, measured: Measured | None
 ) -> tuple[int | None, LagUnit | None]:
-    """What is not read yet: as the run has reported it, or as it was measured, whichever is newer."""
+    """Return the lag as the run reported it or as it was measured, whichever is newer."""
     backlog = (measured.backlog or {}) if measured is not None else {}
     at = measured.at if measured is not None else 0.0
     if shown is not None and shown.active and shown.lag is not None and (shown.heard_at or at) >= at:
@@ -210,14 +227,14 @@ def _lag(
 
 
 def is_fresh(shown: QueryReport | None, now: float) -> bool:
-    """Whether a run says itself what it has not read yet. `now` in seconds since the epoch."""
+    """Whether the run itself reports a recent lag. `now` is in seconds since the epoch."""
     if shown is None or not shown.active or shown.lag is None:
         return False
     return shown.heard_at is not None and now - shown.heard_at < FRESH
 
 
 def wait_of(query: QueryState, now: float) -> float:
-    """Return for how many seconds a running query keeps its rows waiting beyond its trigger interval."""
+    """Return how many seconds a running query makes its rows wait beyond its trigger interval."""
     shown, wanted = query.shown, query.wanted
     if query.condition != "running" or shown is None or shown.heard_at is None or wanted is None:
         return 0.0
@@ -232,14 +249,14 @@ def _in_words(problem: Diagnostic) -> str:
 
 
 def _quiet_since(shown: QueryReport | None, now: float) -> float | None:
-    """When the last micro-batch ended, if that is longer ago than QUIET."""
+    """Return when the query last reported, if that is longer ago than QUIET seconds."""
     if shown is None or not shown.active or shown.heard_at is None or now - shown.heard_at < QUIET:
         return None
     return round(shown.heard_at, 3)
 
 
 def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
-    """Whether there is something to report: always for a condition, now and then for rates alone."""
+    """Whether the new status must be written: for any change of a condition, for rates if `rates_too`."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
     if _beside(old) != _beside(new):
