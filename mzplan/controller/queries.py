@@ -1,7 +1,7 @@
-"""The queries of one instance: what is wanted of each, what is there, and the next step between the two.
+"""The queries of one instance: compares the desired with the observed state, and takes the next step.
 
-Starts, stops and checks run on a pool, one at a time for each address; a round never blocks on the engine or
-a server. Starts that may take hours have threads of their own, and hold up nothing else.
+Starts, stops and checks run on a pool, one at a time for each address. A round never blocks on the engine or
+a server. Starts that may take hours have their own threads, so that they delay nothing else.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ log = logging.getLogger("mzplan.runner")
 
 
 class Queries:
-    """Keeps the queries of one instance as they are hosted, or as the first gate that holds one says.
-    `before`: the status that an earlier runner has left. `taken_over`: why queries start that another runner
-    has run; None until the engine is open."""
+    """Keeps the queries of one instance running as hosted, or as the first gate that holds a query says.
+
+    - `before`: the status of the earlier runner.
+    - `taken_over`: why queries start that another runner has run; None until the engine is open.
+    """
 
     def __init__(
         self, hosting: Hosting, claims: Claims, epoch: int, before: Status | None, taken_over: Cause | None
@@ -71,23 +73,23 @@ class Queries:
             for a, d in claims.accepted.items()
         }
         self.under_way: dict[Address, Future[Done]] = {}
-        self._starting: dict[Address, str] = {}  # the ids of those of them that are starts
+        self._starting: dict[Address, str] = {}  # the query ids of the starts under way
         self.upstreams: dict[Address, Any] = {}
-        self.reports: tuple[QueryReport, ...] = ()  # those of the last round
+        self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
         self.runs = Runs(hosting.store.project, self.notes, self._reached)
         self._accepted_changed = False
-        self._outdated: set[Address] = set()  # under way, with what is another now: values of secrets, a body
+        self._outdated: set[Address] = set()  # under way with former secret values or a former description
         self._wanted: dict[Address, Description] = {}  # in the last round
-        self._failed: set[Address] = set()  # noted as that, and not as healed since
+        self._failed: set[Address] = set()  # noted as failed, and not as healed since
         self.runs.look(self.executor.reports(), ())
 
     def desired(self) -> dict[Address, Desired]:
-        """What is to run on this instance."""
+        """Return the queries that should run on this instance."""
         return self.hosting.desired(self.claims.instance)
 
     def harvest(self) -> None:
-        """Take in how commands have ended."""
+        """Process the results of commands that have ended."""
         for address in [a for a, future in self.under_way.items() if future.done()]:
             done = self.under_way.pop(address).result()
             self._starting.pop(address, None)
@@ -99,7 +101,7 @@ class Queries:
                 self._remember(address, done.command, done)
 
     def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
-        """Look at each query, and do its next step."""
+        """Decide on each query and start its next step. Returns the decisions by address."""
         self._look_at_descriptions(wanted)
         reports: dict[Address, list[QueryReport]] = {}
         self.reports = self.runs.look(self.executor.reports(), self.under_way)
@@ -124,11 +126,11 @@ class Queries:
                 decision = replace(decision, command=None, condition="starting")
             lane = self._lane(decision, own_reports)
             if address in self.under_way or (lane is not None and lane.is_full()):
-                # What the command in flight will find is not known yet, or there is one too many: report, but
-                # don't act or remember.
+                # The result of the command in flight isn't known yet, or the lane is full: report, but don't
+                # act or remember.
                 decision = replace(decision, command=None)
                 if decision.condition == "running" and desired is not None and not desired.paused:
-                    # It runs, but its start has not returned: what it was started with is not noted yet.
+                    # It runs, but its start hasn't returned, so its secret values aren't recorded yet.
                     decision = replace(decision, condition="starting")
             else:
                 self.memories[address] = decision.memory
@@ -136,7 +138,7 @@ class Queries:
                 if address in self._failed and decision.memory.healthy_since is not None:
                     self._failed.remove(address)
                     self.notes.note("healed", address)
-                # Of another resource that had this name: to be forgotten in the store, too.
+                # If another resource had this name, the store must also forget its accepted description.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
                     self.attempts.carries_out(decision)
@@ -146,17 +148,19 @@ class Queries:
         return decisions
 
     def _turn(self, address: Address, desired: Desired | None) -> tuple[bool, int, int, Address]:
-        """By which queries are started one after the other. Last those that have failed as they are wanted
-        now: many that fail slowly must not keep others from their first attempt. Sources first: who reads
-        one may wait for it to come up with a new column. Then those that were behind most, which have the
-        most to do."""
+        """Return the sort key of a query in the start order.
+
+        Queries that already failed with this description go last, so that slow failures don't delay first
+        attempts. Sources go first, because their readers may wait for a new column. Then the queries with
+        the largest lag go first.
+        """
         has_failed, memory = False, self.memories.get(address)
         if memory is not None and desired is not None:
             has_failed = memory.failures > 0 and memory.target == key_of(desired.description)
         return (has_failed, KINDS.index(address.kind), -self.behind.get(address, 0), address)
 
     def _lane(self, decision: Decision, reports: list[QueryReport]) -> Lane | None:
-        """Where the next step is done; None for one that takes no time."""
+        """Return the lane for the next step; None for a step that takes no time."""
         match decision.command:
             case Switch(description=description):
                 takes_long = has_tasks(description, decision.memory, reports)
@@ -175,7 +179,7 @@ class Queries:
         memory: Memory,
         now: float,
     ) -> Decision:
-        """The next step for one query, which a gate may hold."""
+        """Decide the next step of one query, which a gate may hold."""
         if desired is None:
             return decide(address, None, reports, memory, now, self.pace)
         holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
@@ -194,7 +198,7 @@ class Queries:
         return self._with_cause(decision, desired, memory)
 
     def _with_cause(self, decision: Decision, desired: Desired, memory: Memory) -> Decision:
-        """A start that a gate has had its part in is for what the gate says, unless it is a retry."""
+        """Give a start the cause that a gate states, unless it is a retry."""
         switch = decision.command
         if not isinstance(switch, Switch) or switch.cause.cause == "retry":
             return decision
@@ -206,14 +210,18 @@ class Queries:
         return self.taken_over or Cause(cause="runner")
 
     def look_at_secrets(self) -> None:
-        """See which references have other values by now. Nothing is restarted for it: that is planned."""
+        """Check whether secret values have changed, and retry failed queries that use a changed one.
+
+        Running queries aren't restarted: a plan does that.
+        """
         if changed := self.secrets_in_use.changed():
             self.forgive(changed)
 
     def forgive(self, references: Set[str]) -> None:
-        """Take note that these references have other values now: a query that has failed and uses one of them
-        is tried again at once, as if it had not failed. A start that is under way may still have the former
-        values."""
+        """Retry failed queries that use one of these references at once, because its value has changed.
+
+        The failure of a start that is under way doesn't count, because it may have used the former value.
+        """
         text = f"another value of {', '.join(sorted(references))}"
         self.notes.note("secret", detail=text)
         called = Cause(cause="secret", detail=text)
@@ -222,8 +230,10 @@ class Queries:
                 self._try_again(address, called)
 
     def _look_at_descriptions(self, wanted: Mapping[Address, Desired]) -> None:
-        """What is described in another way is tried again at once, as if it had not failed, and judged by
-        that attempt. Its digest may be the same: a setting of validation may be what mends it."""
+        """Retry failed queries at once whose description has changed, and forget their failures.
+
+        The digest may be the same, because a changed validation setting may fix the failure.
+        """
         now = {address: desired.description for address, desired in wanted.items()}
         for address, description in now.items():
             before = self._wanted.get(address)
@@ -232,7 +242,10 @@ class Queries:
         self._wanted = now
 
     def hurry(self, connections: Mapping[Address, Address]) -> None:
-        """What has failed, and is to be tried again, is at once: by query, the connection that answers."""
+        """Retry failed queries at once, unless they were given up.
+
+        `connections` has the connection that answers again, by query.
+        """
         for address, connection in connections.items():
             memory = self.memories.get(address)
             if memory is not None and memory.verdict is not None and not math.isinf(memory.retry_at):
@@ -241,30 +254,32 @@ class Queries:
                 self.memories[address] = replace(memory, retry_at=0.0, called=called)
 
     def try_failed_again(self) -> None:
-        """Somebody applies what is committed, and may have mended what it failed of. Not what was given up:
-        that says what it waits for."""
+        """Retry failed queries at once after an apply, because a user may have fixed the cause.
+
+        Queries that were given up aren't retried: their message names what they wait for.
+        """
         called = Cause(cause="retry", detail="an apply asks for it")
         for address, memory in list(self.memories.items()):
             if memory.verdict is not None and not math.isinf(memory.retry_at):
                 self._try_again(address, called)
 
     def _try_again(self, address: Address, called: Cause | None) -> None:
-        """At once, if it has failed."""
+        """Retry the query at once, if it has failed. `called` is the cause of the retry."""
         self._outdate(address)
         if (memory := self.memories.get(address)) is not None:
             self.memories[address] = forgiven(memory, called if memory.failures else None)
 
     def _outdate(self, address: Address) -> None:
-        """How a start ends that is under way says nothing any more."""
+        """Ignore the failure of a start that is under way."""
         if address in self.under_way:
             self._outdated.add(address)
 
     def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
-        """Remove storage that nothing claims or reads any more, once it is due."""
+        """Remove storage that no query claims or reads any more, once it is due."""
         descriptions = {a: d.description for a, d in wanted.items()}
         read = places_read(descriptions) | places_read(self._accepted())
         stopping = any(a not in wanted and d.shown is not None for a, d in decisions.items())
-        if not stopping:  # a query that is being stopped still writes to what it has lost
+        if not stopping:  # a query that is being stopped still writes to its unclaimed storage
             self.claims.reclaim(self.hosting.claimed(), read, self.hosting.pool)
 
     def _carry_out(self, command: Command, lane: Lane | None) -> None:
@@ -287,8 +302,10 @@ class Queries:
         return {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
 
     def _write_accepted(self, wanted: Mapping[Address, Desired]) -> None:
-        """Once a round, however many queries were accepted in it; also when nothing claims any more what has
-        left this instance."""
+        """Write the accepted descriptions once a round, if any changed.
+
+        Also write them when nothing claims the storage of a query that has left this instance.
+        """
         claimed = self.hosting.claimed()
         if self._accepted_changed or self.claims.is_left(claimed, {*wanted, *self.memories}):
             self.claims.record(self._accepted(), claimed)
@@ -299,7 +316,7 @@ class Queries:
         return self.hosting.reached(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
-        """Each attempt that has failed, with all that a person needs: a trace is Spark's."""
+        """Log and note a failed attempt. The log has no trace, because Spark logs it."""
         if after.failures > before.failures and after.error:
             attempt = f" (attempt {after.failures})" if after.failures > 1 else ""
             log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
@@ -336,8 +353,11 @@ class Queries:
 
 
 def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
-    """Only what is committed has tasks. What a query goes back to has done its own before it was accepted,
-    and who writes a store's files must not be able to add some to it."""
+    """Remove the tasks from a start of a description that isn't the committed one.
+
+    A fallback did its tasks before it was accepted. A user who can write the store's files must not be able
+    to add tasks to it.
+    """
     command = decision.command
     if not isinstance(command, Switch) or (desired and command.description == desired.description):
         return decision
@@ -346,7 +366,7 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
 
 
 def has_to_migrate(description: Description, memory: Memory) -> bool:
-    """Whether a start may first have to migrate rows of a former generation, or to read the rest of them."""
+    """Whether a start may first have to migrate rows of a former generation, or read the rest of them."""
     accepted = memory.accepted
     known = {read.place for read in _collections_of(accepted)} if accepted is not None else set()
     return any(
@@ -355,13 +375,15 @@ def has_to_migrate(description: Description, memory: Memory) -> bool:
 
 
 def _collections_of(description: Description) -> tuple[Description | CollectionRead, ...]:
-    """What a query reads, and what it writes."""
+    """Return the collections that a query reads, and the query itself for its own collection."""
     return (*description.reads.values(), description)
 
 
 def has_tasks(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
-    """Whether a start may have something to do first: it returns when that is done. True where that is not
-    known. A description that was accepted has done all of its own."""
+    """Whether a start may have to do tasks first. True if that isn't known.
+
+    The tasks of an accepted description are done.
+    """
     accepted = memory.accepted
     known = accepted.tasks if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]

@@ -1,7 +1,7 @@
-"""What to do next for one query: a pure function of what is wanted, what is there, and what was tried.
+"""The next step of one query: a pure function of the desired state, the reports, and past attempts.
 
-Level-triggered: it is asked again and again with fresh facts, and answers with at most one command.
-Nothing here does I/O, so every rule can be tested in microseconds.
+It is level-triggered: each round calls it with fresh facts, and it returns at most one command. Nothing here
+does I/O, so every rule can be tested in microseconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mzplan.model.resources import Retries
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
-PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop
-STABLE = 60.0  # seconds after which a query that runs is forgiven its failures
+PATIENCE = 10.0  # times the usual wait, while a fallback runs that a retry would have to stop
+STABLE = 60.0  # seconds that a query must run until its failures are forgotten
 
-_MAX_ERROR = 300  # characters of it in a cause
+_MAX_ERROR = 300  # characters of an error in a cause
 CHANGED = Cause(cause="change")
 _TAKEN_OVER = Cause(cause="runner", detail="its runner began")
 
@@ -32,7 +32,7 @@ DEFAULT_PACE = Retries()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """A committed query of this instance. `because`: why it is to start or stop, as its commit says."""
+    """A committed query of this instance. `because` is the commit's cause for its start or stop."""
 
     description: Description
     paused: bool
@@ -41,10 +41,15 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What was tried for an address. It only paces retries and remembers errors: losing it (a restart of
-    the runner) costs nothing but patience. `accepted` is also kept in the store. `begun`: this runner has
-    started it, or has found it paused: what starts it next is committed. `called`: why it is tried again at
-    once, where a failure is forgiven.
+    """The past attempts for an address.
+
+    It only paces retries and remembers errors, so that losing it in a restart of the runner only changes
+    when retries happen.
+
+    - `accepted`: the last description that ran; also kept in the store.
+    - `begun`: whether this runner has started the query or found it paused, so that the next start has a
+      committed cause.
+    - `called`: the cause of an immediate retry, if a failure was forgiven.
     """
 
     target: Key | None = None
@@ -63,7 +68,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop these queries, and forget them. `cause`: None where they have ended, or nothing wants them."""
+    """Stop these queries and forget them. `cause`: None if they have ended or aren't wanted."""
 
     address: Address
     names: tuple[QueryName, ...]
@@ -72,9 +77,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """Check the description (where `check` says so), then stop what runs, then start it. `makes`: what its
-    target lacks is made, where it says so; only for what is committed, and has not run yet: what has been
-    there and is gone was taken away by somebody else."""
+    """Check the description if `check`, then stop the queries in `stop`, then start the description.
+
+    `makes`: whether to create missing parts of its target. Only a committed description that hasn't run yet
+    does: parts that disappear later were removed by somebody else.
+    """
 
     address: Address
     description: Description
@@ -86,7 +93,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accept:
-    """Record the description as one that has run: what to go back to."""
+    """Record the description as one that has run, which the query can fall back to."""
 
     address: Address
     description: Description
@@ -94,7 +101,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Nothing wants this address any more and nothing of it runs: forget what was accepted."""
+    """Forget the accepted description of an address that is neither wanted nor running."""
 
     address: Address
 
@@ -104,7 +111,7 @@ Command = Stop | Switch | Accept | Drop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do (or nothing), what to remember, and how the query is to be reported."""
+    """The next command (or None), the new memory, and the condition and run to report."""
 
     command: Command | None
     memory: Memory
@@ -113,8 +120,11 @@ class Decision:
 
 
 def key_of(description: Description) -> Key:
-    """What is to run. The digest leaves the id out, and an address may be given to another resource: what was
-    tried for the former one says nothing of it."""
+    """Return the key of a description.
+
+    It has the id, which the digest leaves out: an address may pass to another resource, for which past
+    attempts mean nothing.
+    """
     return (description.id, description.generation, description.digest)
 
 
@@ -127,13 +137,15 @@ def decide(
     pace: Retries = DEFAULT_PACE,
     taken_over: Cause = _TAKEN_OVER,
 ) -> Decision:
-    """The next step for one address. `now` in seconds, monotonic. `taken_over`: why this runner starts what
-    another one has run."""
+    """Decide the next step for one address. `now` is in monotonic seconds.
+
+    `taken_over` is the cause of starts of queries that another runner has run.
+    """
     active = [r for r in reports if r.active]
     if desired is None:
         return _unwanted(address, reports, memory)
     if memory.accepted is not None and memory.accepted.id != desired.description.id:
-        memory = Memory(begun=True)  # of another resource, which had this name
+        memory = Memory(begun=True)  # the former memory is of another resource that had this name
     target = key_of(desired.description)
     if memory.target != target:
         memory = Memory(target=target, accepted=memory.accepted, begun=memory.begun)
@@ -153,7 +165,7 @@ def decide(
 
 
 def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
-    """Without failures: it is tried again at once. `called`: why."""
+    """Return the memory without failures, so that the query is retried at once. `called` is the cause."""
     return replace(
         memory,
         failures=0,
@@ -169,7 +181,7 @@ def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
 def rejected(
     memory: Memory, error: str, code: str, now: float, pace: Retries = DEFAULT_PACE, kind: ProblemKind = ""
 ) -> Memory:
-    """The check before the switch failed: nothing was stopped."""
+    """Return the memory after a failed check, which stopped nothing."""
     was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
     return _failed(memory, "failed" if was_accepted else "rejected", error, code, now, pace, kind)
 
@@ -177,7 +189,7 @@ def rejected(
 def start_failed(
     memory: Memory, error: str, code: str, now: float, pace: Retries = DEFAULT_PACE, kind: ProblemKind = ""
 ) -> Memory:
-    """The query could not be started."""
+    """Return the memory after a failed start."""
     return _failed(memory, "failed", error, code, now, pace, kind)
 
 
@@ -195,9 +207,9 @@ def _current(
     memory: Memory,
     now: float,
 ) -> Decision:
-    """The wanted query runs."""
+    """Decide for a wanted query that runs."""
     accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    begins = memory.verdict or "starting"  # one that is tried again has failed until it has triggered
+    begins = memory.verdict or "starting"  # a retried query counts as failed until its first trigger
     if others:
         stop = Stop(address=address, names=_names(others))
         return Decision(command=stop, memory=memory, condition=begins, shown=current)
@@ -216,7 +228,10 @@ def _current(
 def _ended(
     address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float, pace: Retries
 ) -> Decision:
-    """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
+    """Decide for a wanted query that ended by itself: remember the error and forget its handle.
+
+    `_absent` retries it in a later round.
+    """
     error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
     if error is None:
         error, code = f"It was stopped by hand. Fix: to keep it so, mzplan pause {address}.", "MZ162"
@@ -237,10 +252,10 @@ def _absent(
     pace: Retries,
     taken_over: Cause,
 ) -> Decision:
-    """The wanted query does not run; an older one may."""
+    """Decide for a wanted query that doesn't run; an older one may run."""
     description = desired.description
     running = next((r for r in reports if r.active), None)
-    if running is None and reports:  # an older one is ending (a switch under way), or has ended by itself
+    if running is None and reports:  # an older query has ended, in a switch or by itself
         waits = replace(memory, fallback_at=now + pace.delay(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
         return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
@@ -271,8 +286,11 @@ def _absent(
 
 
 def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> bool:
-    """Whether the wanted query has left what ran before as it was: it is the same generation, or one that a
-    check has refused before it began. (A source makes sure of that again when it starts.)"""
+    """Whether the query can fall back, because the wanted description left its storage unchanged.
+
+    It did if it has the same generation, or if a check refused its new generation before that started. (A
+    source checks this again when it starts.)
+    """
     if fallback.place == wanted.place:
         return True
     is_earlier = fallback.id == wanted.id and fallback.generation < wanted.generation
@@ -281,7 +299,7 @@ def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> 
 
 
 def _cause(desired: Desired, memory: Memory, pace: Retries, taken_over: Cause) -> Cause:
-    """Why the wanted query is started now."""
+    """Return the cause of starting the wanted query now."""
     if memory.called is not None:
         return memory.called
     if memory.failures:
@@ -327,7 +345,7 @@ def _patience(memory: Memory) -> float:
 
 
 def runs(report: QueryReport, key: Key) -> bool:
-    """Whether this is that query. Its name has no id: see RunningIds.strangers."""
+    """Whether the report is of this query. Names have no id: see RunningIds.strangers."""
     return (report.name.generation, report.name.digest) == key[1:]
 
 

@@ -1,5 +1,4 @@
-"""Which runs of queries begin and end, and why: each report gets the cause of its run, and what happens is
-noted as events, which somebody takes and writes down."""
+"""The starts and ends of runs, with their causes. They are noted as events, which the runner writes."""
 
 from __future__ import annotations
 
@@ -19,26 +18,26 @@ from mzplan.model.observed import Lease, Status, Versions
 from mzplan.model.times import instant_text
 from mzplan.store.leases import is_local
 
-MAX_WAITING = 20_000  # events that nobody has taken: the oldest go
+MAX_WAITING = 20_000  # events not taken yet; the oldest are dropped
 
 
 class Notes:
-    """Events that are to be written down; any thread may note one. `clock` gives seconds since the epoch."""
+    """Events to write. Any thread may note one. `clock` returns seconds since the epoch."""
 
     def __init__(self, clock: Callable[[], float] = time.time):
         self._clock = clock
         self._waiting: deque[Event] = deque(maxlen=MAX_WAITING)
 
     def note(self, kind: EventKind, address: Address | None = None, **more: Any) -> None:
-        """Something has happened now. `more`: further fields of the Event."""
+        """Note an event that has happened now. `more`: further fields of the Event."""
         self._waiting.append(Event(at=self.now(), kind=kind, address=address, **more))
 
     def now(self) -> str:
-        """The time, as events have it."""
+        """Return the time in the format of events."""
         return instant_text(round(self._clock() * 1000))
 
     def take(self) -> list[Event]:
-        """What was noted since the last call."""
+        """Return the events noted since the last call."""
         taken = []
         while self._waiting:
             taken.append(self._waiting.popleft())
@@ -46,7 +45,7 @@ class Notes:
 
 
 class Runs:
-    """Of the queries of one instance. `reached`: the last step that is known of a query, -1 for none."""
+    """The runs of one instance's queries. `reached` returns a query's last known step, -1 for none."""
 
     def __init__(self, project: str, notes: Notes, reached: Callable[[Address], Step]):
         self._project = project
@@ -58,14 +57,17 @@ class Runs:
         self._known: dict[str, QueryReport] = {}  # by run
 
     def commanded(self, command: Stop | Switch) -> None:
-        """A command is about to be carried out."""
+        """Remember the cause of a command that is about to be carried out."""
         self._stops[command.address] = command.cause
         if isinstance(command, Switch) and command.cause is not None:
             name = QueryName.of(self._project, command.description)
             self._causes[name] = replace(command.cause, at=self._notes.now())
 
     def look(self, reports: Sequence[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
-        """The reports of a round, each with the cause of its run."""
+        """Note the runs that started or ended since the last round.
+
+        Returns the reports, each with the cause of its run.
+        """
         now = {report.run_id: report for report in reports}
         ended, begun = self._known.keys() - now.keys(), now.keys() - self._known.keys()
         for run_id in ended:
@@ -73,7 +75,7 @@ class Runs:
             self._of_run.pop(run_id, None)
         for run_id in begun:
             given = self._causes.get(now[run_id].name)
-            if given is not None:  # else nobody here has started it
+            if given is not None:  # else this controller didn't start it
                 self._of_run[run_id] = given
                 self._note("started", now[run_id], given)
         if begun:
@@ -85,7 +87,7 @@ class Runs:
         )
 
     def _ended(self, run: QueryReport) -> None:
-        if run.error is None:  # one that has failed is noted as that
+        if run.error is None:  # a failed run is noted as failed elsewhere
             self._note("stopped", run, self._stops.get(run.name.address))
 
     def _note(self, kind: EventKind, run: QueryReport, cause: Cause | None) -> None:
@@ -102,8 +104,10 @@ class Runs:
 
 
 def taken_over(former: Lease | None, before: Status | None, epoch: int, versions: Versions | None) -> Cause:
-    """Why a runner that now leads starts what has run already. `former`: the lease before its own; `before`:
-    the Status that it has found."""
+    """Return the cause for a new runner to start queries that have run before.
+
+    `former` is the lease before its own, and `before` the Status that the former runner left.
+    """
     known = before.versions if before is not None else None
     if known is not None and versions is not None and known != versions:
         return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(known, versions)}")

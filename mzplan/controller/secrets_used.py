@@ -1,5 +1,7 @@
-"""Which values of secrets the queries of an instance run with: digests of them, for the Status; and whether
-their references have other values by now."""
+"""The secret values that the queries of an instance run with, and changes of these values.
+
+The Status gets digests of the values.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,13 @@ from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
-EVERY = (
-    5.0  # seconds between looks at a file; what is remote is remembered for longer (mzplan.secrets.remote)
-)
+EVERY = 5.0  # seconds between reads of a file; remote values are cached for longer (mzplan.secrets.remote)
 _KEY = os.urandom(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadValues:
-    """What references had for values, `at` seconds of the clock."""
+    """The values of references when they were read, `at` seconds of the clock."""
 
     at: float
     by_reference: Mapping[str, str] = field(repr=False)
@@ -37,7 +37,7 @@ class ReadValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Of a query: what it was started with. `prints`: see _print."""
+    """The values that a query was started with, as digests and prints (see _print) by reference."""
 
     at: float
     digests: Mapping[str, str]
@@ -46,7 +46,7 @@ class _Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """At a reference: what its value was, or why it has none."""
+    """A read of a reference: the print of its value, or the problem that prevented it."""
 
     at: float
     print: bytes | None = None
@@ -54,8 +54,7 @@ class _Look:
 
 
 class SecretsWatch:
-    """Looks now and then what the references of queries that run have for values. `found` has the newest look
-    at each."""
+    """Reads the references of running queries from time to time."""
 
     def __init__(self, secrets: Secrets, pool: Pool, clock: Callable[[], float]):
         self._secrets, self._clock = secrets, clock
@@ -68,9 +67,11 @@ class SecretsWatch:
         return dict(self._sampler.found)
 
     def look(self, in_use: Mapping[str, Set[bytes]]) -> Set[str]:
-        """Read the references that are due. Returns those whose value has changed since the last call, and
-        that a query was started with another value of; `in_use` (see SecretsInUse.changed): what an apply has
-        restarted them for is no news."""
+        """Read the references that are due, and return the references with a changed value.
+
+        A value is changed if it differs from the last call, unless all queries were already started with the
+        new value, as by an apply. `in_use`: the prints of the values that queries use, by reference.
+        """
         watched = {reference: reference for reference in in_use if self._secrets.is_watched(reference)}
         self._sampler.look(watched, lambda _: EVERY)
         looks = self.found
@@ -85,7 +86,7 @@ class SecretsWatch:
         return changed
 
     def unread(self, references: Collection[str]) -> str | None:
-        """Why the first reference that can't be read can't be read; None if all can."""
+        """Describe the problem of the first unreadable reference; None if all can be read."""
         problem = next(
             (self.problems[reference] for reference in sorted(references) if reference in self.problems), None
         )
@@ -99,7 +100,7 @@ class SecretsWatch:
             return _Look(at=at, problem=problem.diagnostics[0])
 
     def _tell(self, problems: dict[str, Diagnostic]) -> None:
-        """Log what goes wrong when it begins, and that it does no more."""
+        """Log each problem when it starts and when it ends."""
         for reference, problem in problems.items():
             before = self.problems.get(reference)
             if before is None or before.summary != problem.summary:
@@ -112,11 +113,10 @@ class SecretsWatch:
 
 
 class SecretsInUse:
-    """The references of an instance's queries, the values that each was started with, and whether a reference
-    has another value by now. Starts are noted from several threads.
+    """The values that an instance's queries were started with, and the references whose values changed.
 
-    `known` are the digests of an earlier status: they hold for queries that nobody has started since. `clock`
-    gives seconds, monotonic.
+    Several threads record starts. `known` has the digests of an earlier status, which hold for queries that
+    haven't been started since. `clock` returns monotonic seconds.
     """
 
     def __init__(self, secrets: Secrets, known: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
@@ -127,11 +127,11 @@ class SecretsInUse:
         self._watch = SecretsWatch(secrets, pool, clock)
         self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._lock = threading.Lock()
-        # In the order of the last start: the first that uses a reference may still have an old value.
+        # In the order of the last start: the first query that uses a reference has its oldest value.
         self._used: dict[Address, _Start] = {}
 
     def read(self, description: Description) -> ReadValues:
-        """The values that a query that starts now will have, by reference; none that can't be resolved."""
+        """Return the values that a query gets if it starts now, without unresolvable references."""
         at, values = self._clock(), {}
         for reference in references_of(description):
             try:
@@ -141,7 +141,7 @@ class SecretsInUse:
         return ReadValues(at=at, by_reference=values)
 
     def started(self, address: Address, values: ReadValues) -> None:
-        """The query runs, with these values."""
+        """Record that the query was started with these values."""
         read = values.by_reference
         start = _Start(
             at=values.at,
@@ -153,7 +153,7 @@ class SecretsInUse:
             self._used[address] = start
 
     def changed(self) -> Set[str]:
-        """The references whose values have changed since the last call."""
+        """Return the references whose values have changed since the last call."""
         in_use: dict[str, set[bytes]] = {}
         with self._lock:
             for start in self._used.values():
@@ -162,8 +162,10 @@ class SecretsInUse:
         return self._watch.look(in_use)
 
     def of(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Return digests of the values that queries run with, by reference (the oldest value, if a query has
-        not been restarted since it changed), and the references that have another value by now."""
+        """Return the digests of the values that queries run with, and the references with newer values.
+
+        Digests are by reference. A reference has the digest of its oldest value that a query still uses.
+        """
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
         running = [(a, desired.description) for a, desired in wanted.items() if not desired.paused]
@@ -186,13 +188,13 @@ class SecretsInUse:
         return digests, tuple(sorted(rotated & used))
 
     def unread(self, address: Address, description: Description) -> str | None:
-        """Which secret of a query can't be read any more, and why: it goes on with what it has."""
+        """Describe a secret of a query that can't be read any more; the query still runs with its value."""
         if not self._watch.problems:
             return None
         return self._watch.unread(self.references_of(address, description))
 
     def references_of(self, address: Address, description: Description) -> set[str]:
-        """Kept for each description: to look through it takes its time."""
+        """Return the references of a description. Cached, because the search is slow."""
         kept = self._references.get(address)
         if kept is None or kept[0] is not description:
             kept = self._references[address] = (description, references_of(description))
@@ -200,5 +202,5 @@ class SecretsInUse:
 
 
 def _print(value: str) -> bytes:
-    """Tells values apart, in this process alone."""
+    """Return a keyed hash that distinguishes values within this process."""
     return hashlib.blake2b(value.encode(), key=_KEY).digest()
