@@ -1,7 +1,7 @@
-"""What the controller asks of the storage of collections and checkpoints.
+"""The controller's interface to the storage of collections and checkpoints.
 
 Two implementations: DeltaStorage (mzplan.spark.delta_storage) and InMemoryStorage (mzplan.controller.memory).
-Storage decides nothing: which step may be given up, and when, is the controller's business.
+Storage decides nothing: the controller decides which steps expire, and when.
 """
 
 from __future__ import annotations
@@ -32,61 +32,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How far a query's storage reaches: `since`, the oldest step that was not given up; `upper`, the next
-    one."""
+    """The extent of a query's storage: `since`, its oldest step not expired, and `upper`, its next step."""
 
     since: Step = 0
     upper: Step = 0
 
 
 class Storage(Protocol):
-    """Called from several threads, for one place at a time. Every method raises OSError for what the storage
-    did, with a message that says what."""
+    """The storage of collections. Called from several threads, by one thread at a time for each place.
+
+    Every method raises OSError, with a message, if the storage fails.
+    """
 
     def extent(self, place: Place) -> Extent:
-        """Of a collection. Of one that has no storage yet: no steps at all."""
+        """Return the extent of a collection; it is empty if the collection has no storage yet."""
 
     def first_young(self, place: Place, when: float) -> Step:
-        """The first step of a collection that became durable at `when` (seconds since the epoch) or later;
-        the newest, where all are older; 0 when there is none."""
+        """Return the first step that became durable at `when` (seconds since the epoch) or later.
+
+        Returns the newest step if all are older, and 0 if the collection has no steps.
+        """
 
     def needed(self, export: Place, source: Place) -> Step:
-        """The oldest step of its collection that an export has still to read; the collection's upper if there
-        is none."""
+        """Return the oldest step of a collection that an export still has to read, or else the upper."""
 
     def maintain(self, place: Place, since: Step) -> None:
-        """Give up what only steps below `since` need: reclaim it, and merge small files so that a collection
-        that is fed in small steps does not rot. May take long. Again, it finds nothing to do; stopped
-        half-way, the next time finishes it."""
+        """Expire the steps below `since`: reclaim their storage, and merge small files.
+
+        Merging keeps a collection readable that is written in small steps. May take long. Idempotent; the
+        next call finishes an interrupted one.
+        """
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        """Make the updates durable steps of local inputs, but for those of which an append of this key has.
-        Those of a command are there all or not at all. Raises StorageError (see StorageController.append)
-        and, where others keep the lock for long, MzplanError MZ033; then nothing was written, of none."""
+        """Write the updates as durable steps of local inputs, each command atomically.
+
+        Skips a command whose key an earlier append has used. Raises StorageError (see
+        StorageController.append), and MzplanError MZ033 if others hold the lock for long. After an error,
+        nothing was written for any command.
+        """
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
-        """All updates up to a step that is there, consolidated. Raises ReadBeforeSinceError for what was
-        removed."""
+        """Return all updates up to an existing step, consolidated.
+
+        Raises ReadBeforeSinceError for a step that was removed.
+        """
 
     def migrate(self, places: Sequence[Place]) -> None:
-        """Bring the storage of these to today's layout. Raises StorageError for a later one."""
+        """Migrate the storage of places to the current layout. Raises StorageError for a later layout."""
 
     def listed(self) -> list[Place]:
-        """All places that there is any storage of."""
+        """Return all places that have storage."""
 
 
 def appended_columns(query: Description) -> tuple[Column, ...]:
-    """The columns of the rows in the steps of a local source."""
+    """Return the columns of the rows in the steps of a local source."""
     columns, keys = columns_of(query.type, query.body), keys_of(query.type, query.body)
     return change_columns(columns, keys) if keys else columns
 
 
 def planned_steps(command: AppendCommand, current: Step, keyed: bool) -> list[list[Row]]:
-    """The rows of each step from `current`, the input's upper, to the command's. `keyed`: with what becomes
-    of each, and in each step what goes before what comes.
+    """Return the rows of each step, from the input's upper `current` to the command's upper.
 
-    Raises InvalidUppersError for an append that was made on an older upper, UpdateBeyondUpperError for an
-    update at or above the new one, StorageError for a diff that the input can't have.
+    Rows of a `keyed` input also have their change, and in each step deletions come before upserts.
+
+    Raises InvalidUppersError for an append that was based on an older upper, UpdateBeyondUpperError for an
+    update at or above the new upper, StorageError for a diff that the input can't have.
     """
     first = min((update.step for update in command.updates), default=current)
     if command.upper <= current or first < current:
@@ -106,7 +116,7 @@ def planned_steps(command: AppendCommand, current: Step, keyed: bool) -> list[li
 
 
 def to_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
-    """Rows as Arrow, of exactly these columns. Raises StorageError for one that doesn't fit them."""
+    """Return rows as an Arrow table with exactly these columns. Raises StorageError if a row doesn't fit."""
     import pyarrow as pa
 
     schema = arrow_schema(columns)
@@ -126,7 +136,7 @@ def to_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
 
 
 def consolidated(rows: Iterable[Row]) -> list[tuple[Row, Diff]]:
-    """Equal rows once, with how often they are there; in the order in which they came."""
+    """Return each distinct row with its count, in the order of first occurrence."""
     counted: dict[str, tuple[Row, Diff]] = {}
     for row in rows:
         key = repr(sorted(row.items()))

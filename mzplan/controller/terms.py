@@ -1,7 +1,7 @@
-"""What the storage controller speaks of (seed 004): ids, frontiers, policies, collections, exports.
+"""The terms of the storage controller (seed 004): ids, frontiers, policies, collections and exports.
 
-Times are steps: the micro-batches of a source, counted from 0. A *frontier* (the seed's antichain of one
-total order) is the least step that may still come, or that can still be read.
+Times are steps: the micro-batches of a source, counted from 0. A *frontier* is the least step that may still
+be written, or that can still be read. (The seed's antichains are totally ordered here.)
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from mzplan.schema.description import Description
 from mzplan.store.journal import Prepared
 
 GlobalId: TypeAlias = str
-"""A resource's id: it names a collection or an export for life, whatever it is called and however often it is
-replaced."""
+"""A resource's id. It identifies a collection or an export for life, across renames and replacements."""
 
 InstanceId: TypeAlias = str
 """The name of a storage instance."""
@@ -31,11 +30,11 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 class StorageError(Exception):
-    """A command that can't be carried out; nothing of it was. The message is a sentence for people."""
+    """A command that can't be carried out, and changed nothing. The message is a sentence for people."""
 
 
 class IdentifierMissingError(StorageError):
-    """There is no such collection, export or instance, and there was none."""
+    """The collection, export or instance doesn't exist, and never did."""
 
     def __init__(self, what: str, id_: str):
         super().__init__(f"There is no {what} {id_}.")
@@ -43,16 +42,18 @@ class IdentifierMissingError(StorageError):
 
 
 class IdentifierReusedError(StorageError):
-    """There is one already, of another kind or at another place."""
+    """The id is already in use."""
 
 
 class UpdateBeyondUpperError(StorageError):
-    """An update whose step is not below the upper that its append is to advance to, or not in its order."""
+    """An update whose step isn't below the new upper of its append."""
 
 
 class InvalidUppersError(StorageError):
-    """The upper that an append was made on is no longer the collection's: somebody else has appended.
-    `decided`: whether `current` is the upper, or only the first step that it may be."""
+    """An append was based on an upper that is no longer the collection's, because another client appended.
+
+    `decided`: whether `current` is the upper, or only its lower bound.
+    """
 
     def __init__(self, id_: GlobalId, expected: Step, current: Step, *, decided: bool = True):
         verb = "is" if decided else "is decided when what others have appended is read, and is at least"
@@ -61,20 +62,20 @@ class InvalidUppersError(StorageError):
 
 
 class ReadBeforeSinceError(StorageError):
-    """A read as of a step that was expired, or of one that is not there yet."""
+    """A read as of a step that has expired, or doesn't exist yet."""
 
 
 class InstanceInUseError(StorageError):
-    """An instance that has queries or a live runner can't be dropped: that would leak them."""
+    """An instance can't be dropped while it has queries or a live runner, because that would leak them."""
 
 
 class NotAttachedError(StorageError):
-    """No runner, or another one, is attached to the instance: this controller may not act on it."""
+    """This process isn't the instance's runner, so this controller may not act on the instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedQuery:
-    """A query as it should run. `instance` hosts it. `because`: why it last had to start or stop."""
+    """A query as it should run on `instance`. `because` is the cause of its last required start or stop."""
 
     query: Description
     instance: InstanceId
@@ -96,21 +97,21 @@ ExportDescription: TypeAlias = HostedQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagSteps:
-    """`since` follows `upper` at so many steps: that many of the newest can be read."""
+    """`since` follows `upper` at this distance, so that as many of the newest steps can be read."""
 
     steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagDuration:
-    """`since` follows at a time: steps that became durable in the last so many seconds can be read."""
+    """`since` follows the time, so that steps which became durable in the last `seconds` can be read."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainFrom:
-    """Nothing from this step on is given up."""
+    """Steps from this one on never expire."""
 
     step: Step
 
@@ -120,11 +121,13 @@ ReadPolicy = LagSteps | LagDuration | RetainFrom
 
 @dataclass(slots=True, kw_only=True)
 class CollectionState:
-    """What is known of a collection, and how that moves on: only forward.
+    """The state of a collection. Its frontiers only move forward.
 
-    `upper`: the next step. `implied`: the read capability that follows from the policy. `holds`: read
-    capabilities of others, by who holds them; each keeps what is needed from its step on. `since`: the least
-    of all capabilities, as far as storage may give up; it never goes back. `condition` is that of the query.
+    - `upper`: the next step.
+    - `implied`: the read capability that follows from the policy.
+    - `holds`: other read capabilities, by holder; each keeps the steps from its own on readable.
+    - `since`: the least of all capabilities; storage may expire the steps below it.
+    - `condition`: the condition of the query.
     """
 
     description: CollectionDescription
@@ -141,12 +144,15 @@ class CollectionState:
 
     @property
     def wanted_since(self) -> Step:
-        """The least of all read capabilities, and never before `since`."""
+        """The least of all read capabilities, but at least `since`."""
         return max(self.since, min([self.implied, *self.holds.values()]))
 
     def advance(self, young: Step | None = None) -> None:
-        """Let the policy follow, after the upper or the time has moved on. `young`: the first step within the
-        policy's duration, if it has one (Storage.first_young); None where that is not known."""
+        """Advance the policy's read capability, after the upper or the time has advanced.
+
+        `young`: the first step within the policy's duration (Storage.first_young); None if it has no duration
+        or the step isn't known.
+        """
         match self.policy:
             case LagSteps(steps=steps):
                 step = max(0, self.upper - steps)
@@ -159,27 +165,33 @@ class CollectionState:
         self.implied = max(self.implied, min(step, self.upper))
 
     def advance_upper(self, upper: Step) -> bool:
-        """Take a write frontier; False for one that has been seen before."""
+        """Advance the upper. Returns False if the new upper isn't ahead."""
         if upper <= self.upper:
             return False
         self.upper = upper
         return True
 
     def hold(self, holder: str, step: Step) -> Step:
-        """Take or move a read capability; returns where it is. A new one is never before `since`, and one
-        that is there never goes back: what was given up is gone."""
+        """Add or move a read capability, and return its step.
+
+        A new capability starts at `since` or later, and an existing one never moves back, because expired
+        steps are gone.
+        """
         self.holds[holder] = max(self.since, self.holds.get(holder, self.since), step)
         return self.holds[holder]
 
     def release(self, holder: str) -> None:
-        """Give a read capability back; no error where there is none."""
+        """Remove a read capability. No error if there is none."""
         self.holds.pop(holder, None)
 
 
 @dataclass(slots=True, kw_only=True)
 class ExportState:
-    """What is known of an export. `read_holds`: for each collection, the step from which the export still
-    reads it. `upper`: the export's own next step."""
+    """The state of an export.
+
+    - `read_holds`: by collection, the first step that the export still reads.
+    - `upper`: the export's own next step.
+    """
 
     description: ExportDescription
     read_holds: dict[GlobalId, Step] = field(default_factory=dict)
@@ -192,13 +204,15 @@ class ExportState:
 
 
 CreateExportToken: TypeAlias = Prepared
-"""The right to read one collection by one export. It holds the collection's since at `step`, and the journal
-keeps it, until it is used or cancelled."""
+"""The right of an export to read a collection.
+
+It holds the collection's since at `step`, and stays in the journal, until it is used or cancelled.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A row that comes (`diff` 1) or goes (-1) at a step."""
+    """A row that is added (`diff` 1) or removed (-1) at a step."""
 
     row: Row
     step: Step
@@ -207,8 +221,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendCommand:
-    """Updates for a local input, whose upper is then `upper`. The same append again, known by `key`, is the
-    one that was made."""
+    """Updates for a local input, which advance its upper to `upper`.
+
+    `key` identifies the append: repeating it writes nothing.
+    """
 
     id: GlobalId
     updates: tuple[Update, ...]
@@ -218,17 +234,20 @@ class AppendCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLocation:
-    """A runner: this process. `owner` distinguishes it from any other, also one of the same pid on the same
-    machine."""
+    """A runner process. `owner` is unique even among processes with the same pid on the same machine."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageParameters:
-    """What can be changed without a restart; times in seconds. `parallelism`: starts, stops and checks at
-    once. `pace`: how failed queries are tried again. `retain_dropped`: how long storage that nothing claims
-    is kept. `maintain_every`: between two looks at what a collection may give up."""
+    """The parameters that can be changed without a restart. Times are in seconds.
+
+    - `parallelism`: the number of concurrent starts, stops and checks.
+    - `pace`: the retries of failed queries.
+    - `retain_dropped`: how long unclaimed storage is kept.
+    - `maintain_every`: the time between two surveys of a collection.
+    """
 
     parallelism: int = 8
     pace: Retries = DEFAULT_PACE
@@ -238,9 +257,12 @@ class StorageParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldQuery:
-    """What holds for a query instead of what is committed. `description`: this one is to run; None: nothing
-    is started or stopped, and where nothing runs, the query is in `condition`. `check`: whether it is checked
-    before it is started."""
+    """The description that a gate runs in place of the committed one.
+
+    - `description`: None if the query is neither started nor stopped.
+    - `condition`: the condition to report if there is no description and the query doesn't run.
+    - `check`: whether the description is checked before it starts.
+    """
 
     description: Description | None = None
     condition: Condition = "starting"
@@ -251,11 +273,11 @@ class Gate(Protocol):
     """Holds queries back (see mzplan.runner.gates)."""
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """What holds for a committed query, of which `accepted` has run last; None: it may pass."""
+        """Return the hold on a committed query; None if it may run. `accepted` ran last."""
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """Why a query is started now, where this gate has held it, or holds it; None: its commit says."""
+        """Return the cause of a start, if this gate holds or held the query; None to keep the commit's."""
         return None
 
     def started(self, address: Address) -> None:
-        """A query was started (called from the pool)."""
+        """Take note of a started query. Called on a thread of the pool."""

@@ -1,4 +1,4 @@
-"""Work for many things, one at a time: each gets its turn every so many seconds."""
+"""Periodic work for many keys, one key at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ R = TypeVar("R")
 
 
 class Turns(Generic[K, R]):
-    """Runs on a pool. `clock` gives seconds, monotonic; `wake` is called when work has ended.
+    """Runs the work of each key every `every` seconds, on a pool.
 
-    A new key waits for its first turn like all others: its query has just been started.
+    `clock` returns monotonic seconds. `wake` is called when work has ended. A new key waits `every` seconds
+    for its first turn, because its query has just been started.
     """
 
     def __init__(
@@ -56,6 +57,6 @@ class Turns(Generic[K, R]):
         return ended
 
     def postpone(self, key: K, times: float) -> None:
-        """Give a key its next turn after so many times the usual time."""
+        """Delay the next turn of a key to this many times the usual interval."""
         if key in self._last:
             self._last[key] = self._clock() + self.every * (times - 1)

@@ -1,5 +1,4 @@
-"""What is looked at aside from the rounds, and only reported: whether servers answer, whether running queries
-still have what they go on from, and what waits for each query."""
+"""Checks beside the rounds: of connections, upstreams and backlogs. Their results are only reported."""
 
 from __future__ import annotations
 
@@ -23,24 +22,25 @@ D = TypeVar("D")
 R = TypeVar("R")
 log = logging.getLogger("mzplan.runner")
 
-BUDGET = 0.2  # seconds of asking that one look may begin, in each of its jobs
-REST = 0.8  # seconds without any, after a job that had to leave some: looks may follow each other at once
-REACHED_EVERY = 2.0  # seconds; where nothing listens it is known in two, so a fault is reported within five
-REACHING = 2  # jobs, so that a server that is silent does not hold up the others
-UPSTREAM_EVERY = 60.0  # seconds from one look at a query's upstream to the next
-SINKS = 5  # looks at a sink until its target is asked, too: it notices most by itself
-MEASURED_EVERY = 10.0  # seconds between two looks at what waits for a query, if its run does not say it
-FRESH_EVERY = 60.0  # and if it does
+BUDGET = 0.2  # seconds in which a job may begin new questions
+REST = 0.8  # seconds of rest after a job that left questions, because looks may follow each other at once
+REACHED_EVERY = 2.0  # seconds; a refused connection fails within two, so a fault is reported within five
+REACHING = 2  # jobs, so that a silent server doesn't delay the others
+UPSTREAM_EVERY = 60.0  # seconds between two checks of a query's upstream
+SINKS = 5  # a sink's target is part of every fifth check, because the sink notices most changes itself
+MEASURED_EVERY = 10.0  # seconds between two measurements of a backlog that the run doesn't report
+FRESH_EVERY = 60.0  # seconds between two measurements of a backlog that the run reports
 _STORAGE: frozenset[ProblemKind] = frozenset({"checkpoint-missing", "collection-missing", "steps-missing"})
-# Another upstream or target; columns, offsets or steps that it no longer has; a checkpoint and a collection
-# that are gone.
+# A replaced upstream or target; missing columns, offsets or steps in it; a missing checkpoint or collection.
 CHANGED = _STORAGE | {"another-upstream", "target-behind", "offsets-gone", "target-restored"}
 
 
 class Sampler(Generic[K, D, R]):
-    """Asks many things the same question, now and then, for no more than a bounded part of the time. `found`
-    has the newest answer of each. Asks on the pool, those first that were asked longest ago; a
-    thousand things are asked as often as the budget allows. An answer that raises is none."""
+    """Asks the same question about many subjects, within a bounded share of the time.
+
+    `found` has the newest answer by key. Questions run on the pool, the longest waiting first, as often as
+    the budget allows. A question that raises has no answer.
+    """
 
     def __init__(self, ask: Callable[[D], R], pool: Pool, clock: Callable[[], float], *, jobs: int = 1):
         self._ask, self._pool, self._clock, self._jobs = ask, pool, clock, jobs
@@ -53,8 +53,10 @@ class Sampler(Generic[K, D, R]):
         self.found: dict[K, R] = {}
 
     def look(self, wanted: Mapping[K, D], every: Callable[[K], float]) -> None:
-        """Have each wanted key asked whose last question is at least `every(key)` seconds ago, and forget
-        keys that are not wanted."""
+        """Ask about each wanted key whose last question is at least `every(key)` seconds old.
+
+        Forgets keys that aren't wanted.
+        """
         now = self._clock()
         self._working = [future for future in self._working if not future.done()]
         with self._lock:
@@ -72,7 +74,7 @@ class Sampler(Generic[K, D, R]):
         self._working += [self._pool.submit(self._work, now) for _ in range(free)]
 
     def forget(self, key: K) -> None:
-        """Have it asked at once; what was answered, or is about to be, is out of date."""
+        """Forget the answer for a key, including one under way, so that it is asked again at once."""
         with self._lock:
             self._asked.pop(key, None)
             self.found.pop(key, None)
@@ -105,8 +107,10 @@ class Sampler(Generic[K, D, R]):
 
 
 class ConnectionWatch:
-    """Looks every few seconds whether the servers of the queries answer: which connection is at fault, long
-    before a query fails of it. A connection is asked once, however many queries use it."""
+    """Checks the connections of the queries every few seconds, to find a fault before a query fails.
+
+    A connection is checked once, however many queries use it.
+    """
 
     def __init__(
         self,
@@ -119,19 +123,20 @@ class ConnectionWatch:
         )
         self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
-        # What was asked: as it is described, and the digests of the values of its references.
+        # By address: the connection as it was checked, and the digests of its secret values.
         self._asked: dict[Address, tuple[InlinedConnection, dict[str, str | None]]] = {}
 
     def look(
         self, queries: Mapping[Address, Description], digests: Mapping[str, str]
     ) -> dict[Address, Address]:
-        """Ask the connections of these queries that are due, and take in what was found. Returns the queries
-        of which one answers again, each with that one. `digests`: of the secrets' values that queries run
-        with, by reference; what was found with other values, or as it was described before, is no fault of
-        these."""
+        """Check the connections that are due, and update the faults from the results.
+
+        Returns, by query, a connection that answers again. `digests` are of the secret values that queries
+        run with, by reference. Results for other values or for a former description are discarded.
+        """
         for gone in self._used.keys() - queries.keys():
             del self._used[gone]
-        for address, description in queries.items():  # once for each description: a thousand take their time
+        for address, description in queries.items():  # cached, because a thousand descriptions take long
             if address not in self._used or self._used[address][0] is not description:
                 self._used[address] = (description, tuple(_connections(description.connections)))
         wanted = {connection.address: connection for _, used in self._used.values() for connection in used}
@@ -175,7 +180,7 @@ class ConnectionWatch:
             self._asked[address] = now
 
     def fault(self, query: Address) -> Fault | None:
-        """The innermost connection at fault: behind a tunnel that is down, nothing answers."""
+        """Return the innermost fault of a query's connections, because a broken tunnel hides its servers."""
         _, used = self._used.get(query, (None, ()))
         return next(
             (self._faults[connection.address] for connection in used if connection.address in self._faults),
@@ -184,19 +189,19 @@ class ConnectionWatch:
 
 
 def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConnection]:
-    """All that are used, at any depth: what a connection needs before itself."""
+    """Yield the connections at any depth, each after the connections that it needs."""
     for _, connection in sorted(used.items()):
         yield from _connections(connection.connections)
         yield connection
 
 
 class UpstreamWatch:
-    """`changed` says which running queries have lost what they go on from, and how: sources the upstream that
-    their checkpoints are of, sinks the target that holds their steps, all their checkpoint and collection.
+    """Finds running queries that can't resume any more. `changed` has their problems.
 
-    A topic that is deleted and created again, a cluster that is put in the place of another, or a folder that
-    somebody has removed is not noticed by a query that runs. One query at a time is looked at, each about
-    once a minute."""
+    It checks the upstream of a source, the target of a sink, and the checkpoint and collection of each query.
+    A running query doesn't notice a topic that is deleted and created again, a replaced cluster, or a removed
+    folder. One query is checked at a time, each about once a minute.
+    """
 
     def __init__(
         self,
@@ -211,7 +216,7 @@ class UpstreamWatch:
         self.changed: dict[Address, Diagnostic] = {}
 
     def look(self, running: Mapping[Address, Description]) -> None:
-        """Take in what was found, and look at the query that was looked at longest ago."""
+        """Process the last result, and check the query whose last check is the oldest."""
         for gone in self._looks.keys() - running.keys():
             del self._looks[gone]
             self.changed.pop(gone, None)
@@ -237,7 +242,7 @@ class UpstreamWatch:
             return
         if address not in self._looks:
             return
-        # With on_upstream_change it is a notice: what a restart will do.
+        # With on_upstream_change, the check only warns of what a restart will do.
         changes = (d for d in diagnostics if d.kind in CHANGED and d.severity != "warning")
         change = next(changes, None)
         if change is not None and address not in self.changed:

@@ -1,4 +1,4 @@
-"""The pool that a controller's work is done on, and how much of it is under way."""
+"""The work of a controller: its pool and lanes, the execution of commands, and counts of attempts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
-LONG = 2  # commands at once that may take hours
+LONG = 2  # concurrent commands that may take hours
 
 
 log = logging.getLogger("mzplan.runner")
 
 
 class WorkPool(Pool):
-    """Threads whose number can be changed. Python's own pools keep theirs, so each size that is asked for has
-    a pool. What was given to another one goes on there: who must not do more counts what it has given out.
-    `long`: threads of their own, for what may take hours."""
+    """A thread pool that can be resized.
+
+    Python's pools have a fixed size, so each requested size has its own pool. Work that was submitted before
+    a resize continues in the former pool, so a caller with a limit must count its own work (see Lane).
+    `long` is a separate pool for work that may take hours.
+    """
 
     def __init__(self, size: int) -> None:
         self._by_size: dict[int, ThreadPoolExecutor] = {}
@@ -53,13 +56,12 @@ class WorkPool(Pool):
 
 
 class Lane:
-    """Work of one sort on a pool, of which no more than `most` is to be under way at once. Who has to wait
-    asks again when some of it has ended."""
+    """Limits one sort of work on a pool to `most` at once. A caller that finds it full asks again later."""
 
     def __init__(self, pool: Pool, most: int) -> None:
         self.pool = pool
         self.most = most
-        self._working: list[Future[Any]] = []  # those that had not ended at the last look
+        self._working: list[Future[Any]] = []  # may include work that has ended since the last `is_full`
 
     def is_full(self) -> bool:
         self._working = [future for future in self._working if not future.done()]
@@ -72,25 +74,27 @@ class Lane:
 
 
 class Attempts:
-    """Of the queries of one instance, by address."""
+    """Counts starts and retries of one instance's queries, by address."""
 
     def __init__(self) -> None:
         self._starts: dict[Address, Counter[CauseKind]] = {}
         self._retries: dict[Address, int] = {}
 
     def carries_out(self, decision: Decision) -> None:
-        """A decision is about to be carried out: one to start what has failed before is a retry. To go back
-        to what ran before a change is none."""
+        """Count a decision as a retry if it starts a description that has failed before.
+
+        A fallback to the accepted description is no retry.
+        """
         command, memory = decision.command, decision.memory
         if isinstance(command, Switch) and memory.failures and memory.target == key_of(command.description):
             self._retries[command.address] = self._retries.get(command.address, 0) + 1
 
     def started(self, address: Address, cause: CauseKind) -> None:
-        """A query was started."""
+        """Count a start."""
         self._starts.setdefault(address, Counter())[cause] += 1
 
     def added_to(self, counted: Counters, address: Address) -> Counters:
-        """With its starts, restarts and retries."""
+        """Return the counters with the query's starts, restarts and retries."""
         starts: Counter[CauseKind] = self._starts.get(address, Counter())
         restarts = max(0, starts.total() - 1)
         retries = self._retries.get(address, 0)
@@ -98,22 +102,28 @@ class Attempts:
 
 
 class RunningIds:
-    """The ids that queries were started with, by query name. A name doesn't say from which checkpoint a query
-    runs: it is that of an address, which may be given to another resource (renamed, forgotten and declared
-    again) while a query runs. Queries never outlive this process, so what it has started is all there is."""
+    """The ids that queries were started with, by query name.
+
+    A query's name doesn't identify its checkpoint: it has the address, which may pass to another resource
+    while the query runs (renamed, or forgotten and declared again). Queries never outlive this process, so
+    it knows the ids of all running queries.
+    """
 
     def __init__(self) -> None:
         self._ids: dict[QueryName, str] = {}
 
     def starting(self, name: QueryName, id_: str) -> None:
-        """A query is about to be started (from the pool: a single assignment)."""
+        """Record the id of a query that is about to start. Thread-safe: it is a single assignment."""
         self._ids[name] = id_
 
     def strangers(
         self, address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory
     ) -> Decision | None:
-        """Stop what runs at this address from the checkpoint of another resource; None when nothing does.
-        What was accepted of that one stays remembered until it has stopped: its storage is still written."""
+        """Decide to stop queries at this address that run from another resource's checkpoint, or None.
+
+        The accepted description stays in memory until they have stopped, because they still write its
+        storage.
+        """
         if desired is None:
             return None
         wanted = desired.description.id
@@ -133,8 +143,10 @@ class RunningIds:
         reports: Mapping[Address, list[QueryReport]],
         starting: Mapping[Address, str],
     ) -> bool:
-        """Whether the checkpoint that this would start from is still in use at another address. `starting`:
-        the ids of which a start is under way: it may take hours before there is a report of it."""
+        """Whether the checkpoint of a start is still in use at another address.
+
+        `starting` has the ids of starts under way, which may take hours to appear in a report.
+        """
         id_ = command.description.id
         return any(
             query_id == id_ for address, query_id in starting.items() if address != command.address
@@ -148,8 +160,12 @@ class RunningIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How a command ended: `problem` is None when it did what it should. `checked`: False for a failed check,
-    which has stopped nothing."""
+    """The result of a command.
+
+    - `problem`: None after success.
+    - `checked`: False if the check failed, so that nothing was stopped.
+    - `upstream`: the identity of the upstream, if a check found it.
+    """
 
     command: Command
     problem: Diagnostic | None = None
@@ -158,7 +174,7 @@ class Done:
 
 
 class Switcher:
-    """Carries out commands, on threads of the pool, and wakes the controller when one has ended."""
+    """Carries out commands on threads of the pool, and wakes the controller when one has ended."""
 
     def __init__(self, hosting: Hosting, claims: Claims, secrets_in_use: SecretsInUse, epoch: int):
         self.hosting, self.executor, self.secrets = hosting, hosting.executor, hosting.secrets
@@ -178,8 +194,8 @@ class Switcher:
                     return self._switch(command)
         except MzplanError as problem:
             return Done(command=command, problem=problem.diagnostics[0])
-        except BaseException as problem:  # a panic of a library in Rust is no Exception
-            # The loop must outlive a defect in one connector; the log has the whole of it.
+        except BaseException as problem:  # a panic in a Rust library isn't an Exception
+            # The loop must survive a defect of one connector; the log has the whole trace.
             log.exception("%s: unexpected", command.address)
             text = f"{type(problem).__name__}: {problem}"
             return Done(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
@@ -224,7 +240,10 @@ class Switcher:
         return Done(command=command, upstream=result.upstream)
 
     def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
-        """What is missing of a query that has run before: it would begin again, and rows come twice."""
+        """Return the missing storage of a query that has run before, or nothing if it never ran.
+
+        Without its storage, the query would start over and write rows twice.
+        """
         place = description.place
         missing = self.executor.missing(description)
         if not missing or self.claims.ran_here(place):
