@@ -1,4 +1,4 @@
-"""The storage controller: hosts queries and collections on an instance, and decides the next step of each.
+"""The storage controller: hosts queries and collections, and decides their next steps.
 
 Its I/O goes through the store and two protocols: `executor` hosts queries, and `storage` keeps collections.
 mzplan.spark implements both on Spark and Delta; `memory` implements both without either.

@@ -1,4 +1,4 @@
-"""The accepted descriptions of an instance, and the removal of storage that no query claims any more."""
+"""The accepted descriptions of an instance, and the removal of unclaimed storage."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Claims:
         self.accepted = accepted
 
     def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
-        """Remove storage that has been unclaimed for `retain` seconds and that no query reads any more.
+        """Remove storage that has been unclaimed for `retain` seconds and isn't read any more.
 
         Objects on the upstream (a replication slot) are released at once, because they cost the upstream.
         """
@@ -108,9 +108,9 @@ class Claims:
         return any(entry.place == place for entry in self.dropped) or place in self.former
 
     def ran_elsewhere(self, place: Place) -> str | None:
-        """Return another instance that has run a query with this storage, even if it was dropped there.
+        """Return another instance that has run a query with this storage, or None.
 
-        Raises MzplanError if the store can't be read.
+        The query may have been dropped there. Raises MzplanError if the store can't be read.
         """
         others = (name for name in recorded_instances(self.store) if name != self.instance)
         return next((other for other in others if self._ran_on(other, place)), None)
@@ -146,7 +146,7 @@ class Claims:
         return [place for place in places if place not in still]
 
     def _places_read_elsewhere(self) -> set[Place]:
-        """Return the places that the other instances read by their records; deleted instances don't count."""
+        """Return the places that other instances have recorded as read, except deleted ones."""
         places: set[Place] = set()
         known = self.store.read_state().instances
         for other in recorded_instances(self.store):

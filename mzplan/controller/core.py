@@ -1,7 +1,7 @@
-"""The controller that all implementations share; StorageController is the contract of its methods.
+"""The controller that all implementations share.
 
-Implementations differ in the engine that hosts queries (`Executor`) and in the storage of collections
-(`Storage`).
+StorageController is the contract of its methods. Implementations differ in the engine that hosts queries
+(`Executor`) and in the storage of collections (`Storage`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Controller(Frontiers):
         clock, woken = options.get("clock", time.monotonic), options.get("woken") or threading.Event()
         gates = options.get("gates", ())
         super().__init__(store, executor, storage, secrets, pool, clock, gates, woken)
-        self.parameters = options.get("parameters") or StorageParameters()  # of `update_configuration`
+        self.parameters = options.get("parameters") or StorageParameters()  # see `update_configuration`
         self.maintenance = Maintenance(storage, pool, clock, self.wake)
         self.targets = TargetMaintenance(
             lambda sink: executor.compact(sink, self.secrets), pool, clock, self.wake
@@ -248,9 +248,9 @@ class Controller(Frontiers):
             self.wake()
 
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
-        """Return problems with the storage of a running query and, if `whole`, its upstream or target.
+        """Return the problems of a running query's checkpoint and collection.
 
-        Its storage is its checkpoint and collection. Changes nothing. Any thread may call it.
+        If `whole`, also check its upstream or target. Changes nothing. Any thread may call it.
         """
         gone = self.executor.missing(description)
         if gone or not whole:

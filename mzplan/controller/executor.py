@@ -25,7 +25,7 @@ _NAME = re.compile(r"mzplan:(?P<project>[^:]+):(?P<address>[^:]+):g(?P<generatio
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueryName:
-    """The name of a streaming query in the engine, such as `mzplan:shop:source.orders:g1:1:9f86…`.
+    """A streaming query's name in the engine, such as `mzplan:shop:source.orders:g1:1:9f86…`.
 
     It has all that is needed to compare the desired query with the engine's report, without other state.
     """
@@ -125,19 +125,19 @@ class Executor(Protocol):
         """Whether `start` may be called."""
 
     def why_dead(self) -> str | None:
-        """Return why the engine can't run queries any more, as a sentence; None if it can or isn't open.
+        """Return why the engine can't run queries any more, as a sentence.
 
-        Called once a second. Returns at once, even if the engine hangs.
+        None if it can, or isn't open. Called once a second. Returns at once, even if the engine hangs.
         """
 
     def kill(self) -> None:
         """End the engine without stopping its queries, so that hanging calls return. Idempotent."""
 
     def short_of_cores(self) -> int:
-        """Return the engine's number of cores if its jobs wait seconds for one; 0 if the cores suffice."""
+        """Return the number of cores if jobs wait seconds for one; 0 if the cores suffice."""
 
     def versions(self) -> Versions | None:
-        """Return the versions that write the checkpoints; None before `open`, or if nothing writes any."""
+        """Return the versions that write checkpoints; None before `open`, or without checkpoints."""
 
     def replaced(self) -> str | None:
         """Return the release that has replaced this engine's installation; None if it is unchanged."""
@@ -208,7 +208,7 @@ class Executor(Protocol):
         """
 
     def foreign(self) -> list[str]:
-        """Return the queries in this engine that this executor didn't start: names, or ids without a name."""
+        """Return the names (or else ids) of queries in the engine that this executor didn't start."""
 
     def release(self, id_: str, generation: int) -> None:
         """Remove the upstream objects of an unclaimed generation, such as a replication slot. Idempotent.

@@ -1,4 +1,4 @@
-"""The rows and frontiers of hosted collections: which steps can be read, and which storage may expire."""
+"""The rows and frontiers of hosted collections: which steps can be read, and which expire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCAL = "local"  # the type of sources that are appended to
 
 
 class Frontiers(Hosting):
-    """The methods of StorageController that read and write collections, or move their since and upper."""
+    """Methods of StorageController that read or write collections, or move their frontiers."""
 
     maintenance: Maintenance
 
@@ -114,7 +114,7 @@ class Frontiers(Hosting):
         self.maintenance.maintain(address, survey.place, collection.since)
 
     def holds_back(self, sink: GlobalId) -> str | None:
-        """Describe the steps that a sink keeps in its collections; None if the policy keeps them anyway."""
+        """Describe the steps that collections keep for a sink, beyond their policy; None if none."""
         export = self._exports.get(sink)
         read = self._read_by(export) if export is not None else ()
         return " ".join(filter(None, (_held_by(sink, collection) for collection in read))) or None

@@ -1,4 +1,4 @@
-"""The collections and exports that a controller hosts: methods of StorageController that run no query.
+"""The hosted collections and exports: methods of StorageController that run no query.
 
 `controller.core` runs the queries that are hosted here.
 """
@@ -43,8 +43,9 @@ Tokens = Mapping[tuple[GlobalId, GlobalId], CreateExportToken]
 
 
 class Hosting:
-    """Writes to the journal before it changes anything, and changes nothing if it raises.
+    """Hosts collections and exports.
 
+    Methods write to the journal before they change anything. A method that raises has changed nothing.
     `clock` returns monotonic seconds. Setting `woken` ends `ready`. `kept` is storage that must stay although
     no query here uses it.
     """

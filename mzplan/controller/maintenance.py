@@ -30,7 +30,7 @@ PATIENCE = 10.0  # times the usual interval after a failed compaction, because t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
-    """A survey of a collection: its extent, and the first step that each of its exports still needs."""
+    """A survey of a collection. `needed`: the first step that each of its exports still has to read."""
 
     id: GlobalId
     place: Place
@@ -42,7 +42,7 @@ class Surveyed:
 
 
 def max_hold(source: Description) -> str | None:
-    """Return how long an idle sink holds the collection of a source, such as `30d`; None for ever."""
+    """Return how long an idle sink holds a source's collection, such as `30d`; None for ever."""
     limit = collection_kind(source.type).with_defaults(source.body).get("max_hold")
     return str(limit) if limit is not None else None
 

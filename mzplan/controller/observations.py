@@ -1,4 +1,4 @@
-"""The states of an instance's queries in a round, and the Observations that its Status has of them."""
+"""The states of an instance's queries in a round, and their Observations for the Status."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class QueryState:
 
     @property
     def running(self) -> Description | None:
-        """The running description: the committed one, or the last accepted one while the query is held.
+        """The running description: the committed or the last accepted one.
 
-        None if the query isn't running, or runs another description.
+        A held query runs the accepted description. None if the query isn't running, or runs another one.
         """
         shown = self.shown
         if self.condition != "running" or shown is None or self.wanted is None:
@@ -256,7 +256,7 @@ def _quiet_since(shown: QueryReport | None, now: float) -> float | None:
 
 
 def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
-    """Whether the new status must be written: for any change of a condition, for rates if `rates_too`."""
+    """Whether the new status must be written; changes of rates alone count only if `rates_too`."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
     if _beside(old) != _beside(new):

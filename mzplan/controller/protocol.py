@@ -46,7 +46,7 @@ class StorageController(Protocol):
         """
 
     def update_configuration(self, parameters: StorageParameters) -> None:
-        """Change parallelism, backoff and the retention of dropped storage, without restarting any query."""
+        """Change parallelism, backoff and retention of dropped storage, without query restarts."""
 
     # --- instances
 
@@ -113,11 +113,11 @@ class StorageController(Protocol):
         """Return the state of an export, for changes. Raises IdentifierMissingError."""
 
     def prepare_export(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
-        """Hold the since of a collection until the export is created, so that the export can read it all.
+        """Hold the since of a collection until the export is created.
 
-        Journalled, so that a crash in between leaks no hold. Preparing an export again returns the same
-        token. Raises IdentifierMissingError for the collection, IdentifierReusedError for an export id that
-        belongs to a collection.
+        The export can then read all current steps. The hold is journalled, so that a crash doesn't leak it.
+        Preparing an export again returns the same token. Raises IdentifierMissingError for the collection,
+        IdentifierReusedError for an export id that belongs to a collection.
         """
 
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
@@ -147,7 +147,7 @@ class StorageController(Protocol):
         writes nothing and succeeds. After an error, nothing was written.
 
         Raises IdentifierMissingError; UpdateBeyondUpperError for an update at or above the new upper;
-        InvalidUppersError if another client has appended, even if its steps aren't planned yet;
+        InvalidUppersError if another client has appended, even if its number of steps isn't decided yet;
         StorageError for an input that isn't local, a row that doesn't fit its columns, or an invalid diff.
         """
 

@@ -1,4 +1,4 @@
-"""The queries of one instance: compares the desired with the observed state, and takes the next step.
+"""The queries of one instance: compares desired and observed state, and takes the next steps.
 
 Starts, stops and checks run on a pool, one at a time for each address. A round never blocks on the engine or
 a server. Starts that may take hours have their own threads, so that they delay nothing else.
@@ -47,7 +47,9 @@ log = logging.getLogger("mzplan.runner")
 
 
 class Queries:
-    """Keeps the queries of one instance running as hosted, or as the first gate that holds a query says.
+    """Keeps the queries of one instance running as hosted.
+
+    A gate may hold a query; the first gate that does decides what it runs.
 
     - `before`: the status of the earlier runner.
     - `taken_over`: why queries start that another runner has run; None until the engine is open.
@@ -218,7 +220,7 @@ class Queries:
             self.forgive(changed)
 
     def forgive(self, references: Set[str]) -> None:
-        """Retry failed queries that use one of these references at once, because its value has changed.
+        """Retry failed queries at once that use one of these references, whose values have changed.
 
         The failure of a start that is under way doesn't count, because it may have used the former value.
         """
@@ -366,7 +368,7 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
 
 
 def has_to_migrate(description: Description, memory: Memory) -> bool:
-    """Whether a start may first have to migrate rows of a former generation, or read the rest of them."""
+    """Whether a start may first have to migrate or read rows of a former generation."""
     accepted = memory.accepted
     known = {read.place for read in _collections_of(accepted)} if accepted is not None else set()
     return any(

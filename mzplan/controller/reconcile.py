@@ -1,7 +1,8 @@
-"""The next step of one query: a pure function of the desired state, the reports, and past attempts.
+"""The next step of one query, as a pure function.
 
-It is level-triggered: each round calls it with fresh facts, and it returns at most one command. Nothing here
-does I/O, so every rule can be tested in microseconds.
+Its arguments are the desired state, the engine's reports, and the memory of past attempts. It is
+level-triggered: each round calls it with fresh facts, and it returns at most one command. Nothing here does
+I/O, so every rule can be tested in microseconds.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """Check the description if `check`, then stop the queries in `stop`, then start the description.
+    """Check a description if `check`, stop the queries in `stop`, then start the description.
 
     `makes`: whether to create missing parts of its target. Only a committed description that hasn't run yet
     does: parts that disappear later were removed by somebody else.
@@ -286,9 +287,9 @@ def _absent(
 
 
 def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> bool:
-    """Whether the query can fall back, because the wanted description left its storage unchanged.
+    """Whether the query can fall back: the wanted description left its storage unchanged.
 
-    It did if it has the same generation, or if a check refused its new generation before that started. (A
+    It did so if it has the same generation, or if a check refused its new generation before that started. (A
     source checks this again when it starts.)
     """
     if fallback.place == wanted.place:

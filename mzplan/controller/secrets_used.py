@@ -54,7 +54,7 @@ class _Look:
 
 
 class SecretsWatch:
-    """Reads the references of running queries from time to time."""
+    """Reads the references of running queries from time to time. `found` has the newest reads."""
 
     def __init__(self, secrets: Secrets, pool: Pool, clock: Callable[[], float]):
         self._secrets, self._clock = secrets, clock
@@ -113,7 +113,7 @@ class SecretsWatch:
 
 
 class SecretsInUse:
-    """The values that an instance's queries were started with, and the references whose values changed.
+    """Tracks the secret values that queries were started with, and changes of these values.
 
     Several threads record starts. `known` has the digests of an earlier status, which hold for queries that
     haven't been started since. `clock` returns monotonic seconds.
@@ -162,7 +162,7 @@ class SecretsInUse:
         return self._watch.look(in_use)
 
     def of(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Return the digests of the values that queries run with, and the references with newer values.
+        """Return the digests of the values that queries run with, and the changed references.
 
         Digests are by reference. A reference has the digest of its oldest value that a query still uses.
         """
@@ -188,7 +188,7 @@ class SecretsInUse:
         return digests, tuple(sorted(rotated & used))
 
     def unread(self, address: Address, description: Description) -> str | None:
-        """Describe a secret of a query that can't be read any more; the query still runs with its value."""
+        """Describe a query's secret that can't be read any more. The query still runs with it."""
         if not self._watch.problems:
             return None
         return self._watch.unread(self.references_of(address, description))

@@ -1,4 +1,4 @@
-"""The terms of the storage controller (seed 004): ids, frontiers, policies, collections and exports.
+"""The terms of the storage controller (seed 004): ids, frontiers, policies and states.
 
 Times are steps: the micro-batches of a source, counted from 0. A *frontier* is the least step that may still
 be written, or that can still be read. (The seed's antichains are totally ordered here.)
@@ -50,7 +50,7 @@ class UpdateBeyondUpperError(StorageError):
 
 
 class InvalidUppersError(StorageError):
-    """An append was based on an upper that is no longer the collection's, because another client appended.
+    """An append was based on a former upper, because another client has appended since.
 
     `decided`: whether `current` is the upper, or only its lower bound.
     """
@@ -66,7 +66,7 @@ class ReadBeforeSinceError(StorageError):
 
 
 class InstanceInUseError(StorageError):
-    """An instance can't be dropped while it has queries or a live runner, because that would leak them."""
+    """An instance with queries or a live runner can't be dropped, because that would leak them."""
 
 
 class NotAttachedError(StorageError):
@@ -97,14 +97,14 @@ ExportDescription: TypeAlias = HostedQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagSteps:
-    """`since` follows `upper` at this distance, so that as many of the newest steps can be read."""
+    """`since` follows `upper` at this distance: as many of the newest steps can be read."""
 
     steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagDuration:
-    """`since` follows the time, so that steps which became durable in the last `seconds` can be read."""
+    """`since` follows the time: steps that became durable in the last `seconds` can be read."""
 
     seconds: float
 
@@ -276,7 +276,7 @@ class Gate(Protocol):
         """Return the hold on a committed query; None if it may run. `accepted` ran last."""
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """Return the cause of a start, if this gate holds or held the query; None to keep the commit's."""
+        """Return the cause of a start, if this gate has held the query; None for the commit's cause."""
         return None
 
     def started(self, address: Address) -> None:

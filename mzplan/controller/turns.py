@@ -28,7 +28,7 @@ class Turns(Generic[K, R]):
 
     @property
     def at_work_on(self) -> K | None:
-        """The key whose work is under way, or whose result is not yet taken in."""
+        """The key whose work is under way, or whose result `ended` hasn't returned yet."""
         return self._work[0] if self._work is not None else None
 
     def due(self, wanted: Collection[K]) -> K | None:

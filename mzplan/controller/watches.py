@@ -107,7 +107,7 @@ class Sampler(Generic[K, D, R]):
 
 
 class ConnectionWatch:
-    """Checks the connections of the queries every few seconds, to find a fault before a query fails.
+    """Checks the queries' connections every few seconds, to find faults before queries fail.
 
     A connection is checked once, however many queries use it.
     """
@@ -180,7 +180,7 @@ class ConnectionWatch:
             self._asked[address] = now
 
     def fault(self, query: Address) -> Fault | None:
-        """Return the innermost fault of a query's connections, because a broken tunnel hides its servers."""
+        """Return the innermost fault of a query's connections: a broken tunnel hides its servers."""
         _, used = self._used.get(query, (None, ()))
         return next(
             (self._faults[connection.address] for connection in used if connection.address in self._faults),

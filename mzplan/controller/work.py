@@ -1,4 +1,4 @@
-"""The work of a controller: its pool and lanes, the execution of commands, and counts of attempts."""
+"""The work of a controller: its pool, its lanes, its commands, and counts of attempts."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ class RunningIds:
     def strangers(
         self, address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory
     ) -> Decision | None:
-        """Decide to stop queries at this address that run from another resource's checkpoint, or None.
+        """Decide to stop queries at an address that run from another resource's checkpoint.
 
-        The accepted description stays in memory until they have stopped, because they still write its
-        storage.
+        Returns None if there are no such queries. The accepted description stays in memory until they have
+        stopped, because they still write its storage.
         """
         if desired is None:
             return None
