@@ -26,7 +26,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Variables:
-    """The declared variables (by name, with their declarations), and the values of those that have one.
+    """The declared variables by name, with their declarations, and the values that are known.
 
     `defaults`: the values that apply if nothing from outside gives another one (see read_variables).
     """
