@@ -1,6 +1,7 @@
-"""Answering proposals: live validation where the queries will run. A proposal is only looked at: who writes
-one need not be one who may commit, so nothing is made or changed for it, and what it asks for holds up
-nothing that is committed.
+"""Answers to proposals: live validation where the queries will run.
+
+The author of a proposal may lack the right to commit. The runner therefore creates and changes nothing for a
+proposal, and its checks never delay committed queries.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal
 
 log = logging.getLogger("mzplan.runner")
-CHECKS = 8  # at once, of all proposals
-MAX_NOTED = 20  # errors of a proposal that are written down
-LIMIT = 50.0  # seconds for all checks of a proposal: who made it waits for a minute
+CHECKS = 8  # checks that run at once, for all proposals together
+MAX_NOTED = 20  # errors of one proposal that become events
+LIMIT = 50.0  # seconds for all checks of a proposal: the command that made it waits for a minute
 
 
 class Answering:
-    """Looks for proposals and answers each once, its checks in parallel. What does not end (Spark computes
-    parts of an expression while it reads it) goes on until the runner ends, on threads of its own: those of
-    the runner's pool start and stop queries."""
+    """Looks for proposals and answers each once; runs its checks in parallel.
+
+    A check may hang, because Spark computes constant expressions while it parses them. It then runs until the
+    runner ends. Checks have their own threads, because the runner's pool starts and stops queries.
+    """
 
     def __init__(
         self,
@@ -40,13 +43,13 @@ class Answering:
         self.instance = instance
         self.secret_values = secret_values
         self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
-        # Answers wait for checks on the other pool, so they may not take its places. As many, so that one
-        # whose checks don't end holds up no other.
+        # Answers wait for checks, so they need a pool of their own. It is as large as the pool of checks, so
+        # that an answer whose checks hang doesn't delay the others.
         self._answers = ThreadPoolExecutor(CHECKS, thread_name_prefix="answer")
         self._under_way: dict[str, Future[None]] = {}
 
     def look(self) -> bool:
-        """Start answering what is new. True while an answer is under way."""
+        """Start to answer new proposals. Return True while any answer is in progress."""
         for id_ in [i for i, future in self._under_way.items() if future.done()]:
             self._under_way.pop(id_).result()
         for proposal in self.store.proposals.open(self.instance):
@@ -63,7 +66,7 @@ class Answering:
     def _answer(self, proposal: Proposal, until: float) -> None:
         try:
             self._check_all(proposal, self.secret_values.proposed(proposal.id), until)
-        except Exception:  # a defect: it would be asked again and again, and its values kept
+        except Exception:  # a defect: without an answer, every round would check the proposal again
             log.exception("proposal %s: unexpected", proposal.id)
             text = f"Proposal {proposal.id} could not be answered"
             unanswered = Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ064", summary=text),))
@@ -94,7 +97,7 @@ class Answering:
             log.warning("%s", problem)
 
     def _result(self, description: Description, check: Future[CheckResult], seconds: float) -> CheckResult:
-        """What a check has found, or that it has found nothing in time."""
+        """Return the check's result; an error MZ290 if the check doesn't end in time."""
         try:
             return check.result(max(seconds, 0.0))
         except TimeoutError:
@@ -113,7 +116,7 @@ class Answering:
             return self.controller.validate(description, values)
         except MzplanError as problem:
             return CheckResult(diagnostics=problem.diagnostics)
-        except BaseException as problem:  # a defect must not silence the answer, or end the runner
+        except BaseException as problem:  # a defect must neither prevent the answer nor end the runner
             log.exception("%s: unexpected", description.address)
             text = (
                 f"The check of {description.address} failed unexpectedly: {type(problem).__name__}: {problem}"

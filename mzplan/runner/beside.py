@@ -1,4 +1,4 @@
-"""What a runner does beside its queries, as the committed state says: its metrics, and run events."""
+"""The metrics and the run events of a runner, as the committed state configures them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
-LAST_SECONDS = 5.0  # that a runner which stops gives to what it has not sent yet
+LAST_SECONDS = 5.0  # seconds in which a stopping runner may still send its queued events
 
 
 class RunEvents:
-    """What a runner reports of runs; nothing, where no server is named."""
+    """Reports the runs of a runner's queries. Does nothing without a sender."""
 
     def __init__(self, sender: EventSender | None = None, interval: float = 0.0):
         self._sender = sender
         self._watch = RunWatch(sender.put, interval) if sender is not None else None
 
     def look(self, overview: InstanceOverview) -> None:
-        """After each round."""
+        """Queue events for the changes of a round. Call after each round."""
         if self._watch is None:
             return
         try:
             self._watch.look(overview)
-        except Exception:  # a defect of ours: it costs events, never a query
+        except Exception:  # a defect may cost events, but never a query
             log.exception("run events are not sent any more")
             self._watch = None
 
     def close(self, *, lost: bool) -> None:
-        """Every query is stopped. `lost`: because another runner leads."""
+        """Report the end of every run, and send the queued events for at most LAST_SECONDS.
+
+        `lost`: whether the queries stopped because another runner leads.
+        """
         if self._watch is not None:
             self._watch.close("ABORT" if lost else "COMPLETE")
         if self._sender is not None:
@@ -49,8 +52,11 @@ class RunEvents:
 
 
 class Beside:
-    """Both, begun anew where a commit changes what is said of them. `serve` and `report` begin them; `place`
-    is where metrics are served whatever the state says, as whoever has started the runner wants it."""
+    """Runs metrics and run events, and restarts each when a commit changes its settings.
+
+    `serve` starts the metrics, and `report` the run events. `place`, from the command line, overrides the
+    metrics address in the state.
+    """
 
     def __init__(
         self,
@@ -68,7 +74,7 @@ class Beside:
         self._events = RunEvents()
 
     def take_in(self, settings: RunnerSettings) -> None:
-        """What is committed now."""
+        """Restart the metrics or the run events if the committed settings differ from the current ones."""
         place = self._fixed or settings.metrics.get(self._instance)
         if place != self._place:
             self.close_server()
@@ -77,21 +83,19 @@ class Beside:
         if settings.run_events != self._wanted:
             before, self._wanted = self._events, settings.run_events
             self._events = self._report(settings.run_events)
-            # Its server may not answer: no round waits for that.
+            # The former server may not answer, and no round should wait for it.
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
 
     def look(self, overview: InstanceOverview) -> None:
-        """After each round."""
         self._events.look(overview)
 
     def close_server(self) -> None:
-        """Nobody is served metrics any more."""
+        """Stop serving metrics."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def close(self, *, lost: bool) -> None:
-        """Every query is stopped. `lost`: because another runner leads."""
         self._events.close(lost=lost)
 
 
@@ -102,8 +106,10 @@ def run_events_of(
     policy: Policy | None,
     warehouse: str,
 ) -> RunEvents:
-    """The events of runs that the settings ask for; a server that can't be used is a warning. `warehouse`: an
-    absolute path or URI."""
+    """Return the run events that the settings ask for. Logs a warning if the server can't be used.
+
+    `warehouse`: an absolute path or URI.
+    """
     try:
         receiver = receiver_of(wanted, settings.directory, secrets, policy, os.environ)
         if receiver is None:
@@ -128,7 +134,10 @@ def _line(problem: Diagnostic) -> str:
 def _sending(
     receiver: Receiver, namespace: str, directory: str, warehouse: str
 ) -> Callable[[RunEvent], None]:
-    """Makes the client when it is needed first, in the sender's thread: its library takes long to import."""
+    """Return a function that creates the client on first use, in the sender's thread.
+
+    The client's library takes long to import.
+    """
     senders: list[Callable[[RunEvent], None]] = []
 
     def send(event: RunEvent) -> None:

@@ -1,4 +1,4 @@
-"""From a committed state to calls of the controller: one for each kind of difference to what it hosts."""
+"""Turns a committed state into controller calls: one call for each kind of difference."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedQueries:
-    """What a state wants of a controller, by id."""
+    """The collections and exports that a controller should host, by id."""
 
     collections: Mapping[GlobalId, CollectionDescription]
     exports: Mapping[GlobalId, ExportDescription]
 
 
 def wanted_of(state: State, instance: str) -> WantedQueries:
-    """Return what the state wants of an instance: its queries, the collections of other instances that they
-    read, and the queries of other instances that read theirs. A view is both a collection and an export."""
+    """Return the collections and exports that the instance should host.
+
+    They are its own queries, the collections of other instances that these read, and the queries of other
+    instances that read its collections. A view is both a collection and an export.
+    """
     queries = [r for a, r in state.resources.items() if a.kind != "connection"]
     own = {r.address for r in queries if r.instance == instance}
     mine = [r for r in queries if r.address in own]
@@ -66,10 +69,10 @@ def wanted_of(state: State, instance: str) -> WantedQueries:
 
 
 def carry_out(wanted: WantedQueries, controller: Controller) -> None:
-    """Call the controller's methods for each difference between what it hosts and what is wanted.
+    """Call the controller for each difference between the hosted and the wanted queries.
 
-    Sinks go before their sources and come after them. Raises StorageError: the call that failed has changed
-    nothing, and the next difference contains it again.
+    Drops sinks before their sources, and creates sinks after their sources. Raises StorageError: the failed
+    call has changed nothing, and the next comparison finds the same difference.
     """
     collections, exports = dict(controller.collections()), dict(controller.exports())
     if sinks := sorted(exports.keys() - wanted.exports.keys()):
@@ -93,8 +96,7 @@ def carry_out(wanted: WantedQueries, controller: Controller) -> None:
 
 
 def create_exports(exports: Sequence[ExportDescription], controller: Controller) -> None:
-    """Prepare and create exports."""
-    # An export of another instance may also read collections that this one has nothing to do with.
+    # An export of another instance may also read collections that this controller doesn't host.
     hosted = dict(controller.collections())
     reads = [(export, from_id) for export in exports for from_id in export.from_ids if from_id in hosted]
     tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])
@@ -108,7 +110,7 @@ def _changed(wanted: Mapping[GlobalId, T], now: Mapping[GlobalId, T]) -> list[tu
 
 
 def policy_of(collection: CollectionDescription) -> ReadPolicy:
-    """What a source says of its `retention`; 7 days where it says nothing."""
+    """Return the read policy that a source's `retention` asks for; its default is 7 days."""
     query = collection.query
     retention = collection_kind(query.type).with_defaults(query.body).get("retention", {})
     match retention:
@@ -118,9 +120,9 @@ def policy_of(collection: CollectionDescription) -> ReadPolicy:
             return LagDuration(seconds=seconds(duration))
         case {"from": int(step)}:
             return RetainFrom(step=step)
-    return RetainFrom(step=0)  # a connector of somebody else's, whose schema has no retention
+    return RetainFrom(step=0)  # a third-party connector, whose schema has no retention
 
 
 def parameters_of(settings: RunnerSettings, now: StorageParameters) -> StorageParameters:
-    """What the settings say of parameters; of others, those of `now`."""
+    """Return the parameters in `now`, changed as the settings say."""
     return replace(now, retain_dropped=settings.retain_dropped, pace=settings.retries)

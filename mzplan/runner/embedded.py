@@ -1,4 +1,4 @@
-"""Starting and stopping the embedded runner: a detached process of this machine, one per instance."""
+"""Starts and stops the embedded runner: a detached process on this machine, one per instance."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mzplan.store.leases import is_local
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
-PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
-TRIAL_VARIABLE = "MZPLAN_TRIAL"  # a pipe that this command holds open, and the serial that it is to commit
+PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON; set by the command that starts a runner
+TRIAL_VARIABLE = "MZPLAN_TRIAL"  # a pipe that the command holds open, and the serial that it will commit
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
-LEASE_WAIT = 120.0  # seconds for a new process to take its lease, as long as it lives
-LISTEN_WAIT = 10.0  # seconds for a runner that leads to listen on its socket
+LEASE_WAIT = 120.0  # seconds for a new process to acquire its lease, as long as it is alive
+LISTEN_WAIT = 10.0  # seconds for a leading runner to listen on its socket
 STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
 
 
@@ -47,14 +47,17 @@ def start(
     wait: float = math.inf,
     trial: int | None = None,
 ) -> Lease | None:
-    """Start a runner detached, unless one leads; returns once it leads and listens (Spark may still be
-    starting), None where it lives and does not lead within so many seconds.
-    `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
-    `policy`: the file of its policy, by default the one that the environment names.
-    `trial`: the serial that this process is to commit: where it ends without, so does the runner.
+    """Start a detached runner, unless one leads already. Return its lease once it leads and listens.
 
-    Raises MZ076 where `.mzplan` may be somebody else's, MZ062 (or what the runner itself reported, such as
-    MZ061: no Java) when it ends at once.
+    Spark may still be starting by then. Returns None if the runner is alive but doesn't lead within `wait`
+    seconds.
+
+    `packages`: the jars that its Spark needs beside the state's (see schema.description.packages_of).
+    `policy`: its policy file; by default the file that the environment names.
+    `trial`: the serial that this process will commit. If it ends without the commit, the runner stops.
+
+    Raises MzplanError: MZ076 if `.mzplan` may belong to another user; MZ062, or the runner's own error (such
+    as MZ061: no Java), if the runner ends at once.
     """
     lease = store.leases.leader(instance)
     if lease is not None:
@@ -81,13 +84,13 @@ def start(
 def _await_listening(
     settings: ProjectSettings, store: Store, lease: Lease, process: subprocess.Popen[bytes]
 ) -> None:
-    """What a command hands to a runner that does not listen yet never arrives."""
+    """Wait until the runner listens: secret values that a command sends before that would be lost."""
     until = time.monotonic() + LISTEN_WAIT
     while listening(settings, lease.instance) is None and time.monotonic() < until:
         if process.poll() is not None:
             if store.leases.leader(lease.instance) is None:
                 raise failure(settings, lease.instance)
-            return  # another command has started one elsewhere
+            return  # a runner that another command started leads instead
         time.sleep(0.02)
 
 
@@ -111,8 +114,8 @@ def _launch(
     ]
     if settings.environment:
         command += ["--env", settings.environment]
-    # Without it, a file json.py in the project's folder would be imported for Python's own, here and in
-    # Spark's workers: `python -m` looks into the current folder first.
+    # `python -m` looks into the current folder first. Without PYTHONSAFEPATH, a file json.py in the project's
+    # folder would replace Python's own module, in the runner and in Spark's workers.
     environment = {
         **os.environ,
         **_variables(settings),
@@ -122,7 +125,7 @@ def _launch(
     if settings.state_config:
         environment[STATE_CONFIG_VARIABLE] = settings.state_config
     if policy := policy or os.environ.get(POLICY_VARIABLE):
-        environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # it starts in another folder
+        environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # the runner starts in another folder
     with (
         open(runtime_file(settings, instance, "log"), "ab", opener=_own) as output,
         _pipe_of_trial(environment, trial) as pipe,
@@ -141,8 +144,7 @@ def _launch(
 
 @contextmanager
 def _pipe_of_trial(environment: dict[str, str], trial: int | None) -> Iterator[tuple[int, ...]]:
-    """The end of a pipe for a runner that is on trial: the other end closes with this process, however that
-    ends."""
+    """Yield the reading end of a pipe for a runner on trial. The other end closes when this process ends."""
     if trial is None:
         yield ()
         return
@@ -155,9 +157,11 @@ def _pipe_of_trial(environment: dict[str, str], trial: int | None) -> Iterator[t
 
 
 def end_with_trial(store: Store, stopping: threading.Event) -> None:
-    """Of a runner that a command has started to validate what it is about to commit: stop once that command
-    has ended and not committed, as its kill can't be told from here. This process has the values of what was
-    never committed."""
+    """Stop a runner on trial once the command that started it has ended without its commit.
+
+    The command starts such a runner to validate its changes. If the command is killed, the runner must not
+    keep the secret values of changes that were never committed. The pipe shows that the command has ended.
+    """
     given = os.environ.pop(TRIAL_VARIABLE, None)
     if given is not None:
         pipe, serial = map(int, given.split(":"))
@@ -168,7 +172,7 @@ def end_with_trial(store: Store, stopping: threading.Event) -> None:
 
 
 def _await_commit(pipe: int, serial: int, store: Store, stopping: threading.Event) -> None:
-    os.read(pipe, 1)  # returns once nobody holds the other end
+    os.read(pipe, 1)  # returns once the command has ended, which closes the other end
     os.close(pipe)
     while not stopping.is_set():
         try:
@@ -176,17 +180,17 @@ def _await_commit(pipe: int, serial: int, store: Store, stopping: threading.Even
                 log.info("the command that started this runner has ended, and serial %d is not there", serial)
                 stopping.set()
             return
-        except MzplanError:  # of the store, which may be back soon
+        except MzplanError:  # the store can't be read; it may recover soon
             stopping.wait(1.0)
 
 
 def _variables(settings: ProjectSettings) -> dict[str, str]:
-    """What mzplan.yaml was filled in with, for the runner's environment: it must find the same store."""
+    """Return mzplan.yaml's variables as environment variables, so that the runner finds the same store."""
     return {f"MZPLAN_VAR_{name.upper()}": json.dumps(value) for name, value in settings.variables.items()}
 
 
 def _own(path: str, flags: int) -> int:
-    """Open a file, unless it is a link or a pipe that nobody reads."""
+    """Open a file; refuse a symbolic link, and a pipe without a reader."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
@@ -200,7 +204,7 @@ def _unwritable(directory: str) -> MzplanError:
 
 
 def failure(settings: ProjectSettings, instance: str) -> MzplanError:
-    """Why a runner has not come to lead: what it left behind for people, or the end of its log."""
+    """Return why a runner never led: the error that it reported, or MZ062 with the end of its log."""
     path = runtime_file(settings, instance, "log")
     return reported_failure(settings, instance) or error(
         "MZ062",
@@ -211,7 +215,7 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
 
 
 def ended(settings: ProjectSettings, instance: str) -> MzplanError:
-    """Why a runner that has led leads no more: what it left behind for people, or the end of its log."""
+    """Return why a runner stopped leading: the error that it reported, or MZ060 with the end of its log."""
     return reported_failure(settings, instance) or error(
         "MZ060",
         f"The runner of instance {instance} has ended",
@@ -222,7 +226,7 @@ def ended(settings: ProjectSettings, instance: str) -> MzplanError:
 
 
 def reported_failure(settings: ProjectSettings, instance: str) -> MzplanError | None:
-    """What a runner has left behind for people, if it has."""
+    """Return the error that a runner has left in its error file; None without a readable file."""
     try:
         diagnostics = parse_json(read_regular(_failure_file(settings, instance), follow=False))
         return MzplanError(decode(tuple[Diagnostic, ...], diagnostics))
@@ -231,7 +235,7 @@ def reported_failure(settings: ProjectSettings, instance: str) -> MzplanError | 
 
 
 def forget_failure(settings: ProjectSettings, instance: str) -> None:
-    """What an earlier runner has left says nothing of the next one."""
+    """Delete the error file of an earlier runner."""
     _failure_file(settings, instance).unlink(missing_ok=True)
 
 
@@ -240,13 +244,13 @@ def _failure_file(settings: ProjectSettings, instance: str) -> Path:
 
 
 def leave_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
-    """Why this runner ends, for the command that has started it (see `failure`)."""
+    """Write why this runner ends to its error file, for the command that started it (see `failure`)."""
     text = json.dumps([scrub_diagnostic(d).to_json() for d in problem.diagnostics])
     write_durably(_failure_file(settings, instance), text.encode(), mode=0o600)
 
 
 def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
-    """The jars for what is committed, and for what the command that has started us is about to commit."""
+    """Return the jars for the committed queries, and those that PACKAGES_VARIABLE names."""
     committed = packages_of(store.read_state().resources)
     given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
     names = sorted({*committed, *given})
@@ -254,9 +258,12 @@ def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
 
 
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
-    """Ask the embedded runner to stop its queries and end; False when none runs here. It is who listens on
-    the runner's socket: whoever can write the store may name any process in a lease. Raises MZ111 where a
-    lease names one that lives here, and does not."""
+    """Stop the embedded runner and its queries. Return False if no runner runs here.
+
+    Stops the process that listens on the runner's socket, because anybody who can write to the store can put
+    any process into a lease. Kills the process after STOP_WAIT seconds.
+    Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen.
+    """
     pid = _running(settings, store, instance)
     if pid is None:
         return False
@@ -271,15 +278,17 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
 
 
 def _running(settings: ProjectSettings, store: Store, instance: str) -> int | None:
-    """The process of the runner that leads here, None when there is none. One that has just taken its lease
-    is given LISTEN_WAIT to listen. Raises MZ111."""
+    """Return the process id of the runner that leads here; None without such a runner.
+
+    Waits LISTEN_WAIT seconds for a runner that has just acquired its lease. Raises MzplanError: MZ111.
+    """
     until = time.monotonic() + LISTEN_WAIT
     while True:
         pid = listening(settings, instance)
         if pid is not None:
             return pid
         lease = store.leases.leader(instance)
-        if lease is None or not is_local(lease):  # of another machine, or container
+        if lease is None or not is_local(lease):  # its runner is on another machine, or in another container
             return None
         if time.monotonic() > until:
             raise _unknown(settings, lease)

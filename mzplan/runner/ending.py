@@ -1,4 +1,4 @@
-"""How a runner ends: it waits for work that is under way, says why it ends, and gives its lease back."""
+"""Ends a runner: waits for work in progress, records why the runner ends, and releases its lease."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mzplan.runner.wake import WakeListener
 
 log = logging.getLogger("mzplan.runner")
 
-GONE = 6.0  # seconds to end in, once the engine is known to be gone: 10 in all, with the time to notice
-ENDING = 60.0  # seconds to end in for any other reason but a stop: the queries are stopped first
-WORK_SECONDS = 20.0  # that a runner which stops gives to looks that are under way: `down` waits 45
-GONE_WORK_SECONDS = 2.0  # the same for one whose engine is gone
+GONE = 6.0  # seconds until the process ends after the engine is found dead; 10 with the time to notice
+ENDING = 60.0  # seconds until the process ends after any other failure: it stops the queries first
+WORK_SECONDS = 20.0  # seconds that a stopping runner waits for work in progress; `down` waits 45
+GONE_WORK_SECONDS = 2.0  # seconds that a runner with a dead engine waits for work in progress
 
 
 def end(
@@ -32,10 +32,11 @@ def end(
     problem: list[MzplanError],
     lost: str | None,
 ) -> threading.Thread:
-    """Stop the queries and the work, and give the lease back. Returns the thread that waits for the work.
+    """Stop the queries and the work, and release the lease. Return the thread that waits for the work.
 
-    `problem`: why the runner can't go on; `lost`: how it lost its lease. The process ends within seconds,
-    unless somebody has asked it to stop: then they decide how long it may take.
+    `problem`: why the runner can't continue. `lost`: how it lost its lease.
+    After a failure, the process ends within GONE or ENDING seconds. After a requested stop there is no such
+    limit: the caller decides how long to wait.
     """
     log.info("stopping")
     executor = runner.controller.executor
@@ -45,8 +46,8 @@ def end(
     beside.close_server()
     pool.shutdown(wait=False, cancel_futures=True)
     runner.answering.close()
-    if executor.is_open():  # else nothing runs, and Java, which still starts, ends with this process
-        executor.close()  # first the queries: a slow check must not delay them
+    if executor.is_open():  # otherwise no query runs, and Java, which is still starting, ends with us
+        executor.close()  # before the work: a slow check must not delay the stop of the queries
     left = _end_work(pool, listener, GONE_WORK_SECONDS if is_gone else WORK_SECONDS)
     _let_go(runner, problem, lost)
     beside.close(lost=lost is not None)
@@ -63,8 +64,10 @@ def ended_error(runner: Runner, why: str) -> MzplanError:
 
 
 def _end_work(pool: WorkPool, listener: WakeListener, seconds: float) -> threading.Thread:
-    """Wait for looks that are under way, but not for ever: what others have left may keep one busy. Then
-    nobody is listened to any more."""
+    """Wait some seconds for work in progress, then close the listener. Return the thread that still waits.
+
+    The wait is limited because data that others wrote may keep a check busy.
+    """
     ending = threading.Thread(target=pool.shutdown, daemon=True)
     ending.start()
     ending.join(seconds)
@@ -73,7 +76,7 @@ def _end_work(pool: WorkPool, listener: WakeListener, seconds: float) -> threadi
 
 
 def leave(work: threading.Thread) -> None:
-    """Python would wait for its threads as long as they like."""
+    """Exit the process if `work` is still alive: Python would wait for its threads without limit."""
     if work.is_alive():
         log.error("work that changes nothing does not end: this process ends without it")
         logging.shutdown()
@@ -81,7 +84,7 @@ def leave(work: threading.Thread) -> None:
 
 
 def _let_go(runner: Runner, problem: list[MzplanError], lost: str | None) -> None:
-    """Write the last event and status, and give the lease back. A store that hangs is not waited for."""
+    """Write the last event and status, and release the lease. Waits at most LAST_SECONDS for the writes."""
     first = problem[0].diagnostics[0] if problem else None
     reason = (first.detail or f"{first.summary}.") if first is not None else ""
     why = f"its runner has ended: {reason or lost or 'it was stopped'}"
@@ -100,10 +103,10 @@ def _let_go(runner: Runner, problem: list[MzplanError], lost: str | None) -> Non
 
 
 def end_within(seconds: float, last: Callable[[], None] = lambda: None) -> None:
-    """End this process as failed, after so many seconds, unless it has ended by then.
+    """Exit this process with an error after the given seconds, unless it has ended by then.
 
-    A thread that hangs (Python waits for all but daemons) would keep it, and its lease, for ever. `last` is
-    done before, for a second at most.
+    Python waits for all threads except daemons, so a thread that hangs would keep the process and its lease
+    forever. `last` runs before the exit, for at most one second.
     """
 
     def force() -> None:

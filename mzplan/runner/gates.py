@@ -1,15 +1,16 @@
-"""What holds queries back on an instance that is led from here.
+"""Gates: the reasons for which the runner of an instance holds queries back.
 
-The hand-over: queries that move from one instance to another wait until the former runner has let go. Two
-runners of different instances never talk to each other; they meet in the store. A live runner has let go of
-a query when its Status does not show it and follows a state that gives it to another instance. Of one that
-lags behind, the states say that it may take in next. A runner without a lease runs nothing.
+Handover: a query that moves to another instance waits until its former runner has released it. Runners of
+different instances never talk to each other; they read each other's Status in the store. A live runner has
+released a query when its Status doesn't show the query and follows a state that gives it to another instance.
+A runner that lags behind may still start queries of the states after its own. A runner without a lease runs
+nothing.
 
-Canaries: queries that go first, and those that wait for them. A verdict is written down before anything is
-done because of it, and holds for that serial: a runner that is killed in between, and its successor, do the
-same.
+Canaries: some queries of a change go first, and the others wait for them. The runner writes a verdict down
+before it acts on it, and the verdict holds for that serial. A killed runner's successor therefore acts in
+the same way.
 
-The third gate is of sources that begin again (see mzplan.runner.replacements).
+The third gate is for sources that start again (see mzplan.runner.replacements).
 """
 
 from __future__ import annotations
@@ -38,19 +39,22 @@ from mzplan.store.store import Store
 _THEN = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
 log = logging.getLogger("mzplan.runner")
 
-BEHIND = 50  # serials; whoever is further behind is waited for, and its past not looked up
+BEHIND = 50  # serials; a runner that is further behind may run anything: its missing states aren't read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Other:
-    """What a live runner of another instance may still run: addresses that its Status shows, ids that a state
-    gave it which it may have taken in since. `unknown`: it may run anything; `problem`: since this is so."""
+    """The queries that a live runner of another instance may still run."""
 
     instance: InstanceId
     shown: frozenset[Address] = frozenset()
+    """Addresses that its Status shows."""
     ids: frozenset[str] = frozenset()
+    """Ids from the states that it may have read after its Status."""
     unknown: bool = False
+    """Whether it may run any query."""
     problem: str | None = None
+    """Why its queries are unknown, if its files can't be read."""
 
     def may_run(self, address: Address, id_: str) -> bool:
         return self.unknown or address in self.shown or id_ in self.ids
@@ -62,8 +66,10 @@ class _Other:
 
 
 class Handover:
-    """A gate of the runner of `instance`. `clock` gives seconds, monotonic. Raises MzplanError (the store);
-    `hold` does not."""
+    """The gate for queries that come to `instance` from another instance.
+
+    `clock` returns monotonic seconds. The methods raise MzplanError if the store fails; `hold` doesn't.
+    """
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
         self._store = store
@@ -73,16 +79,16 @@ class Handover:
         self._state = State(project=store.project)
         self._here: Mapping[Address, str] = {}
         self.waiting: Mapping[Address, str] = {}
-        """Queries that are new here, and for whom they wait, in words."""
+        """For each query that is new here, a text that says which runner it waits for."""
         self._came: Mapping[Address, InstanceId] = {}
-        """The queries that another instance had before, until they are started."""
+        """The former instance of each query that came from another instance, until it starts."""
 
     def comes(self, state: State) -> bool:
-        """Whether a serial brings queries here that a runner of another instance may have run."""
+        """Return whether the state brings queries here that another instance's runner may have run."""
         return bool(self._coming(state)) and bool(self._others(state))
 
     def take_in(self, state: State) -> None:
-        """A new serial."""
+        """Follow a new state: queries that are new here wait from now on."""
         come = self._coming(state) if self.comes(state) else []
         came = {a: name for a, name in self._came.items() if a in state.resources}
         self._came = came | (self._from(state, come) if come else {})
@@ -92,7 +98,7 @@ class Handover:
         self._looked = -math.inf
 
     def look(self) -> None:
-        """See for whom the queries still have to wait, as often as is good for the store."""
+        """Update which runners the queries wait for, at most once per poll interval of the store."""
         if not self.waiting or self._clock() - self._looked < self._store.backend.poll_interval:
             return
         self._looked = self._clock()
@@ -105,16 +111,16 @@ class Handover:
         self.waiting = waiting
 
     def has_left(self, address: Address) -> bool:
-        """Whether the state gives a query to another instance."""
+        """Return whether the state gives the query to another instance."""
         resource = self._state.resources.get(address)
         return resource is not None and resource.instance != self._instance
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """A query that waits is not started yet; what runs stays."""
+        """Don't start a query that waits; leave running queries as they are."""
         return HeldQuery() if wanted.address in self.waiting else None
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """A query that has not run here before came from elsewhere."""
+        """Return a hand-over as the cause of a query's first start here, if it came from another instance."""
         former = self._came.get(wanted.address)
         if former is None or (accepted is not None and accepted.id == wanted.id):
             return None
@@ -125,7 +131,7 @@ class Handover:
         self._came = {a: name for a, name in self._came.items() if a != address}
 
     def _from(self, state: State, come: list[Address]) -> dict[Address, InstanceId]:
-        """Which instance each of these had in the serial before."""
+        """Return each query's instance in the state before, for queries that had another instance."""
         before = self._state if self._state.serial else self._store.read_serial(state.serial - 1)
         had = (
             {resource.id: resource.instance for resource in before.resources.values()}
@@ -151,7 +157,7 @@ class Handover:
     def _seen(self, name: InstanceId) -> _Other | None:
         try:
             return self._look_at(name)
-        except MzplanError as problem:  # one file that can't be read must not hold up what has no part in it
+        except MzplanError as problem:  # an unreadable file delays only the queries that are new here
             return _Other(instance=name, unknown=True, problem=problem.diagnostics[0].summary)
 
     def _look_at(self, name: InstanceId) -> _Other | None:
@@ -170,7 +176,7 @@ class Handover:
 
 
 class Canaries:
-    """A gate. `verdicts` are those that are written down: only they count."""
+    """The gate for canaries and the queries that wait for them. `verdicts`: the verdicts in the Status."""
 
     def __init__(self, verdicts: Mapping[Address, Verdict]):
         self.verdicts: Mapping[Address, Verdict] = dict(verdicts)
@@ -179,7 +185,7 @@ class Canaries:
         self._since: dict[Address, float] = {}
 
     def take_in(self, state: State, here: Container[Address]) -> None:
-        """A new serial. Those of other instances are left to their runners; `here` are this one's."""
+        """Follow a new state. Consider only canaries in `here`, the queries of this instance."""
         mine = {c.address: c for c in state.canaries if c.address in here}
         self._since = {a: t for a, t in self._since.items() if self._canaries.get(a) == mine.get(a)}
         self._canaries = mine
@@ -199,8 +205,10 @@ class Canaries:
         now: float,
         write_down: Callable[[Mapping[Address, Verdict]], None],
     ) -> bool:
-        """Decide of the queries that went first, where that is due: written down now, acted on from the next
-        round on. Whether it was."""
+        """Write down the verdicts on canaries that are due. Return whether there were any.
+
+        The runner acts on a verdict from the next round on.
+        """
         due = self._due(queries, now)
         if not due:
             return False
@@ -220,7 +228,7 @@ class Canaries:
             if address in self.verdicts or query is None or query.decision is None or query.wanted is None:
                 continue
             if query.wanted.paused:
-                self._since.pop(address, None)  # it has its whole time once it is resumed
+                self._since.pop(address, None)  # after it resumes, it has its full time again
                 continue
             since = self._since.setdefault(address, now)
             verdict = _verdict(canary, key_of(query.wanted.description), query, now - since)
@@ -229,12 +237,12 @@ class Canaries:
         return verdicts
 
     def failed(self, address: Address) -> Verdict | None:
-        """The verdict of a canary that has failed."""
+        """Return the verdict on a canary that has failed; otherwise None."""
         verdict = self.verdicts.get(address)
         return verdict if verdict is not None and not verdict.passed else None
 
     def reason(self, address: Address) -> str | None:
-        """For which canary a query waits, in words; None when it waits for none."""
+        """Return a text that says which canary the query waits for; None if it waits for none."""
         for canary in self._waiting.get(address, ()):
             verdict = self.verdicts.get(canary.address)
             if verdict is not None and verdict.passed:
@@ -247,17 +255,20 @@ class Canaries:
         return None
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """A query that waits, and a canary that has failed, are to be as they were last accepted."""
+        """Hold a waiting query, and a failed canary, at the description that was last accepted."""
         waits, failed = self.reason(wanted.address), self.failed(wanted.address)
         if waits is None and (failed is None or accepted is None or accepted.place != wanted.place):
             return None
         if accepted is None or accepted.id != wanted.id:
-            return HeldQuery(condition="stopped")  # nothing of it has run yet: it waits with its first start
-        # What failed must stop in any case, whether or not the servers of the former answer.
+            return HeldQuery(condition="stopped")  # it has never run: its first start waits
+        # A failed canary must stop even if the servers of its former description don't answer.
         return HeldQuery(description=accepted, check=waits is not None)
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """Of a canary that goes first, or back; of what has waited for it, its commit says why."""
+        """Return the cause for a canary that goes first or goes back.
+
+        Returns None for the queries that waited for it: their commit is their cause.
+        """
         failed, canary = self.failed(wanted.address), self._canaries.get(wanted.address)
         if failed is not None:
             return Cause(
@@ -303,14 +314,14 @@ def _back(canary: Canary) -> str:
 
 
 class Gates(NamedTuple):
-    """In the order in which the controller asks them. The runner and its controller share them."""
+    """The gates, in the order in which the controller asks them. The runner and its controller share them."""
 
     handover: Handover
     canaries: Canaries
     replacements: Replacements
 
     def added_to(self, query: QueryState, address: Address) -> QueryState:
-        """What is known of a query, with what it waits for, and that it has failed as a canary."""
+        """Return the query's state with the reason why it is held, and with its verdict if it failed."""
         held = (
             self.handover.waiting.get(address)
             or self.canaries.reason(address)
@@ -320,7 +331,10 @@ class Gates(NamedTuple):
 
 
 def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> Gates:
-    """With the verdicts that are written down. To be read under the lease. Raises MzplanError."""
+    """Return the gates, with the verdicts from the instance's Status.
+
+    Call this while you hold the lease. Raises MzplanError if the store fails.
+    """
     before = store.read_status(instance)
     return Gates(
         Handover(store, instance, clock),

@@ -1,4 +1,4 @@
-"""What the runner logs: one line each on stderr, as text or as JSON."""
+"""The runner's log on stderr: one line per entry, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from mzplan.model.words import safe
 from mzplan.secrets.resolved import scrub
 
 LogFormat = Literal["text", "json"]
-# py4j logs what a batch raises with its traceback, and Spark does so again when the query ends of it.
+# py4j logs an exception of a batch with its traceback, and Spark logs it again when the query fails.
 _NOISY = {"asyncssh": logging.WARNING, "py4j": logging.CRITICAL, "pyspark": logging.WARNING}
-# PySpark's own, with a handler and a form of theirs: what they say is in what the batch raises, too.
+# PySpark's own loggers have a handler and a format of their own. The batch's exception has the same text.
 _NOISY |= {"SQLQueryContextLogger": logging.CRITICAL + 1, "DataFrameQueryContextLogger": logging.CRITICAL + 1}
-LIMIT = 10 << 20  # bytes of a log, from which the next one is begun
-KEPT = 3  # logs before the newest
-_LOOK = 1.0  # seconds
+LIMIT = 10 << 20  # bytes; a log file that is larger is rotated
+KEPT = 3  # rotated log files, beside the current one
+_LOOK = 1.0  # seconds between two checks of the size
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people, with the stack trace where there is one. What servers and files say may stand in
-    it: lines after the first are indented, so that none is taken for an entry of its own, and what would move
-    the cursor is an escape."""
+    """Formats a line for people, with the stack trace if there is one.
+
+    An entry may contain text from servers and files. Lines after the first are therefore indented, so that
+    they don't look like entries, and control characters are escaped.
+    """
 
     converter = staticmethod(time.gmtime)
 
@@ -41,8 +43,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time` (ISO 8601, UTC), `level`, `logger`, `message`, `address` where it is of
-    one query, `exception` where there is one."""
+    """Formats one JSON object per line: `time` (ISO 8601, UTC), `level`, `logger` and `message`.
+
+    Adds `address` if the entry is about one query, and `exception` if there is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
@@ -61,7 +65,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _address(record: logging.LogRecord) -> Address | None:
-    """Of what was logged: an address, or what has one (the name of a query, a description)."""
+    """Return the first address among the arguments, or of an argument that has an `address`."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     for argument in arguments:
         address = argument if isinstance(argument, Address) else getattr(argument, "address", None)
@@ -71,7 +75,7 @@ def _address(record: logging.LogRecord) -> Address | None:
 
 
 def configure_logging(format_: LogFormat = "text") -> None:
-    """Logs to stderr, one line each, UTC; so does the JVM that this process starts (log4j2.properties)."""
+    """Log to stderr with times in UTC. The JVM that this process starts does the same (log4j2.properties)."""
     os.environ[LOG_FORMAT_VARIABLE] = format_
     handler = logging.StreamHandler(sys.stderr)
     if format_ == "json":
@@ -82,7 +86,7 @@ def configure_logging(format_: LogFormat = "text") -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     for noisy, level in _NOISY.items():
         logging.getLogger(noisy).setLevel(level)
-    # What nothing has caught is logged too: Python would write it past the filter.
+    # Log uncaught exceptions too: Python would write them without scrubbing secrets.
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda thrown: _log_uncaught(
         thrown.exc_type, thrown.exc_value or thrown.exc_type(), thrown.exc_traceback
@@ -95,11 +99,13 @@ def _log_uncaught(type_: type[BaseException], problem: BaseException, trace: Tra
 
 
 def rotate(log: Path, stopping: threading.Event) -> None:
-    """Until it stops, see that a log of this process's standard output and error stays bounded: the newest
-    and KEPT before it, of LIMIT bytes each. Both are led into a new file. The JVM has neither, but a pipe to
-    this process, which writes its lines: so nothing goes on writing to a file that is set aside."""
+    """Rotate the log file of this process's stdout and stderr, until `stopping` is set.
+
+    Keeps the current file and KEPT rotated files, of LIMIT bytes each. Redirects stdout and stderr to the new
+    file. The JVM writes through a pipe to this process, so no process keeps writing to a rotated file.
+    """
     while not stopping.wait(_LOOK):
-        with contextlib.suppress(OSError):  # a full disk, say: it goes on where it is, and is tried again
+        with contextlib.suppress(OSError):  # for example a full disk: keep the file, and try again
             if os.path.samestat(os.fstat(2), log.lstat()) and log.stat().st_size > LIMIT:
                 _set_aside(log)
 

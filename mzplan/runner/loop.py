@@ -1,5 +1,8 @@
-"""The runner: a storage controller in a loop. It follows the store, commands what is committed, lets the
-controller work, and reports what it sees."""
+"""The runner: a storage controller in a loop.
+
+The runner follows the store, sends the committed queries to the controller, lets it work, and reports the
+result.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +37,25 @@ from mzplan.store.limits import read_limit
 
 log = logging.getLogger("mzplan.runner")
 
-EVENTS_EVERY = 1.0  # seconds that an event waits for others, while something is under way
-# Seconds for which every round may fail of a defect. The queries run on meanwhile, but nothing heals them,
-# and what was last reported of them may not be true any more.
+EVENTS_EVERY = 1.0  # seconds that an event waits for further events while work is in progress
+# Seconds for which every round may fail because of a defect. Queries continue meanwhile, but the runner
+# doesn't repair them, and its last Status may be outdated.
 FAILING = 300.0
 
 
 class RoundsFailedError(Exception):
-    """Every round has failed for FAILING seconds: another process may do better. The message is a sentence
-    for people."""
+    """Every round has failed for FAILING seconds; a new process may succeed. The message is a sentence."""
 
 
 class Runner:
-    """Drives the controller of one instance, which it leads. `gates` are those that the controller has;
-    `committed` takes each state, and how the runner is to work, before anything is done of it; `own` is that
-    of states that do not say it; `secret_values` are those that commands send; `observe_runs` takes what each
-    round has found, and must not raise."""
+    """Drives the controller of the instance that it leads.
+
+    `gates`: the controller's gates.
+    `committed`: called with each new state and its runner settings, before the runner acts on them.
+    `own`: the settings for a state that has none.
+    `secret_values`: the values that commands send.
+    `observe_runs`: called with the overview after each round; must not raise.
+    """
 
     def __init__(
         self,
@@ -70,7 +76,7 @@ class Runner:
         self.observe_runs = observe_runs
         self.gates = gates
         self.secret_values = secret_values or ReceivedSecretValues()
-        self.secret_values_in_use = 0  # hand-overs whose values are in use
+        self.secret_values_in_use = 0  # number of messages whose values are in use
         self.answering = Answering(controller, self.instance, self.secret_values)
         self.watches = Watches(controller)
         self._problems = ProblemLog()
@@ -78,18 +84,18 @@ class Runner:
         self.events = EventLog(self.store.backend, self.instance, self.epoch)
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
-        self.state: State | None = None  # of that serial
-        self.round_seconds = 0.0  # that the last look at everything took
-        self.round_ended_at = self.clock()  # when a round ended last, in success or in failure
+        self.state: State | None = None  # the state with that serial
+        self.round_seconds = 0.0  # duration of the last round
+        self.round_ended_at = self.clock()  # when a round last ended, whether or not it succeeded
         self._seen_state: str | None = None
         self.overview = InstanceOverview()
 
     # --- one round
 
     def tick(self) -> bool:
-        """Look at everything once. Return whether something is under way: then look again soon."""
+        """Do one round. Return whether work is in progress, so that the next round should follow soon."""
         began = time.perf_counter()
-        if self.controller.instances.lost is not None:  # before the store, which may be the cause
+        if self.controller.instances.lost is not None:  # before reading the store, which may be the cause
             self.controller.process()
         due, again, self.secret_values_in_use = self.secret_values.take()
         self.controller.update_secret_values(due)
@@ -116,13 +122,13 @@ class Runner:
         return self.gates.replacements.look(self.overview.queries)
 
     def write_events(self, *, at_once: bool) -> None:
-        """Write down what has happened, if it is time: what happens together goes with one write."""
+        """Collect new events, and write them to the log at once or after EVENTS_EVERY, in one write."""
         self.events.add(map(self._explained, self.controller.notes.take()), self.serial)
         if at_once or self.events.queued_seconds() >= EVENTS_EVERY:
             self._problems.attempt("the event log", self.events.flush, None)
 
     def _explained(self, event: Event) -> Event:
-        """A stop of what the state does not want here any more, with that as its cause."""
+        """Return the event; add the cause if a query stopped because the state no longer wants it here."""
         if event.kind != "stopped" or event.cause is not None or event.address is None or self.state is None:
             return event
         resource = self.state.resources.get(event.address)
@@ -139,20 +145,22 @@ class Runner:
         self.status.report(self.overview, self.serial, self.secret_values_in_use, decided)
 
     def serve(self, stopping: threading.Event) -> None:
-        """Rounds until it is stopped. A store that can't be reached is ridden out: the lease decides. Raises
-        NotAttachedError, ExecutorGoneError, RoundsFailedError."""
-        logged, ended_at = "", self.clock()  # when a round has ended last, well or of the store
+        """Do rounds until `stopping` is set. Continue while the store fails, as long as the lease holds.
+
+        Raises NotAttachedError, ExecutorGoneError, RoundsFailedError.
+        """
+        logged, ended_at = "", self.clock()  # when a round last succeeded, or failed because of the store
         while not stopping.is_set():
             try:
                 self.tick()
                 logged, ended_at = "", self.clock()
             except MzplanError as problem:
-                if str(problem) != logged:  # not each round, while a store is down
+                if str(problem) != logged:  # log an outage of the store once, not in each round
                     log.warning("%s", problem)
                 logged, ended_at = str(problem), self.clock()
             except (NotAttachedError, ExecutorGoneError):
                 raise
-            except Exception as defect:  # its queries run on, and each round tries again
+            except Exception as defect:  # queries continue, and the next round tries again
                 if self.clock() - ended_at > FAILING:
                     why = one_line(f"{type(defect).__name__}: {defect}")
                     raise RoundsFailedError(f"Every round has failed for {FAILING:.0f} s: {why}") from defect
@@ -165,8 +173,10 @@ class Runner:
     # --- what is wanted
 
     def _follow(self) -> None:
-        """Take in what is committed. Where it can't be read (a store that is not reached, a state that was
-        edited by hand), go on with what was taken in last: queries are to be healed all the same."""
+        """Follow the committed state. If it can't be read, continue with the last state.
+
+        The store may be down, or the state may have been edited by hand. Queries must be repaired anyway.
+        """
         try:
             self._take_in()
             problem = None
@@ -192,7 +202,7 @@ class Runner:
         self.committed(state, settings)
         if (wanted_now := parameters_of(settings, now := self.controller.parameters)) != now:
             self.controller.update_configuration(wanted_now)
-        # Before anything is started of it.
+        # Before any query of this state starts.
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
         wanted = wanted_of(state, self.instance)
@@ -200,7 +210,7 @@ class Runner:
         if first:
             self.controller.migrate_collections(list(wanted.collections.items()))
         elif self.gates.handover.comes(state):
-            # A query that had another runner goes on under a higher epoch than that one's.
+            # A query that comes from another runner continues under a higher epoch than the other runner's.
             self.controller.raise_epoch(self.store.leases.next_epoch())
         self.gates.handover.take_in(state)
         self._limit(state.serial)
@@ -218,7 +228,7 @@ class Runner:
         log.info("serial %d: %d queries", self.serial, len(own))
 
     def _limit(self, serial: int) -> None:
-        """Stop and start so much at once as whoever committed the serial has asked for."""
+        """Set how many queries stop and start at once, as the commit of the serial asks for."""
         try:
             asked = read_limit(self.store, serial)
         except MzplanError as problem:
