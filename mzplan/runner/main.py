@@ -1,4 +1,4 @@
-"""`mzplan run`: from a lease to queries that run, until it is stopped."""
+"""`mzplan run`: acquires the lease of an instance, and runs its queries until it is stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
-STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
+STANDBY = 1.0  # seconds between two attempts to acquire a lease that another runner holds
 
 
 def run(
@@ -60,11 +60,16 @@ def run(
     metrics: MetricsPlace | None = None,
     policy: Policy | None = None,
 ) -> ExitCode:
-    """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
-    (embedded, where two commands may have started one each) leave at once. `find_drift` is for its metrics;
-    `metrics`: where they are served, whatever the state says. What `settings` say of how a runner works holds
-    only until a state says it."""
-    ensure_key()  # an error of it ends the runner, not each query
+    """Lead the instance until SIGTERM, SIGINT or SIGHUP.
+
+    While another runner leads, stand by. Without `stand_by`, return at once: two commands may each have
+    started an embedded runner.
+
+    `find_drift`: finds drift for the metrics.
+    `metrics`: where to serve metrics; overrides the state.
+    `settings`: its runner settings apply only until a state contains some.
+    """
+    ensure_key()  # here, so that an error ends the runner and doesn't fail each query
     store = open_store(settings)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -81,12 +86,14 @@ def run(
 
 
 def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
-    """One pass of a dry instance, in this process: commits become observations, nothing is reached. False
-    where another process leads it for so many seconds, or may do so."""
+    """Do one pass of a dry instance in this process: turn commits into observations, and reach no server.
+
+    Returns False if another process still leads the instance, or may lead it, after `wait` seconds.
+    """
     store = open_store(settings)
     lease = store.leases.acquire(instance, "dry")
     until = time.monotonic() + wait
-    while lease is None and time.monotonic() < until:  # another command's pass: it takes moments
+    while lease is None and time.monotonic() < until:  # a pass of another command takes only moments
         time.sleep(0.05)
         lease = store.leases.acquire(instance, "dry")
     if lease is None:
@@ -102,10 +109,10 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         gates=gates,
     )
     controller.create_instance(instance)
-    controller.attach(instance, lease, Cause(cause="runner", detail="a dry pass"))  # none worth writing down
+    controller.attach(instance, lease, Cause(cause="runner", detail="a dry pass"))  # never written down
     runner = Runner(controller, gates, own=settings.runner)
     try:
-        for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
+        for _ in range(16):  # each query needs three rounds (stop, start, accept), and canaries go first
             if not runner.tick():
                 break
         runner.tick()
@@ -123,7 +130,7 @@ def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool
             if lease is not None:
                 log.info("leading instance %s, epoch %d", instance, lease.epoch)
                 return lease
-            # A lease that has lost its content is nobody's for certain, but only after a while.
+            # A lease without content may still have a leader. It is free only after some time.
             if not stand_by and store.leases.leader(instance) is not None:
                 log.info("instance %s has a runner already", instance)
                 return None
@@ -131,7 +138,7 @@ def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool
         except MzplanError as problem:
             if not logged:
                 raise
-            # A standby that ends with the store would not be there when the leader has ended with it, too.
+            # A standby must survive an outage of the store, because the outage may also end the leader.
             now = f"standing by for instance {instance}, and looking again: {problem}"
         if now != logged:
             log.info("%s", now)
@@ -158,14 +165,14 @@ def _serve(
     listener = WakeListener(socket_file, secret_values.receive, woken)
     if is_private:
         forget_failure(settings, lease.instance)
-        listener.start()  # by it, `mzplan down` knows this process
+        listener.start()  # `mzplan down` finds this process by its socket
     log.info(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
     )
     secrets = GuardedSecrets(settings.directory, guard, remote=RemoteSecrets())
     state = store.read_state()
     settings = replace(settings, warehouse=state.warehouse or settings.warehouse)
-    # Where both say so: a file alone must not make what is committed to run only said to run.
+    # Dry only if both say so: a file alone must not turn committed queries into dry ones.
     declared, committed = settings.instances.get(lease.instance), state.instances.get(lease.instance)
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     pool = WorkPool(StorageParameters().parallelism)
@@ -219,8 +226,10 @@ def _serve(
 
 
 def _lost(runner: Runner, stopping: threading.Event, problem: list[MzplanError]) -> str | None:
-    """Rounds until it is stopped, or can't go on, which is added to `problem`. How the lease was lost; None
-    where it was not."""
+    """Do rounds until the runner is stopped or can't continue. Return how it lost its lease; otherwise None.
+
+    Adds the reason to `problem` if the runner can't continue.
+    """
     try:
         runner.serve(stopping)
     except NotAttachedError as why:
@@ -234,16 +243,18 @@ def _lost(runner: Runner, stopping: threading.Event, problem: list[MzplanError])
 def _committed(
     settings: ProjectSettings, guard: Guard, beside: Beside, state: State, now: RunnerSettings
 ) -> None:
-    """Before anything of a state is done."""
+    """Apply the settings of a new state, before the runner acts on its queries."""
     _ensure_warehouse(settings, state)
-    if isinstance(guard, CommittedGuard):  # a policy is not moved by what is committed
+    if isinstance(guard, CommittedGuard):  # a commit doesn't change a policy
         guard.set_committed(flows_of_state(state))
     beside.take_in(now)
 
 
 def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
-    """Raises MzplanError MZ044 for a state that lies in another warehouse than the one that this runner has
-    been started with: where nothing was committed yet, it had only its own mzplan.yaml to go by."""
+    """Raise MzplanError MZ044 if the state has another warehouse than this runner was started with.
+
+    Before the first commit, a runner takes the warehouse from its own mzplan.yaml.
+    """
     wanted = replace(settings, warehouse=state.warehouse or settings.warehouse)
     if absolute_warehouse(wanted) == absolute_warehouse(settings):
         return
@@ -265,7 +276,7 @@ def _open(
     except MzplanError as failed:
         problem.append(failed)
         stopping.set()
-    except Exception as failed:  # Java has ended meanwhile, and says so in words of its own
+    except Exception as failed:  # for example, py4j's errors if Java has ended meanwhile
         log.exception("Spark could not be opened")
         detail = one_line(f"{type(failed).__name__}: {failed}")
         problem.append(error("MZ062", "Spark could not be started", detail, "read the log of the runner."))
@@ -305,14 +316,14 @@ def _controller(
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:
-    """The warehouse as an absolute path or URI (a relative path is relative to the project's folder)."""
+    """Return the warehouse as an absolute path or URI; relative paths start at the project's folder."""
     if "://" in settings.warehouse or settings.warehouse.startswith("file:"):
         return settings.warehouse
     return str((Path(settings.directory) / settings.warehouse).resolve())
 
 
 class _Inline(Pool):
-    """A pool that works at once, in the caller's thread: a dry pass needs no concurrency."""
+    """A pool that runs each task at once, in the caller's thread: a dry pass needs no concurrency."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

@@ -1,4 +1,4 @@
-"""`/metrics` (Prometheus) and `/healthz` of a runner, on a thread of its own; nothing depends on it."""
+"""Serves `/metrics` (Prometheus) and `/healthz` of a runner, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.metrics")
 
-_PLACES = 16  # connections at once; of others none is answered
-_LONGEST = 30.0  # seconds of a connection, whatever it sends
-FRESH = 30.0  # seconds without a round, after which a runner is not healthy
+_PLACES = 16  # connections at once; further ones are closed without an answer
+_LONGEST = 30.0  # seconds after which any connection is closed
+FRESH = 30.0  # seconds without a round after which a runner is unhealthy
 _QUERY = ["instance", "query"]
 
-# What of a Status is not as the state says, at a time in seconds since the epoch.
+# Returns where a Status differs from the state, at a time in seconds since the epoch.
 FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
 
 
@@ -48,8 +48,10 @@ def problem_of(runner: Runner) -> str | None:
 
 
 class RunnerCollector:
-    """What Prometheus collects: the newest observations, as the Status has them. No secret is among them.
-    `warehouse` is an absolute path or a URI."""
+    """Collects the newest observations of a Status for Prometheus. They contain no secrets.
+
+    `warehouse`: an absolute path or URI.
+    """
 
     def __init__(self, runner: Runner, warehouse: str, find_drift: FindDrift):
         self._runner = runner
@@ -75,7 +77,10 @@ class RunnerCollector:
     def _of_queries(
         self, observed: Status | None
     ) -> Iterator[tuple[str, str, tuple[str, ...], list[tuple[Any, ...]]]]:
-        """Name, help, further labels, and samples: of which query, the values of these labels, the value."""
+        """Yield for each metric its name, its help, its further labels and its samples.
+
+        A sample is a tuple of the query's address, the values of the further labels, and the number.
+        """
         queries = sorted(observed.observations.items()) if observed is not None else []
         conditions = get_args(Condition)
         yield (
@@ -120,13 +125,13 @@ class RunnerCollector:
         try:
             disk = shutil.disk_usage(self._warehouse) if self._warehouse is not None else None
         except OSError:
-            disk = None  # it is not there yet
+            disk = None  # the warehouse doesn't exist yet
         if disk is not None:
             yield "warehouse_free_bytes", "Free on the disk of the warehouse.", float(disk.free)
             yield "warehouse_size_bytes", "The size of that disk.", float(disk.total)
 
     def _errors_of(self, one: Observation) -> Iterator[tuple[str, str]]:
-        """Codes, each with the connection at fault; "" where it is the query's own."""
+        """Yield error codes, each with the connection at fault; "" for an error of the query itself."""
         if one.error_code is not None:
             yield one.error_code, ""
         fault = self._runner.watches.connections.fault(one.address)
@@ -168,7 +173,7 @@ _COUNTED = {
 
 
 class MetricsServer:
-    """Serves them until closed."""
+    """A server for metrics, which runs until it is closed."""
 
     def __init__(self, server: ThreadingHTTPServer):
         self._server = server
@@ -187,7 +192,7 @@ class MetricsServer:
 def serve_metrics(
     runner: Runner, place: MetricsPlace, warehouse: str, find_drift: FindDrift
 ) -> MetricsServer | None:
-    """Begin to serve. Where that can't be, a warning says so, and the runner goes on without."""
+    """Start to serve metrics. Logs a warning and returns None if that fails; the runner continues."""
     try:
         from prometheus_client import CollectorRegistry
 
@@ -210,7 +215,7 @@ def serve_metrics(
 
 
 class _Server(ThreadingHTTPServer):
-    """With a thread for each connection, of which there are few, and none for long."""
+    """A server with one thread per connection, and limits on the number and duration of connections."""
 
     daemon_threads = True
     request_queue_size = 16
@@ -225,7 +230,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # there is no thread for it
+        except BaseException:  # no thread could be started
             self._places.release()
             raise
 
@@ -240,21 +245,24 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has left, or speaks something else: nothing to say."""
+        """Ignore errors: the client has disconnected, or doesn't speak HTTP."""
 
 
 def _end(connection: socket.socket) -> None:
-    """Whatever its thread waits for ends."""
+    """Shut the connection down, which ends any wait of its thread."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(runner: Runner, registry: Any, own: str | None) -> type[BaseHTTPRequestHandler]:
-    """`own`: where it listens, for this machine alone. None where others can reach it: they may call it what
-    they like."""
+    """Return the class that answers requests.
+
+    `own`: the loopback host that the server listens on. None if other machines can reach the server; it then
+    accepts any Host header.
+    """
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10.0  # seconds for a client to say what it wants
+        timeout = 10.0  # seconds for a client to send its request
         server_version, sys_version = "mzplan", ""
 
         def do_GET(self) -> None:

@@ -1,5 +1,8 @@
-"""Sinks of a source that begins again wait until it has begun: it may be rejected, as for what it could not
-read again, and what it takes the place of must then be whole."""
+"""Holds the sinks of a source that starts again until its new generation has started.
+
+The new generation may be rejected, for example because the upstream no longer has the old records. The former
+generation and its sinks must then be intact.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from mzplan.store.store import Store
 
 
 class Replacements(Gate):
-    """A gate. Queries keep reading the former generation of a collection until the new one has done its first
-    trigger. `waiting`: these queries, and the generation that each waits for. `clock`: seconds, monotonic.
-    Raises MzplanError (the store); `hold` does not."""
+    """The gate for queries that read a source which starts again.
+
+    They read the former generation of its collection until the new one has done its first trigger.
+    `waiting`: for each of these queries, the read whose generation it waits for. `clock`: returns monotonic
+    seconds. The methods raise MzplanError if the store fails; `hold` doesn't.
+    """
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
         self._store, self._instance, self._clock = store, instance, clock
@@ -27,7 +33,7 @@ class Replacements(Gate):
         self._read([*recorded_instances(store), instance])
 
     def look(self, queries: Mapping[Address, QueryState]) -> bool:
-        """Take in what has begun since: whether that lets a sink go on."""
+        """Update which generations have started. Return whether a waiting query may now continue."""
         wanted = {read.place for read in self.waiting.values()}
         accepted = (query.memory.accepted for query in queries.values())
         self._begun |= {description.place for description in accepted if description is not None}
@@ -42,13 +48,13 @@ class Replacements(Gate):
             self._begun |= {description.place for description in self._store.read_accepted(name).values()}
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Hold a query that has read the former generation of a collection: it runs as before."""
+        """Hold a query that has read the former generation of a collection at its accepted description."""
         self.waiting.pop(wanted.address, None)
         same = accepted is not None and accepted.id == wanted.id
         former = {read.id: read for read in accepted.reads.values()} if same and accepted is not None else {}
         for read in wanted.reads.values():
             before = former.get(read.id)
-            # A lower generation comes from a rollback.
+            # A rollback goes to a lower generation, and doesn't wait.
             if before is None or read.generation <= before.generation or read.place in self._begun:
                 continue
             self.waiting[wanted.address] = read
@@ -56,9 +62,9 @@ class Replacements(Gate):
         return None
 
     def reason(self, address: Address) -> str | None:
-        """What a query waits for, in words; None when it waits for nothing."""
+        """Return a text that says what the query waits for; None if it waits for nothing."""
         read = self.waiting.get(address)
         return f"waits for generation {read.generation} of {read.address} to begin" if read else None
 
     def started(self, address: Address) -> None:
-        """Nothing changes: what waits is decided by what has run."""
+        """Do nothing: `look` finds which generations have started."""

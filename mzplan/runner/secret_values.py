@@ -1,4 +1,4 @@
-"""The secret values that commands send to a runner, until it uses them."""
+"""Holds the secret values that commands send to a runner, until the runner uses them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Callable, Collection, Mapping
 
 from mzplan.secrets.policy import Flow, SecretValues
 
-_KEPT = 8  # proposals, and commits, whose values are kept: a killed command does not come back for its own
+_KEPT = 8  # proposals, and commits, whose values are kept at most: killed commands never fetch theirs
 
 Values = Mapping[str, str]
 
 
 class ReceivedSecretValues:
-    """Values of `${env:NAME}` references that commands have sent, and when each is used.
+    """Holds values of `${env:NAME}` references that commands have sent, until it is time to use them.
 
-    What a command only proposes must leave no trace: its values serve the validation of that proposal. Those
-    of a commit are taken over with it; all others, which come from a command that has nothing to commit, at
-    once. Used from several threads: the socket's receives, the runner's takes. `grant` takes where secrets
-    may go, at once (mzplan.secrets.policy).
+    The values of a proposal serve only its validation, because a proposal must leave no trace. The values of
+    a commit are used when the runner follows that commit. Other values come from commands that commit
+    nothing, and are used at once. The socket's thread receives, and the runner's thread takes.
+
+    `grant`: called at once with the flows that say where secrets may go (see mzplan.secrets.policy).
     """
 
     def __init__(self, grant: Callable[[Collection[Flow]], None] = lambda flows: None) -> None:
@@ -31,8 +32,10 @@ class ReceivedSecretValues:
         self._received = 0
 
     def receive(self, secret_values: SecretValues) -> int:
-        """The number of hand-overs so far. What is due at once is in use when `take` has given this number,
-        or a greater one."""
+        """Store the values. Return the number of messages so far that carried values for use at once.
+
+        These values are in use once `take` has returned this number or a greater one.
+        """
         self._grant(secret_values.flows)
         with self._lock:
             if secret_values.proposal:
@@ -46,25 +49,24 @@ class ReceivedSecretValues:
             return self._received
 
     def proposed(self, proposal: str) -> Values:
-        """The values for the validation of a proposal."""
+        """Return the values for the validation of a proposal."""
         with self._lock:
             return self._proposed.get(proposal, {})
 
     def forget(self, proposal: str) -> None:
-        """The proposal is answered."""
+        """Forget the values of a proposal, because it is answered."""
         with self._lock:
             self._proposed.pop(proposal, None)
 
     def take(self) -> tuple[Values, bool, int]:
-        """What is due at once, whether what has failed is, and the number of hand-overs that this makes."""
+        """Return the values for use at once, whether to retry failed queries, and the number of messages."""
         with self._lock:
             due, again = self._due, self._again
             self._due, self._again = {}, False
             return due, again, self._received
 
     def take_committed(self, digest: Callable[[], str | None]) -> Values:
-        """The values for the state that is committed, whose digest is asked for only if there are any
-        values."""
+        """Return the values for the committed state. Calls `digest` only if there are any values."""
         with self._lock:
             waiting = bool(self._committed)
         committed = digest() if waiting else None

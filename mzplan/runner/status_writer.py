@@ -1,4 +1,4 @@
-"""What a runner reports: the Status of its instance, where it has changed, and samples of the last hour."""
+"""Writes the Status of a runner's instance when it changes, and samples of the last hour."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from mzplan.schema.description import Description
 log = logging.getLogger("mzplan.runner")
 
 T = TypeVar("T")
-STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
+STATUS_EVERY = 2.0  # seconds between reports in which only rates and lag have changed
 
 
 class ProblemLog:
-    """Logs what goes wrong when it begins, or becomes another problem; not in each round."""
+    """Logs a problem when it begins or changes, and not in each round."""
 
     def __init__(self) -> None:
         self._known: dict[str, str | None] = {}
 
     def note(self, what: str, how: str, problem: str | None) -> None:
-        """None: nothing goes wrong any more."""
+        """Log the problem if it is new. None means that the problem is over."""
         if problem not in (None, self._known.get(what)):
             log.warning("%s %s: %s", what, how, problem)
         self._known[what] = problem
 
     def attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
-        """What a look at the store gives; where it fails, queries are to be healed all the same."""
+        """Return the result of `look`. If it fails, log the problem and return `otherwise`."""
         try:
             answer, problem = look(), None
         except MzplanError as failed:
@@ -51,7 +51,7 @@ class ProblemLog:
 
 
 class Watches:
-    """All three looks at the queries of a controller."""
+    """Watches the upstreams, the connections and the backlogs of a controller's queries."""
 
     def __init__(self, controller: Controller):
         pool, clock = controller.pool, controller.clock
@@ -63,12 +63,12 @@ class Watches:
         self._runs: dict[Address, str] = {}
 
     def look(self, overview: InstanceOverview) -> None:
-        """Take in what was found, and ask what is due."""
+        """Collect finished checks, and start those that are due."""
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
         self.upstreams.look({a: query.running for a, query in queries.items() if query.running is not None})
         if not self._executor.is_open():
-            return  # Spark's start is slow enough
+            return  # don't slow Spark's start down
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
@@ -80,7 +80,7 @@ class Watches:
         )
 
     def _forget_what_waited(self, overview: InstanceOverview) -> None:
-        """What waited before a run began does not say what waits for it: most of an outage came later."""
+        """Forget the backlogs that were measured before a new run: most of an outage came later."""
         runs = {a: query.shown.run_id for a, query in overview.queries.items() if query.shown is not None}
         for address in runs.keys() & self._runs.keys():
             if runs[address] != self._runs[address]:
@@ -88,7 +88,7 @@ class Watches:
         self._runs = runs
 
     def added_to(self, query: QueryState, address: Address) -> QueryState:
-        """What is known of a query, with what was found aside."""
+        """Return the query's state with the results of the three watches."""
         return replace(
             query,
             changed=self.upstreams.changed.get(address),
@@ -98,7 +98,7 @@ class Watches:
 
 
 class StatusWriter:
-    """Makes a Status of what each round has found."""
+    """Builds a Status from the overview of each round, and writes it."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class StatusWriter:
         self._problems = problems
         self.observed: Status | None = None  # the newest, written or not
         self.observed_at = self._clock()
-        self._began_at = time.time()  # by the calendar; the engine opens from then on
+        self._began_at = time.time()  # since the epoch; the engine starts to open at this time
         self._opened_in: float | None = None
         self._written: Status | None = None
         self._written_at = float("-inf")
-        self._counted: frozenset[str] = frozenset()  # runs of which it says how many rows they have read
-        self._retries: dict[Address, tuple[float, float]] = {}  # by the clock, and by the calendar
+        self._counted: frozenset[str] = frozenset()  # runs whose row count was written
+        self._retries: dict[Address, tuple[float, float]] = {}  # retry time by the clock, and since the epoch
         self._is_ended = False
         self._recorded_at = self._clock()
         self._recent: Recent | None = None
@@ -132,7 +132,7 @@ class StatusWriter:
         secret_values_in_use: int,
         decided: Mapping[Address, Verdict] | None = None,
     ) -> None:
-        """Write the Status where it has changed. `decided`: verdicts that are to be acted on next."""
+        """Write the Status if it has changed. `decided`: verdicts to write before the runner acts on them."""
         status = self._status(overview, serial, secret_values_in_use)
         if decided is not None:
             status = replace(status, canaries=decided)
@@ -140,7 +140,7 @@ class StatusWriter:
         self.observed, self.observed_at = status, now
         due = now - self._written_at >= STATUS_EVERY
         observations = status.observations.values()
-        # Commands wait for the first count of a run that is past a trigger; later ones come with the rates.
+        # Commands wait for the first row count of a run. Later counts are reported with the rates.
         running = [o for o in observations if o.condition == "running"]
         counted = frozenset(o.run_id for o in running if o.run_id and o.run_rows is not None)
         first = not counted <= self._counted
@@ -152,7 +152,7 @@ class StatusWriter:
         self._counted = counted | (self._counted & {o.run_id for o in observations if o.run_id})
 
     def end(self, why: str) -> None:
-        """Write down why the runner ends, beside what it observed last. Does nothing the second time."""
+        """Write why the runner ends into its last Status. Do nothing on a second call."""
         if self._is_ended:
             return
         self._is_ended = True
@@ -162,7 +162,7 @@ class StatusWriter:
         self._problems.attempt("the last status", lambda: self._store.write_status(ended), None)
 
     def record(self) -> None:
-        """A sample of each query in each minute, beside the Status: for people, nothing depends on it."""
+        """Write a sample of each query every SAMPLE_INTERVAL seconds. The samples are only for people."""
         now = self._clock()
         if self.observed is None or now - self._recorded_at < SAMPLE_INTERVAL:
             return
@@ -181,7 +181,7 @@ class StatusWriter:
         observations = {a: self._observation(a, query) for a, query in overview.queries.items()}
         for written in overview.maintained:
             if written not in observations and self._gates.handover.has_left(written):
-                # Its query has ended here, but its collection or its target is still written: its next
+                # The query has ended here, but mzplan still writes to its collection or target. Its next
                 # runner waits for that.
                 observations[written] = self._observation(written, QueryState())
         opens = any(query.decision is None for query in overview.queries.values())
@@ -206,10 +206,10 @@ class StatusWriter:
         )
 
     def _opened(self) -> float | None:
-        """How many seconds the engine took to open, if it was seen to."""
+        """Return how many seconds the engine took to open; None if this runner didn't report its start."""
         before = self._written
         if self._opened_in is None and before is not None and before.opening_since is not None:
-            seconds = max(0.1, round(time.time() - self._began_at, 1))  # 0 is not stored
+            seconds = max(0.1, round(time.time() - self._began_at, 1))  # a Status doesn't store 0
             self._opened_in = seconds if self._executor.is_open() else None
         return self._opened_in
 
@@ -218,7 +218,10 @@ class StatusWriter:
         return observe(address, replace(known, retry_at=self._retry_at(address, query)))
 
     def _retry_at(self, address: Address, query: QueryState) -> float | None:
-        """When a failed query is tried again, by the calendar: the same as long as it waits for that."""
+        """Return when a failed query is retried, in seconds since the epoch.
+
+        The value stays the same while the query waits. Returns None without a planned retry.
+        """
         due = query.memory.retry_at
         runs = query.decision is not None and query.condition == "running"
         if query.memory.verdict is None or math.isinf(due) or runs:
@@ -230,7 +233,7 @@ class StatusWriter:
 
 
 def _slowest(overview: InstanceOverview) -> float | None:
-    """Return for how many seconds the slowest query keeps its rows waiting, if cores don't suffice."""
+    """Return the seconds for which the slowest query keeps its rows waiting; None if cores suffice."""
     if not overview.cores:
         return None
     now = time.time()

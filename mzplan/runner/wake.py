@@ -1,9 +1,12 @@
 """The wake-up socket of an embedded runner: `.mzplan/<instance>.sock`, mode 0600.
 
-It carries "look now", values of `${env:…}` references (see ReceivedSecretValues), and where a command that is
-about to commit sends secrets: whoever may write to it is the runner's own user, who may read whatever the
-runner may. Correctness never depends on it: a runner that is not woken looks every half second, and one that
-lacks a value says so. Who listens there is the runner of this project: what `mzplan down` goes by.
+A message on it wakes the runner. It also carries values of `${env:…}` references (see ReceivedSecretValues),
+and the servers to which a command that is about to commit sends secrets. Only the runner's own user can write
+to the socket, and that user can read everything that the runner can.
+
+Correctness never depends on the socket. A runner that isn't woken polls every half second, and a runner
+without a value reports it. The process that listens on the socket is the project's runner; `mzplan down`
+relies on this.
 """
 
 from __future__ import annotations
@@ -31,8 +34,11 @@ _PEER = struct.Struct("3i")  # pid, user, group
 
 
 def runtime_folder(directory: str | Path) -> Path | None:
-    """`.mzplan/` of a project, only for its owner; None where it is not used, or can't be made: a runner
-    needs it only to be woken, and to say why it has ended."""
+    """Create the project's `.mzplan/` for its owner only, and return its path.
+
+    Returns None if the folder isn't used or can't be made. A runner needs it only for wake-up calls and for
+    its error file.
+    """
     folder = Path(directory).resolve() / FOLDER
     try:
         why = why_unused(str(directory))
@@ -48,7 +54,7 @@ def runtime_folder(directory: str | Path) -> Path | None:
 
 
 def _is_own_socket(path: Path) -> bool:
-    """Whether nobody else listens there: values of secrets are sent to it."""
+    """Return whether the path is a socket of this user: commands send secret values to it."""
     try:
         status = path.lstat()
     except OSError:
@@ -58,7 +64,7 @@ def _is_own_socket(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _short_path(path: Path) -> Iterator[str]:
-    """A path to the same file that fits a socket address (about 100 bytes), however deep the project is."""
+    """Yield a path to the same file that fits into a socket address (about 100 bytes)."""
     if len(os.fsencode(path)) < 100:
         yield str(path)
         return
@@ -70,7 +76,11 @@ def _short_path(path: Path) -> Iterator[str]:
 
 
 class WakeListener:
-    """Takes wake-up calls on a thread of its own. `receive` takes what comes with them, and numbers it."""
+    """Receives wake-up calls on a thread of its own.
+
+    `receive`: called with the secret values of each message; returns the number for the answer.
+    `event`: set after each message.
+    """
 
     def __init__(self, path: Path, receive: Callable[[SecretValues], int], event: threading.Event):
         self.path = path
@@ -80,7 +90,7 @@ class WakeListener:
         self._file: os.stat_result | None = None
 
     def start(self) -> None:
-        """Listen; where that is not possible the runner simply polls."""
+        """Start to listen. If that fails, log a warning; the runner then only polls."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.path.unlink(missing_ok=True)
@@ -102,7 +112,7 @@ class WakeListener:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-            with contextlib.suppress(OSError):  # a successor's stays
+            with contextlib.suppress(OSError):  # keep the socket of a successor
                 if self._file is not None and os.path.samestat(self.path.lstat(), self._file):
                     self.path.unlink(missing_ok=True)
 
@@ -113,7 +123,7 @@ class WakeListener:
                 connection, _ = self._socket.accept()
             except OSError:
                 return  # closed
-            # Whatever somebody sends must not end the thread (nested too deeply: RecursionError).
+            # No message may end the thread. JSON that is nested too deeply raises RecursionError.
             unfit = (OSError, ValueError, TypeError, AttributeError, RecursionError)
             with connection, contextlib.suppress(*unfit):
                 connection.settimeout(_TIMEOUT)
@@ -135,8 +145,11 @@ class WakeListener:
 
 
 def send_wake(settings: ProjectSettings, instance: str, secret_values: SecretValues) -> int | None:
-    """Wake a runner of this machine. Returns what its Status will have as
-    `secret_values_in_use` once it uses the values, None when nobody listens: it will look by itself."""
+    """Wake a runner of this machine, and send it the secret values.
+
+    Returns the `secret_values_in_use` that its Status shows once it uses the values. Returns None if no
+    runner listens; a runner still polls by itself.
+    """
     message = {
         "wake": True,
         "env": dict(secret_values.values),
@@ -155,20 +168,22 @@ def send_wake(settings: ProjectSettings, instance: str, secret_values: SecretVal
 
 
 def listening(settings: ProjectSettings, instance: str) -> int | None:
-    """The process that leads this instance from this folder, as the kernel knows it: who listens on the
-    socket that only this user can have made there. None when nobody does."""
+    """Return the process id of the runner that listens on this folder's socket; None without one.
+
+    The id comes from the kernel, and only this user can have made the socket.
+    """
     try:
         with _connected(settings, instance) as client:
             peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     except OSError:
         return None
     pid, user, _ = _PEER.unpack(peer)
-    return pid if pid > 0 and user == os.geteuid() else None  # 0: in another container
+    return pid if pid > 0 and user == os.geteuid() else None  # 0: the process is in another container
 
 
 @contextlib.contextmanager
 def _connected(settings: ProjectSettings, instance: str) -> Iterator[socket.socket]:
-    """The socket of a runner of this machine, if it is our own. Raises OSError where nobody listens."""
+    """Yield a connection to the instance's socket. Raises OSError if no process of this user listens."""
     path = runtime_file(settings, instance, "sock")
     if why_foreign(settings.directory) or not _is_own_socket(path):
         raise OSError

@@ -1,4 +1,4 @@
-"""The watchdog of a runner: ends the process when no query can make progress, whatever hangs in it."""
+"""The watchdog of a runner: ends the process if no query can make progress, even if a thread hangs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from mzplan.runner.loop import Runner
 log = logging.getLogger("mzplan.runner")
 
 LOOK = 1.0  # seconds between two looks
-HUNG = 600  # looks without the end of a round; looks and not time, which passes while a process is suspended
+HUNG = 600  # looks without the end of a round; a count, because time also passes while a process is suspended
 
 
 class Watchdog:
-    """Looks at the engine and at the loop, on a thread of its own, because the loop may hang in a call.
+    """Checks the engine and the loop on a thread of its own, because the loop may hang in a call.
 
-    `fail` gets the reason, as a sentence, and makes the main thread end; `end` is called if it doesn't.
+    `fail`: called with the reason, a sentence; makes the main thread end.
+    `end`: called with the reason if the main thread doesn't end.
     """
 
     def __init__(self, runner: Runner, fail: Callable[[str], None], end: Callable[[str], None]):
@@ -27,17 +28,17 @@ class Watchdog:
         self._fail, self._end = fail, end
         self._closed = threading.Event()
         self._round_ended_at = runner.round_ended_at
-        self._looks = 0  # since then
+        self._looks = 0  # looks since that round ended
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def close(self) -> None:
-        """Stop looking: the runner ends by itself."""
+        """Stop the watchdog, because the runner is ending."""
         self._closed.set()
 
     def look(self) -> str | None:
-        """Return why the runner can't go on; None while it can. Called once in LOOK seconds."""
+        """Return why the runner can't continue; None while it can. Call every LOOK seconds."""
         if (why := self._executor.why_dead()) is not None:
             return why
         if self._round_ended_at != self._runner.round_ended_at:

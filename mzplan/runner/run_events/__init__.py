@@ -1,5 +1,5 @@
-"""Run events for an OpenLineage server: what each query reads and writes, and how its runs begin and end.
+"""Run events for an OpenLineage server: the lineage of each query, and the start and end of its runs.
 
-`watch` sees runs begin, go on and end, in the runner's rounds, and sends that from a queue on a thread of its
-own; `server` makes and posts the events. Nothing waits for any of this, and no query knows of it.
+`watch` finds in the runner's rounds which runs start, continue and end. It sends events from a queue, on a
+thread of its own. `server` makes and posts the events. No query and no round waits for an event.
 """

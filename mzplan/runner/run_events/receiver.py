@@ -1,9 +1,11 @@
-"""Where run events go, and with which key: what mzplan.yaml says, as far as it has a say in that.
+"""Decides which server receives run events, and with which key.
 
-A runner's environment is its own machine's word: OPENLINEAGE_URL, and OPENLINEAGE_API_KEY, which goes there
-alone. mzplan.yaml may be a checkout's: its `lineage` sends the key that it names only where a policy lets it,
-or, without a policy, where its folder is no checkout. The library's own search for settings (openlineage.yml
-in the current folder, OPENLINEAGE__… variables) is never used.
+The runner trusts its environment: OPENLINEAGE_URL names the server, and OPENLINEAGE_API_KEY goes only to that
+server. mzplan.yaml may come from a checkout. The key that its `lineage` names is sent only if a policy allows
+it or, without a policy, if the folder isn't a checkout.
+
+mzplan never uses the library's own search for settings (openlineage.yml in the current folder,
+OPENLINEAGE__… variables).
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ _SUBJECT = "lineage of mzplan.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """`url` ends with a slash. `key` gives the key each time anew, None for none; it raises MzplanError."""
+    """The server that receives run events."""
 
     url: str
+    """Ends with a slash."""
     timeout: float
     key: Callable[[], str] | None = None
+    """Resolves the key anew on each call; raises MzplanError. None without a key."""
 
     @property
     def server(self) -> str:
@@ -49,8 +53,11 @@ def receiver_of(
     policy: Policy | None,
     environment: Mapping[str, str],
 ) -> Receiver | None:
-    """None where no server is named. Raises MzplanError: MZ178 for a variable that names none that can be
-    used, MZ106 where the policy does not have it, MZ107 for a key that only a checkout sends."""
+    """Return the server for run events; None if no server is named.
+
+    Raises MzplanError: MZ178 for a URL that can't be used, MZ106 if the policy doesn't allow the server or
+    the key, MZ107 for a key that a checkout would send without a policy.
+    """
     if environment.get(DISABLED_VARIABLE, "").lower() == "true":
         return None
     if url := environment.get(URL_VARIABLE, "").strip():
@@ -70,7 +77,7 @@ def receiver_of(
 
 
 def clear_text(receiver: Receiver) -> Diagnostic | None:
-    """MZ116 for a key that everybody between here and the server could read."""
+    """Return the warning MZ116 if the key goes to the server without encryption; otherwise None."""
     parts = urlsplit(receiver.url)
     if receiver.key is None or parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return None
@@ -98,11 +105,14 @@ def _permit(wanted: RunEventSettings, directory: str, policy: Policy | None) -> 
 
 
 def _base(url: str, said_by: str) -> str:
-    """Without what comes after the path, and with a slash at its end: else its last part were replaced."""
+    """Return the URL without query and fragment, with a slash at the end.
+
+    Without the slash, joining a path would replace the URL's last part. Raises MzplanError: MZ178.
+    """
     try:
         parts = urlsplit(url)
         is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none, a bracket too many
+    except ValueError:  # an invalid port, or an unmatched bracket
         is_server = False
     if not is_server or re.search(r"[\s\\]", url) or has_login(url):
         raise error(

@@ -1,8 +1,8 @@
-"""Run events as the OpenLineage specification has them (https://openlineage.io/docs/spec/object-model),
-posted by the library's own transport; its server is followed nowhere else.
+"""Makes OpenLineage run events (https://openlineage.io/docs/spec/object-model), and posts them to the server.
 
-A run has Spark's id of it, a job the address of its query: it is the same job after each restart. There is no
-parent run and no nominal time: a streaming query is started by nobody's schedule.
+The library's own transport posts the events, and follows no redirect. A run has Spark's run id. A job is
+named by the address of its query, so it stays the same job after each restart. There is no parent run and no
+nominal time, because no schedule starts a streaming query.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from mzplan.runner.run_events.watch import NotTakenError, RunEvent
 from mzplan.secrets.resolved import shortened
 
 PRODUCER = f"pkg:pypi/mzplan@{__version__}"
-_MOST_TEXT = 10_000  # characters of an error
+_MOST_TEXT = 10_000  # characters of an error, or of a cause's detail
 
 spec.set_producer(PRODUCER)
-_NEVER = (400, 413, 422)  # what is wrong is the event: it will not be another one later
+_NEVER = (400, 413, 422)  # the event itself is wrong, so a retry can't help
 _MEANING = {
     401: ": it asks for a key (api_key)",
     403: ": the key may not do that (api_key)",
@@ -49,7 +49,10 @@ _MEANING = {
 
 
 class LineageServer:
-    """Posts events. For one thread. `namespace`: of the jobs; `warehouse`: an absolute path or URI."""
+    """Posts events to an OpenLineage server. Use it from one thread.
+
+    `namespace`: the namespace of the jobs. `warehouse`: an absolute path or URI.
+    """
 
     def __init__(self, receiver: Receiver, namespace: str, directory: str, warehouse: str):
         self._namespace = namespace
@@ -61,13 +64,15 @@ class LineageServer:
             timeout=receiver.timeout,
             auth=_Key(receiver),
             session=_PlainSession(),
-            retry={"total": 0},  # who tries again is the sender: nobody else says how long to wait
+            retry={"total": 0},  # only EventSender retries, with its own backoff
         )
         self._transport = HttpTransport(config)
 
     def send(self, event: RunEvent) -> None:
-        """Raises NotTakenError where the event can't be made, or is refused as it is; else what has come in
-        the way."""
+        """Post an event. Raises NotTakenError if it can't be made, or if the server refuses it for good.
+
+        Any other exception means that a retry may help.
+        """
         status = self._post(self._made(event))
         if status in _NEVER:
             raise NotTakenError(f"it was answered {status}")
@@ -78,12 +83,12 @@ class LineageServer:
         try:
             lineage = lineage_of(event.description, self._directory, self._warehouse)
             return message(event, lineage, self._namespace)
-        except Exception as problem:  # of what another version, or another package, has brought
+        except Exception as problem:  # for example, a query of another version or package
             reason = f"{event.description.address} can't be described ({type(problem).__name__})"
             raise NotTakenError(reason) from None
 
     def _post(self, made: Any) -> int:
-        """The status of the answer. Its text is the server's: nobody reads it."""
+        """Post the event, and return the status of the answer. The answer's text isn't read."""
         try:
             answer: Response | None = self._transport.emit(made)
         except HTTPError as problem:
@@ -97,7 +102,7 @@ class LineageServer:
 
 
 def _root(problem: BaseException) -> BaseException:
-    """What has happened, without what each library says around it."""
+    """Return the exception at the start of the chain: the libraries only wrap it."""
     while problem.__context__ is not None:
         problem = problem.__context__
     return problem
@@ -114,7 +119,7 @@ class _Key(TokenProvider):
 
 
 class _PlainSession(Session):
-    """Follows no redirect, reads no answer (which may have no end), and takes no login from ~/.netrc."""
+    """Follows no redirect, reads no answer (it may be endless), and takes no login from ~/.netrc."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +134,7 @@ def _as_it_is(request: PreparedRequest) -> PreparedRequest:
 
 
 def message(event: RunEvent, lineage: QueryLineage, namespace: str) -> spec.RunEvent:
-    """The event with all that is known: each of them can be read without those before it."""
+    """Return the OpenLineage event. Each event is complete, so it can be read without the earlier ones."""
     outputs = [
         spec.OutputDataset(
             namespace=end.name.namespace,
@@ -155,13 +160,13 @@ def message(event: RunEvent, lineage: QueryLineage, namespace: str) -> spec.RunE
 def _uuid(run_id: str) -> str:
     try:
         return str(UUID(run_id))
-    except ValueError:  # not Spark's
+    except ValueError:  # not an id from Spark
         return str(uuid5(NAMESPACE_URL, run_id))
 
 
 def _run_facets(event: RunEvent) -> dict[str, Any]:
     facets: dict[str, Any] = {}
-    with suppress(PackageNotFoundError):  # a Spark that pip knows nothing of
+    with suppress(PackageNotFoundError):  # pip didn't install this Spark
         facets["processing_engine"] = processing_engine_run.ProcessingEngineRunFacet(
             version=version("pyspark"), name="spark", openlineageAdapterVersion=__version__
         )
@@ -198,8 +203,11 @@ def _schema(end: LineageEnd) -> dict[str, Any]:
 
 
 def _column_lineage(end: LineageEnd, lineage: QueryLineage) -> dict[str, Any]:
-    """Of a sink's target: of which columns of the collection each of its columns is made, and by which its
-    rows are chosen."""
+    """Return the column lineage of a sink's target.
+
+    It names the collection's columns from which each column is computed, and the columns that filter the
+    rows.
+    """
     if not end.origins:
         return {}
     collection = lineage.inputs[0].name
@@ -222,7 +230,7 @@ def _input(of: LineageName, column: str, type_: str, subtype: str) -> of_columns
 
 
 def _statistics(event: RunEvent) -> dict[str, Any]:
-    """What the run has written so far; of the dataset that is written first of all."""
+    """Return the number of rows that the run has written so far, if it is known."""
     if event.rows is None:
         return {}
     facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=event.rows)

@@ -1,5 +1,7 @@
-"""Which runs have begun, go on, and have ended: from what the engine reports in each round; and the queue
-from which that is sent, on a thread of its own, so that nobody waits for it."""
+"""Finds the start, progress and end of runs in the engine's reports, and queues events for them.
+
+A thread of its own sends the events from the queue, so no round waits for the server.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,29 @@ from mzplan.secrets.resolved import shortened
 
 log = logging.getLogger("mzplan.runner")
 
-MOST = 1000  # events that wait; of more, the oldest are dropped
-FIRST_WAIT, LAST_WAIT = 1.0, 60.0  # seconds until a server that takes no events is tried again
-_SHOWN = 300  # characters of what a server, or a library, says
+MOST = 1000  # events in the queue; beyond that, the oldest are dropped
+FIRST_WAIT, LAST_WAIT = 1.0, 60.0  # seconds between attempts to send: the first and the longest backoff
+_SHOWN = 300  # characters of an error that are logged
 Kind = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
-_EARLIER = 4  # descriptions of an address that are kept: a run may come up after the next one is committed
+_EARLIER = 4  # descriptions kept per address: a run may start after the next description is committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something of one run. `at` in seconds since the epoch; `run_id` is Spark's; `rows` are those that the
-    run has written so far, where that is known; `error` says why it failed, `cause` why it was started."""
+    """The start, progress or end of one run."""
 
     kind: Kind
     at: float
+    """Seconds since the epoch."""
     run_id: str
+    """Spark's id of the run."""
     description: Description
     rows: int | None = None
+    """The rows that the run has written so far, if known."""
     error: str | None = None
+    """Why the run failed."""
     cause: Cause | None = None
+    """Why the run was started."""
 
 
 @dataclass(slots=True)
@@ -52,8 +58,10 @@ class _Run:
 
 
 class RunWatch:
-    """Puts an event where a run has begun or ended, and at each `interval` (seconds) while it goes on. For
-    one thread. `clock` gives seconds since the epoch."""
+    """Puts an event when a run starts or ends, and every `interval` seconds while it continues.
+
+    Use it from one thread. `clock` returns seconds since the epoch.
+    """
 
     def __init__(
         self, put: Callable[[RunEvent], None], interval: float, clock: Callable[[], float] = time.time
@@ -65,7 +73,10 @@ class RunWatch:
         self._described: dict[Address, dict[tuple[int, str], Description]] = {}
 
     def look(self, overview: InstanceOverview) -> None:
-        """After each round. A run that is gone was stopped: one that ends by itself is reported first."""
+        """Put the events of a round. Call after each round.
+
+        A run that is missing from the reports was stopped. The engine reports a run that ends by itself.
+        """
         self._describe(overview)
         reports = {report.run_id: report for report in overview.reports if report.run_id}
         for run_id in [run_id for run_id in self._runs if run_id not in reports]:
@@ -76,7 +87,10 @@ class RunWatch:
                 self._follow(run_id, report)
 
     def close(self, kind: Kind) -> None:
-        """Every query was stopped: because the runner is, or (ABORT) because it leads no more."""
+        """Put an event of this kind for each run that has not ended, because every query was stopped.
+
+        `kind`: COMPLETE if the runner stops; ABORT if another runner leads.
+        """
         for run_id in self._runs:
             self._end(run_id, kind)
         self._runs.clear()
@@ -84,7 +98,7 @@ class RunWatch:
     def _begin(self, report: QueryReport) -> bool:
         run_id, name = report.run_id, report.name
         description = self._described.get(name.address, {}).get((name.generation, name.digest))
-        if description is None:  # what nobody has committed is none of ours
+        if description is None:  # a run that no committed description explains
             return False
         self._runs[run_id] = _Run(description, self._clock(), report.started_because)
         self._event("START", run_id)
@@ -120,7 +134,7 @@ class RunWatch:
         )
 
     def _describe(self, overview: InstanceOverview) -> None:
-        """Keep what runs may have been started from."""
+        """Remember the descriptions from which runs may have been started."""
         for address in self._described.keys() - overview.queries.keys():
             del self._described[address]
         for address, state in overview.queries.items():
@@ -137,13 +151,15 @@ class RunWatch:
 
 
 class NotTakenError(Exception):
-    """The server will never take this event, whatever happens."""
+    """The server will never accept this event, so a retry can't help."""
 
 
 class EventSender:
-    """Sends events one after the other: begins at once, and sends until it is closed. `send` raises
-    NotTakenError for an event that is to be dropped, and anything else where it is to be tried again.
-    `server`: for people."""
+    """Sends events one after the other, on its own thread, until it is closed.
+
+    `send`: raises NotTakenError to drop the event, and any other exception to retry it.
+    `server`: the server's name in messages.
+    """
 
     def __init__(self, send: Callable[[RunEvent], None], server: str, most: int = MOST):
         self.dropped = 0
@@ -158,7 +174,7 @@ class EventSender:
         self._thread.start()
 
     def put(self, event: RunEvent) -> None:
-        """Any thread may; it takes no time."""
+        """Queue an event, without waiting. Any thread may call this."""
         with self._changed:
             if len(self._queue) >= self._most:
                 self._queue.popleft()
@@ -167,7 +183,7 @@ class EventSender:
             self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """Send what waits, for so long at most; what is left is lost."""
+        """Send queued events for at most the given seconds. The remaining events are lost."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -179,7 +195,7 @@ class EventSender:
             while not self._delivered(event):
                 with self._changed:
                     if self._closing or self._changed.wait_for(lambda: self._closing, wait):
-                        return  # who stops a runner does not wait for a server that is down
+                        return  # stopping a runner must not wait for a server that is down
                 wait = min(2 * wait, LAST_WAIT)
 
     def _next(self) -> RunEvent | None:
@@ -188,14 +204,14 @@ class EventSender:
             return self._queue.popleft() if self._queue else None
 
     def _delivered(self, event: RunEvent) -> bool:
-        """Whether it need not be sent again."""
+        """Send the event. Return False if it must be sent again."""
         try:
             with missing_extras_reported():
                 self._send(event)
         except NotTakenError as problem:
             with self._changed:
                 self._drop(shortened(str(problem), _SHOWN))
-        except Exception as problem:  # whatever it is: no query may know of it
+        except Exception as problem:  # no failure here may affect a query
             self._log_problem(shortened(str(problem) or type(problem).__name__, _SHOWN))
             return False
         else:
@@ -203,13 +219,13 @@ class EventSender:
         return True
 
     def _drop(self, why: str) -> None:
-        """Logged for the first one alone: then the number is, when events are sent again."""
+        """Count a dropped event; log only the first. `_log_problem` logs the number later."""
         self.dropped += 1
         if self.dropped == 1:
             log.warning("[MZ178] a run event for %s is dropped: %s. More may follow", self._server, why)
 
     def _log_problem(self, problem: str) -> None:
-        """When it begins, or becomes another one; and its end."""
+        """Log a problem when it begins, when it changes, and when it is over."""
         if problem and problem != self._problem:
             log.warning(
                 "[MZ178] run events can't be sent to %s: %s. Up to %d wait; queries go on",
