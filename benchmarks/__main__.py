@@ -15,7 +15,7 @@ from benchmarks.stage import Stage
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the named benchmarks, or all; returns the exit code: 1 if one of them failed."""
+    """Run the named benchmarks, or all. Return the exit code: 1 if one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"by default all of them: {', '.join(BENCHMARKS)}"
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _here(names: Sequence[str], *, small: bool) -> list[str]:
-    """Run them in this process, on the same servers; returns the names of those that failed."""
+    """Run the benchmarks in this process, on the same servers. Return the names of the failed ones."""
     failed: list[str] = []
     with Stage(small=small) as stage:
         for name in names:
@@ -56,8 +56,11 @@ def _here(names: Sequence[str], *, small: bool) -> list[str]:
 
 
 def _apart(names: Sequence[str]) -> list[str]:
-    """Run each in a process of its own, on servers of its own: what one leaves behind would slow the next,
-    and the largest resident size is that of a process's whole life."""
+    """Run each benchmark in its own process, on its own servers. Return the names of the failed ones.
+
+    Otherwise the data of one benchmark would slow the next one down. The largest resident size also covers
+    the whole life of a process.
+    """
     command = [sys.executable, "-m", "benchmarks"]
     return [name for name in names if subprocess.run([*command, name]).returncode != 0]
 

@@ -1,6 +1,6 @@
-"""Kafka → collection: records in Avro against the same in JSON, both by mzplan's source.
+"""Kafka → collection: Avro records compared with the same records in JSON, both through mzplan's source.
 
-JSON is read by Spark itself; Avro by tasks in Python (fastavro, Arrow), each record by the schema of its id.
+Spark itself reads JSON. Python tasks (fastavro, Arrow) read Avro, each record with the schema of its id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCHEMA = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many records there are, and of them in a micro-batch."""
+    """The number of records in all, and per micro-batch."""
 
     records: int
     per_batch: int

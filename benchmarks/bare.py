@@ -1,7 +1,7 @@
-"""What somebody would write without mzplan: the same streams, hosted by a plain PySpark loop in this process.
+"""The alternative without mzplan: a plain PySpark loop in this process that hosts the same streams.
 
-It makes its streams with mzplan's own definitions, in a session with the same settings, so that what is
-compared is only the way from a change to queries that run.
+The loop builds its streams from mzplan's own definitions, in a session with the same settings. The comparison
+therefore covers only the time from a change to running queries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
 
 
 class BareLoop:
-    """The queries of a project's state, hosted again: with a warehouse and targets of their own."""
+    """Hosts the queries of a project's state again, with its own warehouse and targets."""
 
     def __init__(self, spark: SparkSession, project: Path, folder: Path, environment: Mapping[str, str]):
         self.spark = spark
@@ -49,7 +49,7 @@ class BareLoop:
         self.running: dict[Address, StreamingQuery] = {}
 
     def open(self) -> None:
-        """All queries started and past a first trigger."""
+        """Start all queries, and wait until each is past its first trigger."""
         resources = open_project(str(self.project)).store.read_state().resources
         self.descriptions = {
             address: _renamed(describe(resource, resources))
@@ -64,8 +64,10 @@ class BareLoop:
             list(pool.map(self._start, self.descriptions.values()))
 
     def restart(self, connection: str, key: str, places: tuple[Any, Any], expected: int) -> float:
-        """Move a connection to its other place, stop the queries that use it and start them anew; seconds
-        until all are past a first trigger."""
+        """Move a connection to its other place, and restart the queries that use it.
+
+        Returns the seconds until all of them are past a first trigger.
+        """
         users = [address for address, d in self.descriptions.items() if _connection(d) == connection]
         assert len(users) == expected, users
         began = time.monotonic()
@@ -76,7 +78,7 @@ class BareLoop:
         return time.monotonic() - began
 
     def close(self) -> None:
-        """Stop everything; the session stays."""
+        """Stop all queries, but not the session."""
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda query: query.stop(), self.running.values()))
         self.running.clear()
@@ -147,7 +149,7 @@ def _has_triggered(query: StreamingQuery) -> bool:
 
 
 def _renamed(description: Description) -> Description:
-    """The same query with storage and a target of its own, and a row of its own among the writers."""
+    """Return the query with its own storage, target and writer's row."""
     body = dict(description.body)
     if description.type == "postgres":
         body["table"] = body["table"].replace("public.", "public.bare_")

@@ -1,4 +1,4 @@
-"""Single queries of mzplan's in the session of this process, by its executor, and others beside them."""
+"""Runs single mzplan queries and plain Spark queries in the session of this process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PROJECT = "bench"
-# As short as may be: the wait for the next trigger is not what is measured.
+# Short, because benchmarks don't measure the wait for the next trigger.
 TRIGGER = {"interval": "100ms"}
 TRIGGER_SPARK = "100 milliseconds"
 
 
 class Engine:
-    """A SparkExecutor in the session that there is; its warehouse is in `folder`."""
+    """A SparkExecutor in an existing session, with its warehouse in `folder`."""
 
     def __init__(self, folder: Path, spark: SparkSession):
         self.folder = folder
@@ -46,18 +46,18 @@ class Engine:
         self._executor.close()
 
     def ours(self, description: Description) -> float:
-        """Run a query of mzplan's until it has taken all there is; seconds from before its start."""
+        """Run an mzplan query until it has processed all input. Return the seconds, with its start."""
         name = QueryName.of(PROJECT, description)
         began = time.monotonic()
         self._executor.start(description, self._secrets, epoch=1)
-        # Not by `streams.active`: a relational view runs in a session of its own.
+        # `streams.active` doesn't list a relational view, which runs in its own session.
         self._executor._running[name].java.processAllAvailable()
         seconds = time.monotonic() - began
         self._executor.stop(name)
         return seconds
 
     def theirs(self, make: Callable[[], DataStreamWriter]) -> float:
-        """The same for a query of Spark's own, with a new checkpoint."""
+        """Run a plain Spark query in the same way, with a new checkpoint. Return the seconds."""
         began = time.monotonic()
         checkpoint = str(self.folder / "checkpoints" / uuid.uuid4().hex)
         writer = make().option("checkpointLocation", checkpoint).trigger(processingTime=TRIGGER_SPARK)
@@ -68,16 +68,16 @@ class Engine:
         return seconds
 
     def collection(self, source: Description) -> str:
-        """Where a source's collection is."""
+        """Return the path of a source's collection."""
         return self.path_of(*source.place)
 
     def path_of(self, id_: str, generation: int) -> str:
-        """Return where the collection of this id and generation is."""
+        """Return the path of the collection with this id and generation."""
         return collection_path(self.warehouse, id_, generation)
 
 
 def describe_source(type_: str, connection: Mapping[str, Any], **body: Any) -> Description:
-    """A source, as the runner would hand it to the executor."""
+    """Return a source's description, as the runner passes it to the executor."""
     return Description(
         address=Address("source", "s"),
         id=f"s{uuid.uuid4().hex[:8]}",
@@ -90,7 +90,7 @@ def describe_source(type_: str, connection: Mapping[str, Any], **body: Any) -> D
 
 
 def describe_sink(source: Description, type_: str, connection: Mapping[str, Any], **body: Any) -> Description:
-    """A sink of that source."""
+    """Return the description of a sink that reads the source."""
     sink = describe_source(type_, connection, **{"from": "s"}, **body)
     upstream = CollectionRead(
         address=source.address,

@@ -1,4 +1,4 @@
-"""How a benchmark compares, and what it hands back: a table of figures, as README.md shows it."""
+"""Compares the sides of a benchmark, and formats its figures as a table for README.md."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Side = Callable[[], float]
-"""One way of doing a thing, done once; returns its seconds."""
+"""Does the work of one side once, and returns its seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """How often the sides of a comparison run: first to warm up, then for the figures."""
+    """The number of rounds of a comparison: first to warm up, then for the figures."""
 
     warm_up: int
     counted: int
@@ -21,21 +21,23 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a benchmark has measured: each row has a cell for each name of the header."""
+    """The figures of a benchmark. Each row has a cell for each name of the header."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
     def markdown(self) -> str:
-        """The table as it stands in README.md: the first column to the left, figures to the right."""
+        """Return the table in Markdown, with the first column on the left and figures aligned right."""
         assert all(len(row) == len(self.header) for row in self.rows), self
         rule = ("---", *("---:" for _ in self.header[1:]))
         return "\n".join(f"| {' | '.join(cells)} |" for cells in (self.header, rule, *self.rows))
 
 
 def alternate(sides: Mapping[str, Side], rounds: Rounds) -> dict[str, list[float]]:
-    """Run the sides in turns (A B A B …): what disturbs the machine meanwhile disturbs all of them. Returns
-    the seconds of the rounds that count."""
+    """Run the sides in turns (A B A B …), and return the seconds of the counted rounds.
+
+    In turns, because other load on the machine then disturbs all sides alike.
+    """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds.warm_up + rounds.counted):
         for name, side in sides.items():
@@ -45,20 +47,20 @@ def alternate(sides: Mapping[str, Side], rounds: Rounds) -> dict[str, list[float
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """The median of the ratios of neighbours: a slow moment that hits both sides leaves it as it is."""
+    """Return the median of the ratios per round: a slow moment that hits both sides doesn't change it."""
     return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 
 def rate(rows: int, seconds: list[float]) -> str:
-    """Rows per second, by the median."""
+    """Return the rows per second, from the median of the seconds."""
     return f"{rows / statistics.median(seconds):,.0f}"
 
 
 def verdict(aim: str, met: bool) -> str:
-    """The cell of an aim."""
+    """Return the table cell for an aim."""
     return f"{aim}: {'met' if met else '**missed**'}"
 
 
 def say(text: str) -> None:
-    """A line on how far it is, at once. Not on stdout, which has the tables and nothing else."""
+    """Print a line about the progress to stderr, because stdout contains only the tables."""
     print(text, file=sys.stderr, flush=True)

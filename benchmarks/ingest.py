@@ -1,8 +1,8 @@
-"""Kafka → collection: mzplan's source against a query that somebody would write by hand.
+"""Kafka → collection: mzplan's source compared with a handwritten query.
 
-Both read the same topic from its start in the same session, with the same trigger and the same limit for a
-micro-batch, into a new Delta table each time. mzplan's also refuses malformed records (NULL in place of a
-value that does not fit is not an answer), and keeps each record's position.
+Both read the same topic from its start in the same session, with the same trigger and the same limit per
+micro-batch, into a new Delta table each time. mzplan's source also refuses malformed records, where the
+handwritten query writes NULL, and keeps each record's position.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2), quantity INT, ts TI
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many records there are, and of them in a micro-batch."""
+    """The number of records in all, and per micro-batch."""
 
     records: int
     per_batch: int
@@ -109,7 +109,7 @@ def _produce(engine: Engine, brokers: str, records: int) -> None:
 
 
 def _check(engine: Engine, path: str, records: int) -> None:
-    """Each record is there once, with values."""
+    """Check that the table has each record exactly once, with values."""
     table = engine.spark.read.format("delta").load(path)
     found = table.selectExpr("count(ts)", "count(DISTINCT id)", "count(*)").first()
     assert found is not None

@@ -1,7 +1,7 @@
-"""Collection → Kafka: mzplan's sink, exactly once, against Spark's own Kafka writer, at least once.
+"""Collection → Kafka: mzplan's exactly-once sink compared with Spark's own at-least-once Kafka writer.
 
-Both read the same collection in the same session, with the same trigger and the same limit for a micro-batch,
-make the same JSON of each row, and write a new topic each time.
+Both read the same collection in the same session, with the same trigger and the same limit per micro-batch.
+Both write the same JSON for each row, to a new topic each time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEYS: tuple[list[str], ...] = ([], ["customer"])
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many rows the collection has, in how many files, and how many of these a micro-batch takes."""
+    """The number of rows and files of the collection, and the number of files per micro-batch."""
 
     records: int
     files: int
@@ -116,7 +116,7 @@ def _fill(engine: Engine, path: str, size: Size) -> None:
 
 
 def _drop(bootstrap: str, topic: str, records: int) -> None:
-    """See that all is there, then make room: each transaction adds its marker to a partition's end."""
+    """Check that the topic has all rows, then delete it. Each transaction adds a marker to a partition."""
     from confluent_kafka import Consumer, TopicPartition
 
     places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
@@ -125,7 +125,7 @@ def _drop(bootstrap: str, topic: str, records: int) -> None:
     def rows() -> int:
         return sum(int(consumer.get_watermark_offsets(place, timeout=10)[1]) for place in places)
 
-    # The broker writes a transaction's markers after it has answered: until then, its rows don't count.
+    # The broker writes a transaction's markers after its answer. The rows count only from then on.
     wait_until(f"{records} rows in {topic}", lambda: rows() >= records)
     assert rows() <= records + 100, rows()
     consumer.close()

@@ -1,11 +1,11 @@
-"""200 queries on one embedded runner: what it costs to keep them, and to ask for them.
+"""200 queries on one embedded runner: the cost to run them idle, and to show their status.
 
-100 Kafka sources of one topic, and a Delta sink of each. When all of them have done their first micro-batch
-and nothing is left to do:
+100 Kafka sources read one topic, and each has a Delta sink. When all of them have done their first
+micro-batch and are idle, the benchmark measures:
 
-- round: the runner's look at everything (follow the store, compare, report), from /metrics; aim: at most 1 s.
-- status: `mzplan status --json`, from starting the process to its end; aim: at most 1 s.
-- memory: resident size of the runner's processes (Python, JVM) beyond that of a runner with two queries.
+- round: one round of the runner (follow the store, compare, report), from /metrics; aim: at most 1 s.
+- status: `mzplan status --json`, from the start of the process to its end; aim: at most 1 s.
+- memory: resident size of the runner's processes (Python, JVM), above the size of a runner with two queries.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ TOPIC = "many_queries"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many pairs of a source and its sink, their trigger, how often we look, and how long nothing is to
-    happen before."""
+    """The size of the benchmark."""
 
     pairs: int
+    """Pairs of a source and its sink."""
     trigger: str
     looks: int
+    """Measurements of each figure."""
     rest_s: float
+    """Seconds without work before the measurements."""
 
 
 FULL = Size(pairs=100, trigger="10s", looks=20, rest_s=15.0)
@@ -117,7 +119,7 @@ def _declare(project: Project, brokers: str, pairs: int, interval: str) -> None:
 
 
 def settled(project: Project, queries: int) -> None:
-    """Wait until so many queries run, each past its first micro-batch."""
+    """Wait until exactly this number of queries runs, each past its first micro-batch."""
 
     def all_run() -> bool:
         seen = project.queries().values()
@@ -134,17 +136,17 @@ def _round_seconds(port: int) -> float:
 
 
 def resident(project: Project) -> dict[str, float]:
-    """MiB of the runner's Python process, and of the JVM that it has started."""
+    """Return the resident MiB of the runner's Python process, and of the JVM that it has started."""
     lease = json.loads((project.folder / "state" / "leases" / "local.json").read_text())
     pid = int(lease["pid"])
     return {"Python": _rss(pid), "JVM": sum(map(_rss, java_of(pid)))}
 
 
 def java_of(pid: int) -> list[int]:
-    """The JVMs that a process has started."""
+    """Return the process ids of the JVMs that a process has started."""
     children: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():  # whichever of them has
-        with suppress(FileNotFoundError):  # it has ended
+    for thread in Path(f"/proc/{pid}/task").iterdir():  # any thread may have started it
+        with suppress(FileNotFoundError):  # the thread has ended
             children += map(int, (thread / "children").read_text().split())
     return [one for one in children if "java" in Path(f"/proc/{one}/comm").read_text()]
 

@@ -1,4 +1,4 @@
-"""What the benchmarks run on: servers and a Spark session, which start when asked for, and a project."""
+"""The servers, the Spark session and the project of a benchmark. Servers start on first use."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from mzplan.spark.session import open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A machine's default of 128 MB makes all who write wait for the disk, in turns that nobody can compare.
+# With the default of 128 MB, every writer waits for the disk, at times that make rounds incomparable.
 POSTGRES = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
-# Beside mzplan's own: what it is compared with. Jars can't be added to a JVM that runs.
+# The JDBC driver for the comparison, beside mzplan's own jars. A running JVM can't load more jars.
 SPARK = {"spark.jars.packages": "org.postgresql:postgresql:42.7.4"}
 
-# Compiled at once rather than well: a small run mostly starts JVMs, and takes two thirds of the CPU so.
+# Fast compilation with less optimization. A small run mostly starts JVMs, and so takes two thirds of the CPU.
 HASTY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 
 
 class BenchmarkError(Exception):
-    """A benchmark can't go on: what it waited for did not come, or a command failed."""
+    """A benchmark can't continue: a wait timed out, or a command failed."""
 
 
 class Stage:
-    """All that a benchmark needs, made when it is first asked for, and gone with its data afterwards.
+    """The servers and folders of a benchmark, made on first use, and deleted with their data afterwards.
 
-    `small`: only to show that the benchmark still runs. Benchmarks then share a stage, one after the other,
-    so topics, databases and folders are named after the benchmark.
+    `small`: only check that the benchmark still runs. Benchmarks then share a stage, one after the other, so
+    topics, databases and folders are named after the benchmark.
     """
 
     def __init__(self, *, small: bool):
@@ -76,19 +76,19 @@ class Stage:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """A session in this process, with a runner's settings."""
+        """Return a session in this process, with a runner's settings."""
         session = open_session("bench", SPARK)
         self._exits.callback(session.stop)
         return session
 
     @cached_property
     def engine(self) -> Engine:
-        """What runs single queries of mzplan's in that session."""
+        """Return the engine that runs single mzplan queries in that session."""
         return self._exits.enter_context(Engine(self.folder / "engine", self.spark))
 
 
 class Project:
-    """A folder with a mzplan.yaml, driven by the command line as a person would."""
+    """A folder with a mzplan.yaml, on which the benchmark runs mzplan's commands."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]):
         self.folder = folder
@@ -97,13 +97,13 @@ class Project:
         (folder / "mzplan.yaml").write_text("version: 1\nproject: bench\nwarehouse: ./warehouse\n")
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Declare resources in a file of their own (JSON is YAML, too)."""
+        """Write resources to a file, and return its path. JSON is also YAML."""
         path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps(content, indent=1))
         return path
 
     def run(self, *arguments: str) -> Any:
-        """A command's JSON document. Raises BenchmarkError for anything but success."""
+        """Run a command, and return its JSON document. Raises BenchmarkError if it fails."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), *arguments, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
         if done.returncode != 0:
@@ -117,7 +117,7 @@ class Project:
         return self.run("apply", "--auto-approve")
 
     def queries(self) -> dict[str, dict[str, Any]]:
-        """What status says of each query."""
+        """Return each query's entry in `mzplan status`, by address."""
         return {query["address"]: query for query in self.run("status")["queries"]}
 
     def down(self) -> None:
@@ -127,7 +127,7 @@ class Project:
 
 
 def wait_until(what: str, holds: Callable[[], bool], seconds: float = 120.0, look: float = 0.02) -> None:
-    """Wait until something holds. Raises BenchmarkError when it does not in time."""
+    """Wait until `holds` returns true. Raises BenchmarkError if that takes too long."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:

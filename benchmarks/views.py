@@ -1,7 +1,7 @@
-"""Views: three of mzplan's queries against the same SQL in a query that somebody would write by hand.
+"""Views: three mzplan views compared with handwritten queries that run the same SQL.
 
 Both read the same Delta tables from their start in the same session, with the same trigger, the same limit
-for a micro-batch and the same settings of the state, into a new Delta table each time.
+per micro-batch and the same settings for state, into a new Delta table each time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2), ts TIMESTAMP"
-FILES = 4  # of each table, and as many micro-batches
+FILES = 4  # files per table, each of which is a micro-batch
 PARTITIONS = 4
 MARK = {"column": "ts", "delay": "10 minutes"}
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A query, the columns that it gives, and the inputs that have a watermark."""
+    """A view's SQL, its columns, its inputs, and whether these have watermarks."""
 
     name: str
     sql: str
@@ -64,7 +64,7 @@ VIEWS = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many rows each table has."""
+    """The number of rows per table."""
 
     rows: int
     rounds: Rounds
@@ -100,7 +100,7 @@ def measure(stage: Stage) -> Table:
 
 
 def _input(engine: Engine, name: str, rows: int) -> CollectionRead:
-    """Write a collection. Payments follow their orders after a minute."""
+    """Write a collection. Each payment follows its order after a minute."""
     from pyspark.sql import functions as f
 
     read = CollectionRead(
