@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 100
 _MEANINGS = {
-    ExitCode.OK: "done, nothing to do",
-    ExitCode.ERROR: "an error, also one of validation; nothing was committed",
+    ExitCode.OK: "success, or no changes",
+    ExitCode.ERROR: "an error, such as a failed validation; the state is unchanged",
     ExitCode.CHANGES: "with `--detailed-exitcode`: changes are pending",
     ExitCode.DRIFT: "with `--detailed-exitcode`: there is drift",
     ExitCode.CHANGES_AND_DRIFT: "with `--detailed-exitcode`: changes and drift",
@@ -74,7 +74,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def commands() -> str:
     """Every command with its `--help`."""
-    intro = "`--json` prints one document on stdout. [Errors](../errors.md) explains each code."
+    intro = (
+        "With `--json`, a command prints one JSON document on stdout. [Errors](../errors.md) explains the "
+        "codes of errors and warnings."
+    )
     parts = ["# Commands", intro, "## Exit codes", _exit_codes()]
     context = click.Context(cli, info_name="mzplan", max_content_width=WIDTH, terminal_width=WIDTH)
     for name in COMMANDS:
@@ -108,8 +111,8 @@ def project() -> str:
 def connectors() -> str:
     """Each kind of connection, source and sink."""
     intro = (
-        "The last column shows the effect of a changed option: *in-place* restarts nothing, *restart* keeps "
-        "the checkpoint, and *replace* begins a new generation that reads everything again."
+        "The last column shows the effect of a changed option: *in-place* doesn't restart queries, *restart* "
+        "keeps the checkpoint, and *replace* starts a new generation that rereads everything."
     )
     parts = ["# Connections, sources, sinks", intro, "## In a file", _IN_A_FILE]
     for name in ("for_each", "defaults", "query_file"):

@@ -64,10 +64,8 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @auto_option
 @live_option
 @policy_option
-@click.option("--allow-replace", is_flag=True, help="Allow new generations, which read everything again.")
-@click.option(
-    "--allow-loss", is_flag=True, help="Allow new generations that can't read all their rows again."
-)
+@click.option("--allow-replace", is_flag=True, help="Allow new generations, which reread everything.")
+@click.option("--allow-loss", is_flag=True, help="Allow new generations that can't reread all their rows.")
 @click.option(
     "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
 )
@@ -76,7 +74,7 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "replacing",
     type=QUERY,
     multiple=True,
-    help="Begin a new generation of this resource; repeatable.",
+    help="Start a new generation of this resource; repeatable.",
 )
 @click.option(
     "--parallelism",
@@ -169,7 +167,7 @@ def command_destroy(
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
     @selecting(required=True)
-    @click.option("--auto-approve", is_flag=True, help="Never ask for confirmation, for scripts.")
+    @auto_option
     @message_option
     @wait_option
     def called(

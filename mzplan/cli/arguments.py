@@ -220,6 +220,7 @@ policy_option = click.option(
 send_secrets_option = click.option(
     "--send-secrets",
     is_flag=True,
-    help="When validating from here, send secrets wherever the files say. Use this only for files that you "
-    "trust. Without it, secrets go only where the committed state or --policy allows.",
+    help="If this machine validates instead of a runner, send secrets to every server that the files name. "
+    "Use this only for files that you trust. Without it, secrets go only where the committed state or "
+    "--policy allows.",
 )

@@ -190,23 +190,31 @@ class Invocation:
 def global_options(command: F) -> F:
     """Add the global options to a command. Options after the command override options before it."""
 
-    @click.option("-C", "directory", metavar="DIR", help="The project's folder (default: here).")
+    @click.option(
+        "-C", "directory", metavar="DIR", help="The project's folder (default: the current directory)."
+    )
     @click.option("--var", "var", metavar="K=V", multiple=True, help="Set a variable; repeatable.")
-    @click.option("--var-file", "var_file", metavar="FILE", multiple=True, help="Variables from a YAML file.")
+    @click.option(
+        "--var-file",
+        "var_file",
+        metavar="FILE",
+        multiple=True,
+        help="Read variables from this YAML file; repeatable.",
+    )
     @click.option(
         "--env",
         "environment",
         metavar="NAME",
         type=ENVIRONMENT,
-        help="One of the environments in mzplan.yaml ($MZPLAN_ENV).",
+        help="The environment in mzplan.yaml to use ($MZPLAN_ENV).",
     )
     @click.option(
         "--state-config",
         metavar="FILE",
-        help="Take `state:` from this file, outside the project ($MZPLAN_STATE_CONFIG).",
+        help="Read the `state:` settings from this file instead of mzplan.yaml ($MZPLAN_STATE_CONFIG).",
     )
     @click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
-    @click.option("--no-color", is_flag=True, help="Print without colours.")
+    @click.option("--no-color", is_flag=True, help="Disable colored output.")
     @click.option("-v", "verbose", count=True, help="Print more detail.")
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:

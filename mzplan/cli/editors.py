@@ -77,15 +77,15 @@ def _modeline(file: Path, schemas: Path) -> str:
 @click.option(
     "--editor",
     is_flag=True,
-    help="Write schemas for completion and checks in editors, into .mzplan/schemas.",
+    help="Write schemas into .mzplan/schemas, for completion and checks in editors.",
 )
 @click.option(
     "--out", metavar="FOLDER", type=click.Path(file_okay=False), help="With --editor: the folder to write to."
 )
 def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: str | None) -> int:
-    """Print a JSON Schema, list all, or write them for editors.
+    """Print a JSON Schema, list all schemas, or write them for editors.
 
-    KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
+    KIND is connection.kafka, sink.postgres, …, or project (for mzplan.yaml). Without it, lists all schemas.
     """
     if editor:
         if kind is not None:
@@ -122,9 +122,9 @@ def _write_for_editors(invocation: Invocation, out: str | None) -> int:
 @command("completion")
 @click.argument("shell", type=click.Choice(list(_INSTALL)), required=False)
 def command_completion(invocation: Invocation, shell: str | None) -> None:
-    """Print a shell's completion script and how to install it.
+    """Print a completion script and how to install it.
 
-    Without SHELL, for your login shell ($SHELL).
+    Without an argument, the script is for your login shell ($SHELL).
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in _INSTALL:

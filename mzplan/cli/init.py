@@ -42,7 +42,7 @@ _LEFTOVERS = ("state", "warehouse", "lake", "__pycache__")
 @command("init")
 @click.option("--from", "example", metavar="EXAMPLE", type=EXAMPLE, help="Start from a copy of an example.")
 def command_init(invocation: Invocation, example: str | None) -> None:
-    """Create a project here, empty or from an example."""
+    """Create a project, empty or from an example."""
     folder = Path(invocation.directory)
     refuse_editor_schemas(folder)
     if example is not None:
@@ -151,13 +151,18 @@ def _belongs(file: Path, folder: Path) -> bool:
 
 
 @command("validate")
-@click.option("--live", is_flag=True, help="Also contact every connection, through the queries that use it.")
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Also contact each connection's server, with the queries that use the connection.",
+)
 @policy_option
 @send_secrets_option
 def command_validate(invocation: Invocation, live: bool, policy: str | None, send_secrets: bool) -> int:
-    """Check every file; with --live, also contact the servers.
+    """Check all files; with --live, also contact the servers.
 
-    Without --env, every environment is checked. With --live, only the default one is.
+    Without --env, mzplan checks the files for every environment. With --live, it contacts only the default
+    environment's servers.
     """
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")

@@ -18,39 +18,39 @@ from mzplan.model.words import nearest
 # Each command's module, which defines `command_<name>` (with _ for -), and the first sentence of its help.
 # Listing the commands doesn't import them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("cli.init", "Create a project here, empty or from an example."),
-    "validate": ("cli.init", "Check every file; with --live, also contact the servers."),
-    "schema": ("cli.editors", "Print a JSON Schema, list all, or write them for editors."),
+    "init": ("cli.init", "Create a project, empty or from an example."),
+    "validate": ("cli.init", "Check all files; with --live, also contact the servers."),
+    "schema": ("cli.editors", "Print a JSON Schema, list all schemas, or write them for editors."),
     "plan": ("cli.plan", "Show what apply would change and restart, and why."),
     "ddl": ("features.ddl.command", "Print PostgreSQL tables, keys and grants as a psql script."),
-    "graph": ("cli.show", "Draw the dependencies, or what a change would reach."),
+    "graph": ("cli.show", "Draw the dependencies, or what a change would affect."),
     "show": ("cli.show", "Show a committed resource, a saved plan, or the state."),
-    "drift": ("cli.status", "Report where reality has left the state."),
+    "drift": ("cli.status", "Report where reality differs from the state."),
     "apply": ("cli.apply", "Commit the changes and restart only the affected queries."),
     "alter": ("features.alter.command", "Change a connection, or which connection a query uses."),
     "destroy": ("cli.apply", "Stop the queries and remove the resources from the state."),
     "pause": ("cli.apply", "Stop queries and keep their checkpoints until you resume."),
     "resume": ("cli.apply", "Resume paused queries from their checkpoints."),
     "restart": ("cli.apply", "Restart queries from their checkpoints."),
-    "backfill": ("features.backfill.command", "Read a time range of a source's upstream once more."),
-    "replay": ("features.replay.command", "Write steps to a target again, or reread dead letters."),
+    "backfill": ("features.backfill.command", "Reread a time range of a source's upstream."),
+    "replay": ("features.replay.command", "Rewrite steps to a target, or reread dead letters."),
     "status": ("cli.status", "Show each query: condition, rows, lag, last error."),
-    "history": ("features.history.command", "Show the commits: who, what, when, why, and the outcome."),
+    "history": ("features.history.command", "List the commits: who, what, when, why, and the outcome."),
     "ui": ("features.ui.command", "Serve read-only pages about the project."),
     "logs": ("features.logs.command", "Show the logs of the runners on this machine."),
     "why": ("features.events.command", "Show why a query last started or stopped."),
-    "events": ("features.events.command", "Show past events of queries with causes, oldest first."),
+    "events": ("features.events.command", "Show past events of queries and their causes, oldest first."),
     "append": ("features.append.command", "Append rows to a local source, as one durable step."),
     "snapshot": ("features.snapshot.command", "Print the rows of a collection as of a step."),
     "steps": ("features.steps.command", "List the durable steps of queries."),
-    "verify": ("features.steps.command", "Read steps again and compare them with their records."),
-    "expire": ("features.steps.command", "Declare that the steps below STEP aren't needed any more."),
-    "run": ("cli.run", "Run an instance: follow the state, host its queries."),
-    "up": ("cli.run", "Start the runner of this machine in the background."),
-    "down": ("cli.run", "Stop the runner of this machine; checkpoints stay."),
+    "verify": ("features.steps.command", "Reread steps and compare them with their records."),
+    "expire": ("features.steps.command", "Declare that steps before STEP aren't needed any more."),
+    "run": ("cli.run", "Run an instance's queries as the committed state says."),
+    "up": ("cli.run", "Start this machine's runner in the background."),
+    "down": ("cli.run", "Stop this machine's runner; checkpoints stay."),
     "state": ("features.state.command", "Inspect and edit the state."),
     "import": ("features.state.command", "Adopt a stopped query's checkpoint and table."),
-    "completion": ("cli.editors", "Print a shell's completion script and how to install it."),
+    "completion": ("cli.editors", "Print a completion script and how to install it."),
 }
 
 
@@ -112,7 +112,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @global_options
 def cli() -> int | None:
-    """Terraform for Spark streaming: plan and apply changes of connections, sources, views and sinks."""
+    """Terraform for Spark streaming: plan and apply changes to connections, sources, views and sinks."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         return None

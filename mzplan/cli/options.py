@@ -23,9 +23,13 @@ message_option = click.option(
     "-m",
     "--message",
     metavar="TEXT",
-    help="The reason, for `mzplan history` (default: the subject of the git commit).",
+    help="The reason to record in `mzplan history` (default: the git commit's subject).",
 )
-live_option = click.option("--live/--no-live", default=None, help="Validate live (default: if a runner can).")
+live_option = click.option(
+    "--live/--no-live",
+    default=None,
+    help="Validate against the servers (default: when a runner is available).",
+)
 
 
 def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +38,7 @@ def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--canary",
         is_flag=True,
-        help="Restart one query of each connection first, and the others once it makes progress.",
+        help="Restart one query of each connection first, and the other queries once it makes progress.",
     )
     @click.option(
         "--canary-wait",

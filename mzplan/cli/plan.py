@@ -31,7 +31,7 @@ from mzplan.render.plan_page import render_plan_page
     "--markdown",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write a review comment in Markdown (- for stdout, instead of the plan).",
+    help="Write a review comment in Markdown; - writes it to stdout instead of the plan.",
 )
 @click.option(
     "--html",
@@ -43,10 +43,12 @@ from mzplan.render.plan_page import render_plan_page
     "--html-url",
     metavar="URL",
     type=WEB_ADDRESS,
-    help="The public address of that file, for the link in the comment.",
+    help="The public address of the --html file, for the link in the comment.",
 )
 @click.option("--explain", is_flag=True, help="Also show the stages of the apply.")
-@click.option("--live/--no-live", default=False, help="Validate the plan's queries live (default: no).")
+@click.option(
+    "--live/--no-live", default=False, help="Validate the plan's queries against their servers (default: no)."
+)
 @policy_option
 @send_secrets_option
 @click.option(
@@ -60,7 +62,7 @@ from mzplan.render.plan_page import render_plan_page
     help="Plan a new generation of this resource; repeatable.",
 )
 @canary_options
-@click.option("--full", is_flag=True, help="Show each change and notice, without groups.")
+@click.option("--full", is_flag=True, help="List each change and notice separately, without grouping.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 for changes, 3 for drift, 4 for both.")
 def command_plan(
     invocation: Invocation,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @command("run")
 @click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
 @click.option(
-    "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or exit."
+    "--standby/--no-standby", default=True, help="While another runner leads, wait (default) or exit."
 )
 @click.option(
     "--log-format",
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     type=click.Choice(["text", "json"]),
     default="text",
     envvar=LOG_FORMAT_VARIABLE,
-    help="text (default), or json: one object per line with time, level, logger, message, address.",
+    help="The log's format: text (default), or json, which writes one object per line.",
 )
 @click.option(
     "--metrics-port",
     "port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Serve /metrics (Prometheus) and /healthz at this port (default: as committed).",
+    help="Serve /metrics (Prometheus) and /healthz on this port (default: the committed one).",
 )
 @click.option(
     "--metrics-host",
     "host",
     metavar="HOST",
-    help="The address to serve them at (default: 127.0.0.1). There is no password.",
+    help="The address to serve the metrics on, without a password (default: 127.0.0.1).",
 )
 @policy_option
 def command_run(
@@ -58,7 +58,7 @@ def command_run(
     host: str | None,
     policy: str | None,
 ) -> int:
-    """Run an instance: follow the state, host its queries."""
+    """Run an instance's queries as the committed state says."""
     from mzplan.runner.main import run
 
     settings = invocation.project().settings
@@ -86,7 +86,7 @@ def command_run(
 )
 @policy_option
 def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> None:
-    """Start the runner of this machine in the background."""
+    """Start this machine's runner in the background."""
     work = invocation.work(policy=policy)
     project = work.project
     if policy:
@@ -122,7 +122,7 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
 def command_down(invocation: Invocation, instance: str | None) -> None:
-    """Stop the runner of this machine; checkpoints stay."""
+    """Stop this machine's runner; checkpoints stay."""
     project = invocation.project()
     shown = []
     unknown: list[Diagnostic] = []

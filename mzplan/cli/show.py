@@ -39,10 +39,10 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full
 
 
 @command("graph")
-@click.option("--impact", type=ADDRESS, help="Show what a change of this resource reaches.")
+@click.option("--impact", type=ADDRESS, help="Show everything that a change of this resource would affect.")
 @click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
 def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> None:
-    """Draw the dependencies, or what a change would reach."""
+    """Draw the dependencies, or what a change would affect."""
     configuration = invocation.project(whole=True).configuration()
     if impact is not None and impact not in configuration.resources:
         raise error(

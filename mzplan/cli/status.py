@@ -32,7 +32,7 @@ WATCH_EVERY = 1.0  # seconds
     help="Write a Markdown comment or issue (- for stdout).",
 )
 def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
-    """Report where reality has left the state."""
+    """Report where reality differs from the state."""
     project = invocation.project()
     serial, drift = find_all_drift(project)
     if markdown is not None:
@@ -53,20 +53,23 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
 @command("status")
 @selecting()
 @click.option(
-    "--sort", type=click.Choice(["lag", "rows", "name"]), help="Sort by most lag or rows first, or by name."
+    "--sort",
+    type=click.Choice(["lag", "rows", "name"]),
+    help="Sort by highest lag, by most rows, or by name.",
 )
 @click.option("--watch", is_flag=True, help="Refresh every second until interrupted.")
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="Exit with 8 if a query is failed, rejected, degraded or not yet running.",
+    help="Exit with 8 if a query is failed, rejected, degraded or still starting.",
 )
 def command_status(
     invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool
 ) -> int:
     """Show each query: condition, rows, lag, last error.
 
-    Shows all queries, or the named ones (also globs such as 'sink.pg_*'), narrowed by the options.
+    Without ADDRESS, shows all queries. An address may be a glob, such as 'sink.pg_*'. Options narrow the
+    selection.
     """
     if watch and invocation.json:
         raise click.UsageError("--watch and --json don't go together: --json is one document.")

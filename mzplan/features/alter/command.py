@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only show the edit and the queries that it would restart.")
 @click.option("--no-apply", is_flag=True, help="Only edit the file, for a pull request.")
 @auto_option
-@click.option("--live/--no-live", default=None, help="Validate live (default: by the connection's type).")
+@click.option(
+    "--live/--no-live",
+    default=None,
+    help="Validate against the servers (default: when a runner is available and the connection's type "
+    "supports it).",
+)
 @policy_option
 @send_secrets_option
-@click.option("--allow-replace", is_flag=True, help="Allow new generations, which read everything again.")
-@click.option(
-    "--allow-loss", is_flag=True, help="Allow new generations that can't read all their rows again."
-)
+@click.option("--allow-replace", is_flag=True, help="Allow new generations, which reread everything.")
+@click.option("--allow-loss", is_flag=True, help="Allow new generations that can't reread all their rows.")
 @canary_options
 @message_option
 @wait_option
@@ -62,8 +65,8 @@ def command_alter(
     """Change a connection, or which connection a query uses.
 
     Statements: ALTER CONNECTION, ALTER SOURCE, ALTER SINK, VALIDATE CONNECTION. mzplan edits the YAML file in
-    place, then plans and applies exactly that edit: both, or neither. Several statements, separated by ;, are
-    one transaction.
+    place, then plans and applies exactly that edit. Edit and commit are atomic: if one fails, neither
+    happens. Several statements, separated by ;, are one transaction.
 
     \b
       mzplan alter "ALTER CONNECTION shop_kafka SET BROKERS = ('b1:9092', 'b2:9092')"

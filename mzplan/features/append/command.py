@@ -24,23 +24,28 @@ if TYPE_CHECKING:
 
 @command("append")
 @click.argument("address", metavar="ADDRESS", type=QUERY)
-@click.option("--file", "file", metavar="FILE", required=True, help="The file with the rows (- for stdin).")
+@click.option(
+    "--file", "file", metavar="FILE", required=True, help="The file that contains the rows (- for stdin)."
+)
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="The format of the rows (default: by the file's name).",
+    help="The rows' format (default: from the file's name).",
 )
 @click.option(
     "--id",
     "id_",
     metavar="ID",
-    help="An id for this append; a repeated append with the same id writes nothing.",
+    help="An id for this append. Repeating an append with the same id has no effect.",
 )
 @click.option(
-    "--expect-step", metavar="N", type=click.IntRange(min=0), help="Refuse unless this is the next step."
+    "--expect-step",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Fail unless this is the next step's number.",
 )
-@click.option("--delete", "deletes", is_flag=True, help="The file holds the keys of rows to delete.")
+@click.option("--delete", "deletes", is_flag=True, help="Delete the rows with the keys in the file.")
 def command_append(
     invocation: Invocation,
     address: Address,

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @command("backfill", changing=True)
 @click.argument("address", type=QUERY)
-@click.option("--from", "start", type=TIME, metavar="T", help="The start of the range: 2026-11-01T08:00:00Z.")
+@click.option(
+    "--from", "start", type=TIME, metavar="T", help="The start of the range, such as 2026-11-01T08:00:00Z."
+)
 @click.option("--to", "end", type=TIME, metavar="T", help="The end of the range, exclusive.")
 @click.option("--cancel", is_flag=True, help="Cancel the tasks that aren't done.")
 @auto_option
@@ -42,9 +44,9 @@ def command_backfill(
     message: str | None,
     wait: float,
 ) -> int:
-    """Read a time range of a source's upstream once more.
+    """Reread a time range of a source's upstream.
 
-    The rows are added to the collection as one step, and sinks get them again.
+    The collection gets the rows as one new step, and its sinks also write them.
     """
     if cancel and (start is not None or end is not None):
         raise click.UsageError("--cancel takes no range.")

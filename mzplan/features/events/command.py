@@ -30,7 +30,11 @@ FOLLOW_EVERY = 0.5  # seconds; for an object store, its longer poll interval
 @command("why")
 @click.argument("address", type=QUERY)
 @click.option(
-    "--at", "at", metavar="T", type=SINCE, help="Answer as of this time: 10m (ago), or 2026-01-31T10:00."
+    "--at",
+    "at",
+    metavar="T",
+    type=SINCE,
+    help="Show the last start or stop before this time: 10m (ago), or 2026-01-31T10:00.",
 )
 def command_why(invocation: Invocation, address: Address, at: float | None) -> None:
     """Show why a query last started or stopped."""
@@ -69,7 +73,7 @@ def command_events(
     kinds: tuple[EventKind, ...],
     follow: bool,
 ) -> None:
-    """Show past events of queries with causes, oldest first."""
+    """Show past events of queries and their causes, oldest first."""
     if follow and invocation.json:
         raise click.UsageError("--follow and --json don't go together: --json is one document.")
     project = invocation.project()

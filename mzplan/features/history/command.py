@@ -32,11 +32,11 @@ _SERIAL = click.IntRange(min=1)
     type=click.IntRange(min=1),
     default=DEFAULT_ENTRIES,
     show_default=True,
-    help="Show at most this many.",
+    help="Show at most this many commits.",
 )
 @global_options
 def command_history(most: int) -> int | None:
-    """Show the commits: who, what, when, why, and the outcome."""
+    """List the commits: who, what, when, why, and the outcome."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         return None
@@ -52,7 +52,7 @@ def command_history(most: int) -> int | None:
 @command("show")
 @click.argument("serial", type=_SERIAL)
 def history_show(invocation: Invocation, serial: int) -> None:
-    """Show one serial: who, why, how it ended, what it did, and what it changed."""
+    """Show one commit: its author, reason, changes, events and outcome."""
     store = invocation.project().store
     entry, plan = entry_of(store, serial), changes_of(store, serial)
     events = events_of_serial(store, serial, entry.commit)
@@ -69,7 +69,7 @@ def history_show(invocation: Invocation, serial: int) -> None:
 @click.argument("one", metavar="A", type=_SERIAL)
 @click.argument("other", metavar="B", type=_SERIAL)
 def history_diff(invocation: Invocation, one: int, other: int) -> None:
-    """Show what differs between two serials, from A to B, as a plan shows it."""
+    """Show the changes from serial A to serial B, as a plan would."""
     plan = changes_between(invocation.project().store, one, other)
     if invocation.json:
         plan_json = plan_to_json(plan)

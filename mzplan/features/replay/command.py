@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Only write rows that the target is missing, as found by `verify --content`.",
 )
-@click.option("--dead-letters", is_flag=True, help="Read the source's dead letters again.")
+@click.option("--dead-letters", is_flag=True, help="Reread the source's dead letters.")
 @click.option(
     "--where",
     metavar="EXPR",
@@ -55,14 +55,14 @@ def command_replay(
     message: str | None,
     wait: float,
 ) -> int:
-    """Write steps to a target again, or reread dead letters.
+    """Rewrite steps to a target, or reread dead letters.
 
-    For a sink with mode: upsert, each row of the steps is written again. A sink that appends needs --missing,
+    For a sink with mode: upsert, mzplan rewrites each row of the steps. A sink that appends needs --missing,
     which writes exactly the rows that `mzplan verify SINK --content` reports as missing. Without --steps,
     --missing covers all steps.
 
     With --dead-letters, each record that now fits the source's columns becomes a row, once, and leaves the
-    table of dead letters. The others stay there.
+    table of dead letters. All other records stay in the table.
     """
     has_steps = missing or steps is not None
     if cancel and (has_steps or dead_letters or where is not None):

@@ -42,13 +42,13 @@ class _OutputClosed(Exception):  # noqa: N818 - no error: `| head` has what it w
     "as_of",
     metavar="STEP",
     type=click.IntRange(0, _MAX_STEP),
-    help="Include all steps up to this one (default: the newest).",
+    help="Include the rows of all steps up to this one (default: the newest).",
 )
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["table", "json", "csv", "parquet", "arrow"]),
-    help="The format of the rows (default: by the name of --out, else a table). json: one object per line.",
+    help="The rows' format (default: from --out's file name, or a table). json is one object per line.",
 )
 @click.option("--out", metavar="FILE", help="Write the rows to this file (default: stdout).")
 @click.option("--count", "only_count", is_flag=True, help="Only print the number of rows.")
@@ -66,7 +66,7 @@ def command_snapshot(
 ) -> int:
     """Print the rows of a collection as of a step.
 
-    Reads the warehouse, without Spark and without a runner. Rows are in no particular order.
+    Reads the warehouse directly, without Spark or a runner. The order of the rows may vary.
     """
     chosen = _format(invocation, format_, out, only_count)
     snapshot = open_snapshot(invocation.project(), address, as_of, invocation.progress)

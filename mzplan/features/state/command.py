@@ -91,7 +91,7 @@ def state_show(invocation: Invocation, address: Address) -> None:
 @click.argument("new", type=ADDRESS)
 @message_option
 def state_mv(invocation: Invocation, former: Address, new: Address, message: str | None) -> None:
-    """Rename a resource: it keeps its checkpoint and collection. Rename it in the files too."""
+    """Rename a resource and keep its checkpoint and collection. Also rename it in the files."""
     from mzplan.features.state.state_edits import move
 
     plan = move(invocation.work(), former, new, message)
@@ -102,7 +102,7 @@ def state_mv(invocation: Invocation, former: Address, new: Address, message: str
 @click.argument("addresses", nargs=-1, required=True, type=ADDRESS)
 @message_option
 def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: str | None) -> None:
-    """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
+    """Remove resources from the state, but keep their storage for `import`."""
     from mzplan.features.state.state_edits import forget
 
     requested = list(dict.fromkeys(addresses))
@@ -124,7 +124,7 @@ def state_rollback(
     message: str | None,
     wait: float,
 ) -> int:
-    """Commit an earlier serial's state again (default: the previous one), and follow it as apply does."""
+    """Recommit an earlier serial's state (default: the previous serial), like an apply."""
     from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import roll_back
     from mzplan.operations.apply import ApplyOptions
@@ -164,7 +164,9 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:
 )
 @click.option("--serial", type=click.IntRange(min=1), help="The serial to print: current or historical.")
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> None:
-    """Write the state file, byte for byte; with --out, also its runners' records, to move them."""
+    """Print the state file unchanged.
+
+    With --out, write it to a file, and write its runners' records beside it, to move the state elsewhere."""
     from mzplan.features.state.migration import pull, records_path
 
     data, records, live_instances = pull(invocation.project(), serial)
@@ -190,10 +192,10 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> N
 def state_push(
     invocation: Invocation, file: str, force: bool, live: bool | None, message: str | None
 ) -> None:
-    """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one.
+    """Replace the state with a state file (- for stdin).
 
-    The queries that it starts or changes are validated first. In an empty store, only a runner that is alive
-    validates them.
+    To move a state to another backend, push it into the empty store. mzplan first validates the queries that
+    the push starts or changes. For an empty store, only a live runner validates them.
     """
     from mzplan.features.state.migration import push, records_path
 
@@ -224,9 +226,9 @@ def _read(file: str) -> tuple[bytes, str]:
 
 
 @_subcommand("lock", changing=True)
-@click.option("--reason", default="", help="The reason to show to people who are locked out.")
+@click.option("--reason", default="", help="The reason to show to others who need the lock.")
 def state_lock(invocation: Invocation, reason: str) -> None:
-    """Keep everybody from changing the state until `state unlock`."""
+    """Lock the state until `state unlock`."""
     store = invocation.project().store
     with store.lock(safe(reason)[:200] or "state lock", LOCK_WAIT) as info:
         store.hold(info)
@@ -236,7 +238,7 @@ def state_lock(invocation: Invocation, reason: str) -> None:
 @_subcommand("unlock", changing=True)
 @click.argument("lock_id", metavar="ID")
 def state_unlock(invocation: Invocation, lock_id: str) -> None:
-    """Release a lock: of `state lock`, or left by a killed command."""
+    """Release the lock of `state lock` or of a killed command."""
     store = invocation.project().store
     lock = store.release(lock_id)
     if lock is None:
@@ -251,17 +253,22 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
 
 @_subcommand("gc")
 @click.option(
-    "--apply", "apply", is_flag=True, help="Remove storage that nothing has written to for `retain_dropped`."
+    "--apply",
+    "apply",
+    is_flag=True,
+    help="Remove the unused storage that wasn't changed for `retain_dropped`.",
 )
 @click.option(
     "--foreign",
     is_flag=True,
-    help="Include ids that this state never had: of a failed import, or of another project.",
+    help="Include storage whose id was never in this state, such as a failed import's or another project's.",
 )
 def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
-    """List the checkpoints and collections in the warehouse that nothing claims.
+    """List unused checkpoints and collections in the warehouse.
 
-    Resources, `state rm` and runners claim storage. Runners remove dropped storage by themselves."""
+    Storage is in use if a resource or a runner's record names it, or if `state rm` kept it. Runners remove
+    the storage of deleted resources by themselves.
+    """
     from mzplan.features.state.storage_gc import (
         find_unclaimed,
         remove_unclaimed,
@@ -286,16 +293,21 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
 @command("import", changing=True)
 @click.argument("address", type=QUERY)
 @click.option(
-    "--id", "id_", metavar="ID", help="A folder below checkpoints/ (default: the one that `state rm` left)."
+    "--id",
+    "id_",
+    metavar="ID",
+    help="The name of a folder in checkpoints/ (default: the folder that `state rm` kept).",
 )
 @click.option("--generation", type=click.IntRange(min=1), help="The generation to adopt.")
 @click.option(
     "--checkpoint",
     metavar="PATH",
-    help="For a source: the path or URI of a hand-written query's checkpoint; mzplan copies it.",
+    help="For a source: the path or URI of a hand-written query's checkpoint.",
 )
 @click.option(
-    "--table", metavar="PATH", help="The Delta table that this query has written; mzplan copies it."
+    "--table",
+    metavar="PATH",
+    help="The Delta table that the hand-written query has written; mzplan copies it.",
 )
 @click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 @live_option
@@ -315,8 +327,8 @@ def command_import(
 ) -> int:
     """Adopt a stopped query's checkpoint and table.
 
-    Storage that mzplan wrote is adopted in place (--id). The checkpoint and table of a hand-written query are
-    copied into the warehouse (--checkpoint and --table).
+    With --id, mzplan adopts its own storage in place. With --checkpoint and --table, it copies the checkpoint
+    and table of a hand-written query into the warehouse.
     """
     from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import plan_import

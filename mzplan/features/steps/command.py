@@ -63,15 +63,17 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
     "wanted",
     type=STEPS,
     metavar="RANGE",
-    help="The steps: N, N..M or N.. (default: all).",
+    help="The steps to verify: N, N..M or N.. (default: all).",
 )
 @click.option(
     "--from-upstream",
     is_flag=True,
-    help="Read the steps again from their upstream (Kafka and files need Spark).",
+    help="Reread the steps from their upstream (Kafka and files need Spark).",
 )
 @click.option("--content", is_flag=True, help="For a sink: compare the rows in its target (needs Spark).")
-@click.option("--shared", is_flag=True, help="With --content: other writers also write to the target.")
+@click.option(
+    "--shared", is_flag=True, help="With --content: accept rows that other writers added to the target."
+)
 def command_verify(
     invocation: Invocation,
     address: Address,
@@ -80,18 +82,18 @@ def command_verify(
     content: bool,
     shared: bool,
 ) -> int:
-    """Read steps again and compare them with their records.
+    """Reread steps and compare them with their records.
 
-    For a source, mzplan reads each step's files in the collection, without Spark. With --from-upstream, it
-    reads Kafka or the files again, or the steps that a local source or a connector keeps. For a sink, it
-    computes the rows again from the collection, through select and where, and compares them with the target's
-    record. The command stops at the first difference, with exit code 1.
+    For a source or view, mzplan reads each step's files in the collection, without Spark. With
+    --from-upstream, it rereads Kafka, the files, or the steps that a local source or a connector keeps. For a
+    sink, it recomputes the rows from the collection, with the sink's select and where, and compares them with
+    the record of steps in the target. The command stops at the first difference, with exit code 1.
 
-    With --from-upstream, a view that joins or aggregates is computed again, from all rows that it had read
-    after the last of the steps, and compared with its collection as of that step.
+    If a view joins or aggregates, --from-upstream recomputes the whole view from all rows that it has read up
+    to the last step, and compares the result with the view's collection at that step.
 
-    With --content, it reads the rows in a sink's target and compares them with the rows that the collection
-    gives. Missing and duplicate rows exit with 1, and so do extra rows without --shared.
+    With --content, mzplan compares the rows in a sink's target with the rows that the collection gives. It
+    exits with 1 if rows are missing, duplicate, or extra. With --shared, extra rows don't count.
     """
     if content:
         if wanted is not None or from_upstream:
@@ -141,9 +143,9 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     help="The oldest step to keep.",
 )
 def command_expire(invocation: Invocation, address: Address, before: int) -> None:
-    """Declare that the steps below STEP aren't needed any more.
+    """Declare that steps before STEP aren't needed any more.
 
-    Refused (exit code 7) while a query still has to read one of them, even if it is paused.
+    mzplan refuses this (exit code 7) while a query, even a paused one, still has to read one of these steps.
     """
     steps = expire(invocation.project(), address, before, invocation.progress)
     invocation.result(

@@ -20,7 +20,7 @@ PORT = 8470
 
 @command("ui")
 @click.option(
-    "--host", default="127.0.0.1", metavar="H", help="The address to serve at (default: this machine only)."
+    "--host", default="127.0.0.1", metavar="H", help="The address to listen on (default: this machine only)."
 )
 @click.option(
     "--port",
@@ -33,10 +33,12 @@ PORT = 8470
     "--token-file",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Require the token in this file (or $MZPLAN_UI_TOKEN); needed if other machines reach the address.",
+    help="Require the token in this file (or in $MZPLAN_UI_TOKEN). Required if --host isn't this machine.",
 )
 @click.option(
-    "--url", metavar="URL", help="The public address if a proxy serves the pages: https://mzplan.example.com."
+    "--url",
+    metavar="URL",
+    help="The pages' public address behind a proxy, such as https://mzplan.example.com.",
 )
 def command_ui(invocation: Invocation, host: str, port: int, token_file: str | None, url: str | None) -> int:
     """Serve read-only pages about the project."""
