@@ -52,7 +52,7 @@ class ProgressLines:
         self._line(text)
 
     def detail(self, text: str) -> None:
-        """Print a detail with -v, with the seconds since the command began."""
+        """Print a detail and the seconds since the command's start; only with -v."""
         if self.verbose:
             self._line(f"[{self.clock() - self._began:6.2f} s] {safe(text)}")
 

@@ -59,7 +59,7 @@ class Document:
 
 
 def containers_below(roots: Iterable[Any]) -> set[int]:
-    """Return the ids of every mapping and list among these values, at any depth."""
+    """Return `id()` of each mapping and list in these values, at any depth."""
     containers: set[int] = set()
     below = list(roots)
     while below:

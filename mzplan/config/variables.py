@@ -26,7 +26,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Variables:
-    """The declared variables by name, with their declarations, and the values that are known.
+    """The declared variables by name, with their declarations and any values.
 
     `defaults`: the values that apply if nothing from outside gives another one (see read_variables).
     """
@@ -115,7 +115,7 @@ def read_variables(
 
 
 def _find_uses(variables: Variables, state_at: Path) -> None:
-    """Find the variables that decide where the state is, before they are filled in."""
+    """Find the variables that the `state:` settings use, before mzplan fills them in."""
     document = variables.document
     state = document.data
     for step in state_at:

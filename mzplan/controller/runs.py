@@ -1,4 +1,7 @@
-"""The starts and ends of runs, with their causes. They are noted as events, which the runner writes."""
+"""Detects which query runs started and ended, and why.
+
+Adds the cause of its run to each query's report. Queues events about runs for the event log.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,22 @@ MAX_WAITING = 20_000  # events not taken yet; the oldest are dropped
 
 
 class Notes:
-    """Events to write. Any thread may note one. `clock` returns seconds since the epoch."""
+    """A queue of events for the event log; any thread may add one. `clock`: seconds since the epoch."""
 
     def __init__(self, clock: Callable[[], float] = time.time):
         self._clock = clock
         self._waiting: deque[Event] = deque(maxlen=MAX_WAITING)
 
     def note(self, kind: EventKind, address: Address | None = None, **more: Any) -> None:
-        """Note an event that has happened now. `more`: further fields of the Event."""
+        """Queue an event with the current time. `more`: further fields of the Event."""
         self._waiting.append(Event(at=self.now(), kind=kind, address=address, **more))
 
     def now(self) -> str:
-        """Return the time in the format of events."""
+        """Return the current time in the format of events."""
         return instant_text(round(self._clock() * 1000))
 
     def take(self) -> list[Event]:
-        """Return the events noted since the last call."""
+        """Return and remove the queued events."""
         taken = []
         while self._waiting:
             taken.append(self._waiting.popleft())
@@ -45,7 +48,7 @@ class Notes:
 
 
 class Runs:
-    """The runs of one instance's queries. `reached` returns a query's last known step, -1 for none."""
+    """The runs of one instance's queries. `reached`: returns a query's last known step, or -1."""
 
     def __init__(self, project: str, notes: Notes, reached: Callable[[Address], Step]):
         self._project = project
@@ -57,17 +60,14 @@ class Runs:
         self._known: dict[str, QueryReport] = {}  # by run
 
     def commanded(self, command: Stop | Switch) -> None:
-        """Remember the cause of a command that is about to be carried out."""
+        """Record the cause of a command that is about to be carried out."""
         self._stops[command.address] = command.cause
         if isinstance(command, Switch) and command.cause is not None:
             name = QueryName.of(self._project, command.description)
             self._causes[name] = replace(command.cause, at=self._notes.now())
 
     def look(self, reports: Sequence[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
-        """Note the runs that started or ended since the last round.
-
-        Returns the reports, each with the cause of its run.
-        """
+        """Return a round's reports with their runs' causes. Queue events of started and ended runs."""
         now = {report.run_id: report for report in reports}
         ended, begun = self._known.keys() - now.keys(), now.keys() - self._known.keys()
         for run_id in ended:

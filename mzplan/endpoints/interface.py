@@ -191,8 +191,8 @@ class OutputEndpoint(Protocol):
         """Finish the step, whose records have all been pushed. It is durable when this returns.
 
         This is our one addition to this part of the seed, because a transactional output must know where a
-        step ends. If only the next `start_step` told it, the last step would be held back. Raises
-        StepError if no step is started.
+        step ends. Otherwise the output would learn this only from the next `start_step`, and would hold back
+        the last step. Raises StepError if no step is started.
         """
 
     def expire_step(self, step: Step) -> None:

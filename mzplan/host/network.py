@@ -28,10 +28,11 @@ def is_loopback(host: str) -> bool:
 
 
 def is_named(header: str, own: str, *, by_address: bool) -> bool:
-    """Whether a request's Host header names a server of this machine, or `own` (if not "").
+    """Return whether a request's Host header names this machine, or `own` (unless "").
 
-    With `by_address`, any numeric address is accepted too. This prevents DNS rebinding: a page elsewhere
-    whose name resolves to this machine sends that name. A numeric address can't be redirected.
+    With `by_address`, any numeric address also matches. This check prevents DNS rebinding, because if a
+    foreign page's name resolves to this machine, its requests have that name as Host. Nobody can redirect a
+    numeric address.
     """
     import ipaddress
 

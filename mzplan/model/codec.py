@@ -264,7 +264,7 @@ _MAX_CHECKED = 4_000_000  # bytes; in a larger file, the check for repeated keys
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError, also for NaN, a repeated key or invalid UTF-8."""
+    """Parse JSON. Raises ValueError for invalid JSON, including NaN, repeated keys and invalid UTF-8."""
     if not data.strip():
         raise ValueError("it is empty")
     try:

@@ -25,7 +25,7 @@ DIGITS = 3  # of a measure, after the decimal point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """The releases in a runner; `kafka` is the version of Spark's Kafka connector."""
+    """The versions of a runner's components; `kafka` is Spark's Kafka connector."""
 
     mzplan: str
     spark: str

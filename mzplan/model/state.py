@@ -156,12 +156,12 @@ class ResourceState:
 
     @property
     def reads(self) -> dict[str, Address]:
-        """The collections that the query reads as streams, by role: `from`, `reads[0]`."""
+        """The collections that the query reads as streams, by role, such as `from` or `reads[0]`."""
         return {role: address for role, address in self._inputs.items() if not _is_snapshot(role)}
 
     @property
     def snapshots(self) -> dict[str, Address]:
-        """The collections that the query reads as tables, by role: `snapshots[0]`."""
+        """The collections that each micro-batch reads whole, by role, such as `snapshots[0]`."""
         return {role: address for role, address in self._inputs.items() if _is_snapshot(role)}
 
     @property

@@ -1,4 +1,4 @@
-"""The format of the journal of an edit in progress."""
+"""The file format of the journal of an `mzplan alter` edit in progress."""
 
 from __future__ import annotations
 

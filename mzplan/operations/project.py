@@ -270,7 +270,7 @@ def committing(reporter: Reporter, serial: int) -> Iterator[None]:
 
 
 def why_nothing_runs(state: State, resource: ResourceState) -> str:
-    """Return why a query doesn't run: its instance is dry and stores nothing; "" for any other query."""
+    """Return that a query doesn't run because its instance is dry; "" if its instance isn't dry."""
     instance = state.instances.get(resource.instance)
     if instance is None or instance.type != "dry":
         return ""

@@ -97,7 +97,7 @@ class Answering:
             log.warning("%s", problem)
 
     def _result(self, description: Description, check: Future[CheckResult], seconds: float) -> CheckResult:
-        """Return the check's result; an error MZ290 if the check doesn't end in time."""
+        """Return the result of a check, or MZ290 if the check doesn't end in time."""
         try:
             return check.result(max(seconds, 0.0))
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Gates: the reasons for which the runner of an instance holds queries back.
+"""The reasons for which a runner holds back queries of its instance.
 
 Handover: a query that moves to another instance waits until its former runner has released it. Runners of
 different instances never talk to each other; they read each other's Status in the store. A live runner has
@@ -98,7 +98,7 @@ class Handover:
         self._looked = -math.inf
 
     def look(self) -> None:
-        """Update which runners the queries wait for, at most once per poll interval of the store."""
+        """Update which runners the moved queries still wait for, at most once per poll interval."""
         if not self.waiting or self._clock() - self._looked < self._store.backend.poll_interval:
             return
         self._looked = self._clock()

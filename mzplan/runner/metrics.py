@@ -215,7 +215,7 @@ def serve_metrics(
 
 
 class _Server(ThreadingHTTPServer):
-    """A server with one thread per connection, and limits on the number and duration of connections."""
+    """An HTTP server with a thread for each connection; it limits their number."""
 
     daemon_threads = True
     request_queue_size = 16

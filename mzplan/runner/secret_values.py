@@ -13,13 +13,14 @@ Values = Mapping[str, str]
 
 
 class ReceivedSecretValues:
-    """Holds values of `${env:NAME}` references that commands have sent, until it is time to use them.
+    """Values of `${env:NAME}` references that commands have sent, held until the runner uses them.
 
-    The values of a proposal serve only its validation, because a proposal must leave no trace. The values of
-    a commit are used when the runner follows that commit. Other values come from commands that commit
-    nothing, and are used at once. The socket's thread receives, and the runner's thread takes.
+    - A proposal's values serve only its validation, so a proposal leaves no trace.
+    - The runner takes over a commit's values together with the commit.
+    - The runner takes over all other values at once. They come from commands that have nothing to commit.
 
-    `grant`: called at once with the flows that say where secrets may go (see mzplan.secrets.policy).
+    The socket's threads call `receive`, and the runner's thread calls `take`. `grant` gets the servers that
+    the secrets may go to, as soon as they arrive (mzplan.secrets.policy).
     """
 
     def __init__(self, grant: Callable[[Collection[Flow]], None] = lambda flows: None) -> None:

@@ -122,8 +122,8 @@ class Description:
 def references_of(description: Description) -> set[str]:
     """Return the secret references of a query: its own, and those of its connections at any depth.
 
-    Only references in places that allow them count; others are never resolved (see
-    connectors.api.queries.resolve).
+    Only counts references in properties that allow secrets, because mzplan never resolves other references
+    (see connectors.api.queries.resolve).
     """
     own = resource_kind(description.address.kind, description.type).secret_references(description.body)
     return own | references_of_connections(description.connections.values())

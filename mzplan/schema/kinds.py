@@ -125,7 +125,7 @@ class ResourceKind:
         return _identifying(self.schema, body)
 
     def assumed_values(self, body: Body) -> dict[tuple[str, ...], Any]:
-        """Return the values that a body gets if it is declared without them, by path (`x-assumed`)."""
+        """Return the values that mzplan assumes where a new body doesn't set them, by path (`x-assumed`)."""
         assumed: dict[tuple[str, ...], Any] = {}
         for path, schema in self._assumed_properties:
             rule = schema["x-assumed"]

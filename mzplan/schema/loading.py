@@ -53,7 +53,7 @@ def _of_plugin(name: str) -> Json:
 def _standalone(schema: Json) -> Json:
     """Return the schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
 
-    Other parts of `allOf` are rules between properties (`if`/`then`, with messages); they stay.
+    The other parts of `allOf` stay: rules between properties (`if`/`then`, with messages).
     """
     all_of = schema.pop("allOf", [])
     bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]

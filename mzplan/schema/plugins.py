@@ -1,11 +1,11 @@
-"""Connectors of third parties: packages with an entry point in the group `mzplan.connectors`.
+"""Third-party connectors: packages with an entry point in the group `mzplan.connectors`.
 
     [project.entry-points."mzplan.connectors"]
-    sqlite = "mzplan_sqlite:connector"          # the name is the type that it brings
+    sqlite = "mzplan_sqlite:connector"          # the name is the connector's type
 
-Looked for only when a type is not mzplan's own: a project without plug-ins pays nothing.
-docs/internals/endpoints.md describes what the object must have; it is checked here, so that a mistake is
-reported as one of its package, and not as a defect of mzplan.
+mzplan searches for plug-ins only if it doesn't know a type, so other projects don't pay for the search.
+docs/internals/endpoints.md describes the object. This module checks it, so that errors name the plug-in's
+package instead of appearing as defects in mzplan.
 """
 
 from __future__ import annotations

@@ -38,8 +38,10 @@ def leads(schema: Json, path: tuple[str | int, ...]) -> bool:
 
 
 def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
-    """Yield the schemas along a path, outermost first, through the items of lists and the values of free
-    keys."""
+    """Yield the schema of each element of a path, outermost first.
+
+    An index leads to the schema of the list's items. A key without a declared property leads to the schema in
+    `additionalProperties`."""
     for key in path:
         if isinstance(key, int):
             inner = schema.get("items")

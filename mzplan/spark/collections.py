@@ -81,7 +81,7 @@ class Collections:
             self._ready[path] = declared
 
     def record_writer_columns(self, path: str, columns: Sequence[Column]) -> None:
-        """Record the columns with which a source starts to write."""
+        """Record the columns that a starting source writes."""
         with self._lock:
             self._writer_columns[path] = tuple(columns)
 
@@ -101,7 +101,9 @@ class Collections:
             time.sleep(0.05)
 
     def forget_all(self) -> None:
-        """Look at every table again next time: a query has failed, perhaps because its table is gone."""
+        """Forget which tables are ready, so that they are rechecked.
+
+        Called when a query has failed, perhaps because its table is gone."""
         with self._lock:
             self._ready.clear()
 

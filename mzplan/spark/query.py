@@ -1,4 +1,4 @@
-"""One started streaming query: how to stop it, and its report."""
+"""A started streaming query: stops it, and reports its progress."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class RecordedSteps:
     """The recorded steps of a query.
 
     `recent`: the last recorded steps, newest first.
-    `rows`: the rows of the steps since the query began to run; None if unknown.
-    `latency`: the latency of the last step's oldest record, in seconds; None if unknown.
+    `rows`: the number of rows in this run's steps; None if unknown.
+    `latency`: the age in seconds of the last step's oldest record; None if unknown.
     """
 
     recent: tuple[StepRecord, ...] = ()
@@ -270,9 +270,10 @@ def _update(query: _Recording, upto: int, reports: Mapping[int, _Report]) -> lis
 
 
 def _rows_of_sink(progress: Mapping[str, Any]) -> int | None:
-    """Return the rows that Spark's own sink wrote; None if our code wrote the batch.
+    """Return how many rows Spark's own sink wrote; None if mzplan's code wrote the batch.
 
-    Our code calls `record_rows`. The rows that Spark read don't count: it may read them twice.
+    mzplan's code reports its rows with `record_rows`. The number of rows that Spark read isn't used, because
+    Spark may read a row twice.
     """
     return ((progress.get("observedMetrics") or {}).get(WRITTEN) or {}).get("rows")
 
@@ -280,7 +281,9 @@ def _rows_of_sink(progress: Mapping[str, Any]) -> int | None:
 def _with_report(
     history: StepHistory, record: StepRecord, reports: Mapping[int, _Report], *, compute: bool
 ) -> StepRecord:
-    """Add a step's reported figures; compute a missing hash (after a crash) if that is cheap."""
+    """Return the record with the step's reported figures.
+
+    After a crash, the report has no hash. With `compute`, this computes the hash of a small step."""
     report = reports.get(record.step)
     if not history.is_source:
         return replace(record, rows=report.rows) if report is not None and report.rows is not None else record

@@ -137,7 +137,7 @@ class StateHead:
 
 
 def decode_head(data: bytes, place: str, hint: str = _RESTORE_HINT) -> StateHead:
-    """Decode a state file without its resources, of which it may have 100,000. Raises MZ030."""
+    """Decode a state file's head, and skip its resources, because there may be 100,000. Raises MZ030."""
     head, resources, _ = data.partition(_RESOURCES)
     return load_as(StateHead, head.rstrip(b",") + b"}" if resources else data, place, hint)
 

@@ -17,7 +17,7 @@ def is_uri(path: str) -> bool:
 
 
 def absolute(directory: str, *parts: str) -> str:
-    """Join parts below each other, the first below `directory`; an absolute part starts over."""
+    """Join `directory` and the parts to an absolute path. An absolute part replaces everything before it."""
     result = directory
     for part in parts:
         if is_uri(part):

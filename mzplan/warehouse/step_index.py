@@ -46,7 +46,7 @@ class StepIndex:
         return tuple(itertools.islice(self.backwards(), RECENT_STEPS))
 
     def oldest(self) -> tuple[int, float | None]:
-        """Return the oldest step that was not expired, and when the first step from it on was written."""
+        """Return the oldest step that isn't expired, and the time of the first step from there on."""
         names = self._folder.names()
         since = _since(names)
         young = (first for first in _segments(names) if first + SEGMENT > since)

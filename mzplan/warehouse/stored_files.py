@@ -1,4 +1,4 @@
-"""The number, size and last change of the files below a folder of the warehouse."""
+"""Counts the files in a warehouse folder, with their total size and last change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Inlined views (`materialize: false`): their readers read the collection below, with the expressions of
-both."""
+"""Inlines views with `materialize: false` into the queries that read them.
+
+Such a query reads the view's input collection, and its expressions replace the view's columns with the view's
+expressions."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class LineageName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """The places outside of the warehouse that a query reads from and writes to."""
+    """The external places that a query reads and writes. The warehouse's collections aren't included."""
 
     reads: tuple[LineageName, ...] = ()
     writes: tuple[LineageName, ...] = ()

@@ -1,8 +1,8 @@
-"""The delta source: Spark's own stream of a table that other programs write, or of its change feed.
+"""The delta source: Spark's own stream of a table, or of its change feed. Other programs write the table.
 
-The table is identified by its id, because Delta's offsets are versions of one table. Checks before a start
-read the table's log without Spark. If the connection has its own credentials, only Spark can read the log,
-and it refuses another table itself.
+Delta's offsets are versions of one table, so mzplan identifies the table by its id. Checks before a start
+read the table's log without Spark. If the connection has its own credentials, only Spark can read the log.
+Spark then refuses a different table when the query runs.
 """
 
 from __future__ import annotations

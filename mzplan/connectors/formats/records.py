@@ -185,8 +185,12 @@ def _malformed(
 
 
 def _flags(parsed: ParsedRecord) -> list[Expression]:
-    """Return `u`: the record isn't UTF-8. If the format needs a value, also `n`: there is none; `b`: it is
-    blank."""
+    """Return boolean columns that mark unreadable records.
+
+    - `u`: the record isn't UTF-8.
+    - INFINITE (JSON only): the record contains an infinite number.
+    - `s`: the record holds more than one line of CSV.
+    - `n` and `b` (if the format needs a value): the value is missing, or blank."""
     if parsed.text is None:
         return []
     flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]

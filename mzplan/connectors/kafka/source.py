@@ -204,7 +204,7 @@ def _start(start: str) -> dict[str, str]:
 
 
 def _between(start: Any, end: Any) -> dict[str, str]:
-    """Return the options of a batch that reads exactly the records between two of Spark's offsets."""
+    """Return Spark's options to read exactly the records between two offsets in one batch."""
     (topic,) = end
     partitions = sorted(map(int, end[topic]))
     # A partition added after `start` was read from its beginning.

@@ -87,7 +87,7 @@ class KafkaStepRecord:
         return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in entries}
 
     def with_step(self, step: Step, written: Written) -> KafkaStepRecord:
-        """Return the record after a step is written (again)."""
+        """Return the record with a step that was written or rewritten."""
         written_steps = {**self.written(), step: written}
         last = max(written_steps)
         entries = [

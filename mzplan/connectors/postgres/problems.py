@@ -32,8 +32,9 @@ def diagnose(
     refused: bool = False,
     kind: ProblemKind = "",
 ) -> Diagnostic:
-    """Return a diagnostic of a query. Its detail is the connection's route, `at` (an object there), and
-    `why`."""
+    """Return a diagnostic about a query.
+
+    The detail joins the connection's route, `at` (an object on the server) and `why`."""
     return Diagnostic(
         severity=severity,
         code=code,

@@ -219,7 +219,7 @@ def _float(value: float) -> float | str:
 
 
 def _float32(value: float) -> float | str:
-    """Keep just enough digits to tell the number from its neighbours."""
+    """Return the number with the fewest digits that still identify the float32 value."""
     import numpy as np
 
     return _float(float(str(np.float32(value))))

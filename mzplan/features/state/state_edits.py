@@ -158,7 +158,8 @@ def wake(runners: Runners, state: State) -> None:
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
     """Raise MZ165 if the warehouse is on this machine and the storage to adopt is missing.
 
-    For other warehouses, the runner checks it."""
+    If the warehouse is elsewhere, the runner checks the storage.
+    """
     place = local_path(absolute(project.settings.directory, warehouse))
     if place is None:
         return

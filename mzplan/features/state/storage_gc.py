@@ -26,11 +26,11 @@ from mzplan.warehouse.stored_files import stored_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """Storage of one generation.
+    """The unclaimed storage of one generation.
 
-    - `address`: its last address; None for an id that this state never had.
-    - `changed`: when it was last written, in seconds since the epoch; None if unknown.
-    - `kept`: why it isn't removed.
+    - `address`: the query's last address; None if this state never had the id.
+    - `changed`: the time of the last write, in seconds since the epoch; None if unknown.
+    - `kept`: why `state gc --apply` keeps it; None if it doesn't.
     """
 
     id: str

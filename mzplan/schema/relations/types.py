@@ -52,7 +52,7 @@ class QueryTypes(ExpressionTypes):
         return type_
 
     def generated(self, node: Any) -> list[tuple[str, str | None]]:
-        """Return the default names and the types of a generator's columns."""
+        """Return the default names and types of a generator function's columns, such as explode."""
         name, arguments = type(node).__name__, list(node.iter_expressions())
         if name == "Stack":
             return self._stack(arguments)

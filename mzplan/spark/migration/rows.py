@@ -236,7 +236,7 @@ def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
 
 
 def _written_version(path: str, query_id: str) -> int:
-    """Return the version of a table that contains the rows; the first version if there were none."""
+    """Return the table version whose commit wrote the rows; 0 if no commit did."""
     collection = CollectionLog(path)
     for version in collection.versions():
         commit = collection.commit(version)

@@ -63,9 +63,9 @@ class Downstream:
 
     @classmethod
     def open(cls, description: Description, secrets: Secrets, directory: str, warehouse: str) -> Downstream:
-        """Open the target.
+        """Connect to a sink's target, and return it with its record of steps.
 
-        Raises MzplanError for a target without a record of steps, and for server failures.
+        Raises MzplanError if the target has no record of steps, and for server failures.
         """
         connectors = Connectors()
         query = resolve(description, secrets, directory, warehouse)

@@ -248,7 +248,7 @@ def misplaced_error(key: str, content: str, instance: str) -> MzplanError:
 
 
 def resolved_settings(settings: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Return `state` of mzplan.yaml with its secrets. Raises MzplanError for a missing one."""
+    """Return the `state:` settings with their secrets filled in. Raises MzplanError for a missing secret."""
     schema = load_schema("project")["properties"]["state"]
     takes = partial(takes_secret, schema)
     return dict(Secrets(directory).fill(settings, takes, "mzplan.yaml, state"))

@@ -103,8 +103,8 @@ class Move:
     def _put(self, connection: Connection, parameters: Mapping[str, object]) -> None:
         """Upsert the rows.
 
-        In a keyed collection, two rows may have swapped a value of another unique index. Then no order of
-        updates works, so all of the batch's keys are deleted first, and their rows are inserted again.
+        In a keyed collection, two rows may have swapped their values in another unique index. Then no
+        order of updates works. So this deletes all of the batch's keys, and inserts their rows again.
         """
         if self.exists_field is None:
             connection.execute(self._upsert(), parameters)

@@ -84,7 +84,7 @@ class Part:
 
 
 def straight_task(output: PostgresOutput, step: Step) -> Task:
-    """Return a function for mapInArrow that pushes a step into a new output. The step has one partition."""
+    """Return a mapInArrow function that pushes a step with a single partition into an output."""
 
     def push(batches: Iterable[RecordBatch], warnings: list[str]) -> dict[str, Any]:
         output.warn = warnings.append

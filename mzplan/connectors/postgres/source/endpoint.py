@@ -135,7 +135,7 @@ class PostgresInput:
         return note is not None
 
     def parts(self, step: Step) -> list[ReadTask]:
-        """Return the tasks that read a durable step, in another snapshot if the step's own has ended."""
+        """Return the tasks that read a durable step. If its snapshot has ended, they read another one."""
         return self._parts(self._log.note(step))
 
     def batches(self, part: ReadTask) -> Iterator[RecordBatch]:

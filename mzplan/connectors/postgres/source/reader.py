@@ -1,4 +1,4 @@
-"""Reads a part of a PostgreSQL source's step into Arrow batches, in one task."""
+"""Reads one part of a PostgreSQL source's step into Arrow batches. A task reads one part."""
 
 from __future__ import annotations
 

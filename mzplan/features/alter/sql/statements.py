@@ -101,7 +101,7 @@ class RotateKeys(_OfResource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename(_OfResource):
-    """Gives a resource another name."""
+    """`ALTER … RENAME TO`."""
 
     new: Name
 
@@ -203,10 +203,11 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
 
 
 def masked_unparsable(text: str) -> str:
-    """Return an unparsable statement with its values masked. Keeps its length.
+    """Return an unparsable statement with its values masked, at the same length.
 
-    Its quotes may enclose any part. So from the first quote, comment or SECRET on, only keywords, words
-    of options and references are shown."""
+    Its quotes may be unbalanced and enclose any part. So after the first quote, comment or SECRET, everything
+    is masked except keywords, option names and references.
+    """
     match = _UNSURE.search(text)
     first = match.start() if match is not None else len(text)
     return _without_words(text[:first]) + _WORD.sub(_mask_unknown, text[first:])
