@@ -370,7 +370,7 @@ def test_messages_name_one_command_that_starts_the_runner(servers: Path) -> None
     ran = mzplan(servers, *prod, "apply", "--auto-approve", "--json")
     assert ran.code == 7 and f"({starts})" in ran.error()["hint"]
     ran = mzplan(servers, *prod, "apply", "--auto-approve", "--no-live", "--wait", "0s")
-    assert ran.code == 8 and f"once a runner is alive ({starts})" in ran.out
+    assert ran.code == 8 and f"a runner applies it once it is started ({starts})" in ran.out
 
 
 def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
