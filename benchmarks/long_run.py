@@ -1,12 +1,12 @@
-"""A collection that is fed in small steps for a long time: does it rot?
+"""A collection that grows in small steps for a long time: does it become slower?
 
-A Kafka source, as many micro-batches as it can do one after the other, 2,000 of them, under constant load; a
-Delta sink that follows, and another that is paused for half of the time, and then has to catch up. The source
-keeps 200 steps for whoever wants to read them; what the paused sink has still to read stays beside that.
+A Kafka source does 2,000 micro-batches as fast as it can, under constant load. One Delta sink follows it.
+Another is paused for half of the time, and then has to catch up. The source retains 200 steps, and beside
+these the steps that the paused sink has not read yet.
 
-- step: how long a micro-batch takes, the median of the last 200 against that of 200 after the warm-up.
-- files: those that the collection's newest version has; and of its log the versions, and all files. (What is
-  not needed any more stays for an hour at least, so a run as short as this keeps every version.)
+- step: the median time of the last 200 micro-batches, compared with 200 after the warm-up.
+- files: the files of the collection's newest version, and the versions and files of its log. (Files that are
+  no longer needed stay for at least an hour, so such a short run keeps every version.)
 - rows: each sink has each row once.
 """
 
@@ -29,14 +29,14 @@ from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.step_history import StepHistory
 
 TOPIC = "long_run"
-KEPT = 200  # steps that can be read, and so how far back a look at them sees
-ROWS = 20  # of each record batch
-EVERY = 0.05  # seconds
+KEPT = 200  # steps that the source retains; the benchmark can't read older ones
+ROWS = 20  # rows that are produced at once
+EVERY = 0.05  # seconds between two of these
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """All counted in steps, but for `look_s`, how long from one look at them to the next."""
+    """Numbers of steps, and `look_s`, the seconds between two reads of the step history."""
 
     steps: int
     window: int
@@ -65,7 +65,7 @@ def measure(stage: Stage) -> Table:
 
 
 class Load:
-    """Rows that come all the time."""
+    """Produces rows at a constant rate until it is stopped."""
 
     def __init__(self, brokers: str):
         self.brokers = brokers

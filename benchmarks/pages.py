@@ -1,6 +1,8 @@
-"""`mzplan ui` on 1,000 queries, in a headless Chromium: how soon its pages are there, how soon they show a
-changed status, and what an open page costs while nothing changes. No Spark: the status is written as a runner
-would."""
+"""`mzplan ui` on 1,000 queries, in a headless Chromium.
+
+Measures how soon pages appear, how soon they show a changed status, and the CPU that an open page takes while
+nothing changes. Runs no Spark: the benchmark writes the status as a runner would.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tests.browser.pages import Browser
 
 RESOURCES = 1_010  # 1,000 queries, 10 connections
 PATHS = ("/", "/?all=1", "/queries", "/resources/source.s0", "/open")
-PAINT, SEEN, IDLE = 2.0, 2.0, 0.02  # seconds, seconds, of a core
+PAINT, SEEN, IDLE = 2.0, 2.0, 0.02  # seconds, seconds, fraction of a core
 CHANGED = Address("source", "s0")
 
 
@@ -41,7 +43,7 @@ def measure(stage: Stage) -> Table:
     browser = Browser(folder)
     try:
         with _served(folder / "project") as (address, process):
-            browser.open(address)  # the first page also reads the store, which is done once
+            browser.open(address)  # the first page also reads the store, which happens only once
             rows = [_paint(browser, f"{address}{path}", path, rounds) for path in PATHS]
             rows += [_seen(browser, store, f"{address}{path}", path, rounds) for path in ("/", "/queries")]
             rows += _idle(browser, f"{address}/", process, 3.0 if stage.small else 30.0)
@@ -52,7 +54,7 @@ def measure(stage: Stage) -> Table:
 
 @contextmanager
 def _served(project: Path) -> Iterator[tuple[str, int]]:
-    """The address of the pages, and the process that serves them."""
+    """Serve the pages; yield their address and the process id of the server."""
     command = [sys.executable, "-m", "mzplan", "-C", str(project), "ui", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -61,7 +63,7 @@ def _served(project: Path) -> Iterator[tuple[str, int]]:
 
 
 def _paint(browser: Browser, url: str, path: str, rounds: int) -> tuple[str, ...]:
-    """From the click to the first contentful paint, as the browser says it."""
+    """Measure the time to the first contentful paint, as the browser reports it."""
     taken = []
     for _ in range(rounds):
         browser.open("about:blank#")
@@ -74,7 +76,7 @@ def _paint(browser: Browser, url: str, path: str, rounds: int) -> tuple[str, ...
 
 
 def _seen(browser: Browser, store: Store, url: str, path: str, rounds: int) -> tuple[str, ...]:
-    """From the status that is written to the page that shows it."""
+    """Measure the time from the write of a status until the page shows it."""
     browser.open(url)
     shown = "document.querySelector('main .chips').textContent.includes('1 failed')"
     taken = []
@@ -88,9 +90,9 @@ def _seen(browser: Browser, store: Store, url: str, path: str, rounds: int) -> t
 
 
 def _idle(browser: Browser, url: str, process: int, seconds: float) -> list[tuple[str, ...]]:
-    """CPU of the serving process, and of all of the browser's, while the page is open."""
+    """Measure the CPU of the server and of all browser processes while the page is open."""
     browser.open(url)
-    time.sleep(2)  # what opening it costs is not part of it
+    time.sleep(2)  # exclude the work to open the page
     before = _cpu(process), sum(map(_cpu, _processes_of(browser)))
     time.sleep(seconds)
     after = _cpu(process), sum(map(_cpu, _processes_of(browser)))
@@ -115,7 +117,7 @@ def _report(store: Store, condition: Condition) -> None:
 
 
 def _cpu(process: int) -> float:
-    """Seconds of CPU, user and system; 0.0 for one that is gone."""
+    """Return the process's CPU seconds, user and system; 0.0 if the process has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -124,7 +126,7 @@ def _cpu(process: int) -> float:
 
 
 def _processes_of(browser: Browser) -> list[int]:
-    """The browser's process, and all below it."""
+    """Return the process ids of the browser and of all its descendants."""
     found = [browser.pid]
     for one in found:
         for task in Path(f"/proc/{one}/task").glob("*/children"):

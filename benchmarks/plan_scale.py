@@ -1,10 +1,11 @@
 """How planning scales: whole processes on projects of 100 to 100,000 resources, on a dry instance.
 
-The shape: 1 % connections, 40 % sources, 59 % sinks, spread over ten files. For each size: the plan that
-creates everything, the plan that changes nothing, and the plan in which one connection reaches 100 sources.
+A project has 1 % connections, 40 % sources and 59 % sinks, in ten files. For each size, the benchmark
+measures the plan that creates everything, the plan that changes nothing, and the plan in which a changed
+connection restarts 100 sources.
 
-Then a project in which 30 % are views by SQL: the plan that changes nothing, with the analyses that the state
-has recorded and without them, so that all SQL is parsed.
+A further project has 30 % SQL views. Its plan changes nothing. The benchmark measures it with the analyses
+that the state has recorded, and without them, so that mzplan parses all SQL.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ REACHED = 100
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One process: CPU seconds (user and system), the largest resident size in MiB, bytes on stdout."""
+    """The figures of one process."""
 
     cpu: float
+    """CPU seconds, user and system."""
     memory: float
+    """The largest resident size in MiB."""
     output: bytes
+    """The process's stdout."""
 
 
 def measure(stage: Stage) -> Table:
@@ -94,8 +98,8 @@ def _row(size: int, what: str, measured: Measured) -> tuple[str, ...]:
     return (f"{size:,}", what, f"{measured.cpu:.2f}", f"{measured.memory:.0f}", f"{kilobytes:,.1f}")
 
 
-# Runs a command and notes down what it took. A process of its own, and a bare one: the largest resident size
-# of a child begins with that of the process which starts it, and ours holds all that the benchmarks import.
+# Runs a command and writes its CPU time and its memory to a file. It runs in a small process of its own: the
+# largest resident size of a child starts at the size of its parent, and ours has imported all benchmarks.
 _WATCH = """
 import json, os, sys
 report, *command = sys.argv[1:]
@@ -107,7 +111,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def run(folder: Path, *arguments: str) -> Measured:
-    """Run mzplan as a process of its own, and measure that process alone."""
+    """Run mzplan in its own process, and measure only that process."""
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), *arguments]
     with tempfile.NamedTemporaryFile() as report:
         watched = [sys.executable, "-ISc", _WATCH, report.name, *command]
@@ -119,7 +123,7 @@ def run(folder: Path, *arguments: str) -> Measured:
 
 
 def write_project(folder: Path, size: int) -> None:
-    """A dry project of so many resources. The first connection has min(100, all) sources."""
+    """Write a dry project of `size` resources. The first connection has at most 100 sources."""
     folder.mkdir(parents=True)
     (folder / "mzplan.yaml").write_text("version: 1\nproject: bench\ninstances: {local: {type: dry}}\n")
     schema = "id BIGINT, name STRING, amount DECIMAL(10,2), ts TIMESTAMP"
@@ -153,7 +157,7 @@ def write_project(folder: Path, size: int) -> None:
 
 
 def write_views(folder: Path, views: int, sources: int) -> None:
-    """Add views to a project with so many sources: of single rows, with an aggregation, with a join."""
+    """Add views to a project: views of single rows, with an aggregation, and with a join, in turns."""
     mark = "{column: ts, delay: 10 minutes}"
     lines = ["views:"]
     for i in range(views):
@@ -175,6 +179,6 @@ def write_views(folder: Path, views: int, sources: int) -> None:
 
 
 def move_connection(folder: Path) -> None:
-    """The brokers of the first connection move."""
+    """Change the brokers of the first connection."""
     file = folder / "connections.yaml"
     file.write_text(file.read_text().replace("broker0:9092", "moved0:9092"))

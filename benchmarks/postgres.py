@@ -1,9 +1,13 @@
-"""Collection → PostgreSQL: mzplan's exactly-once sink against Spark's own JDBC append.
+"""Collection → PostgreSQL: mzplan's exactly-once sink compared with Spark's own JDBC append.
 
 Both read the same collection from its start, in the same session and with the same trigger, into an empty
-table of the same shape. Three ways of mzplan's: an append whose columns PostgreSQL takes as they are
-(straight), one that needs a cast (staged: `note` becomes jsonb, which JDBC can't write; it writes text), and
-an upsert into a table with a unique index. Spark's JDBC append is at least once: it may double rows.
+table of the same shape. mzplan writes in three ways:
+
+- straight: an append whose columns PostgreSQL accepts as they are.
+- staged: an append that needs a cast. `note` becomes jsonb, which JDBC can't write; JDBC writes text.
+- upsert: into a table with a unique index.
+
+Spark's JDBC append is at least once: it may write rows twice.
 """
 
 from __future__ import annotations
@@ -85,7 +89,7 @@ _NOTE_AS_JSON = ["id", "customer", "amount", "quantity", "ts", "to_json(named_st
 
 
 def _fill(engine: Engine, source: Description, records: int) -> None:
-    """The source's collection, as its query would have written it."""
+    """Write the source's collection, as its query would write it."""
     path = engine.collection(source)
     Collections().ensure(engine.spark, path, columns_of(source.type, source.body), KafkaSource.position)
     rows = engine.spark.range(0, records, 1, FILES).selectExpr(
@@ -112,7 +116,7 @@ def _jdbc(engine: Engine, source: Description, server: PostgresServer, table: st
 
 
 def _table(server: PostgresServer, note: str, key: str) -> str:
-    """A new, empty table; the earlier ones are gone."""
+    """Drop the earlier tables, create an empty one, and return its name."""
     name = f"public.t_{uuid.uuid4().hex[:8]}"
     columns = TABLE.format(note=note) + (f", PRIMARY KEY ({key})" if key else "")
     with psycopg.connect(server.dsn(DATABASE), autocommit=True) as connection:
@@ -125,7 +129,7 @@ def _table(server: PostgresServer, note: str, key: str) -> str:
 
 
 def _check(server: PostgresServer, table: str, records: int) -> None:
-    """Each row is there once, with values."""
+    """Check that the table has each row exactly once, with values."""
     with psycopg.connect(server.dsn(DATABASE)) as connection:
         query = f"SELECT count(ts), count(DISTINCT id), count(*) FROM {table}"
         found = connection.execute(query.encode()).fetchone()

@@ -1,9 +1,9 @@
-"""PostgreSQL → Arrow, as the tasks of a postgres source do it: a snapshot against COPY, changes against
-pg_recvlogical, on one connection each.
+"""PostgreSQL → Arrow, as the tasks of a postgres source read it, on one connection.
 
-Both sides of each comparison read the same rows of the same server. COPY and pg_recvlogical throw away what
-they get; ours makes Arrow batches of the declared types, with each row's position. The changes are one
-transaction, and its memory is told: the source streams it.
+Compares the snapshot with COPY, and changes with pg_recvlogical. Both sides read the same rows from the same
+server. COPY and pg_recvlogical discard the rows. mzplan makes Arrow batches of the declared types, with each
+row's position. The changes are one transaction. The benchmark also reports the memory that this transaction
+needs, because the source streams it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _changes(dsn: str, input_: PostgresInput, rows: int, rounds: Rounds) -> tupl
     publication = _run(dsn, "SELECT pubname FROM pg_publication")
 
     def recvlogical() -> float:
-        copied = f"copied_{uuid.uuid4().hex}"  # what it reads, it confirms
+        copied = f"copied_{uuid.uuid4().hex}"  # pg_recvlogical confirms the changes that it reads
         _run(dsn, f"SELECT pg_copy_logical_replication_slot('{slot}', '{copied}')")
         command = [
             *(str(find_programs() / "pg_recvlogical"), "-d", dsn, "--slot", copied, "--start"),
@@ -157,7 +157,7 @@ def _input(folder: Path, server: PostgresServer) -> Iterator[PostgresInput]:
 
 
 def _run(dsn: str, *statements: str) -> str:
-    """The first value of the last statement's result."""
+    """Run the statements. Return the first value of the last statement's result."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in statements:
             cursor = connection.execute(statement.encode())

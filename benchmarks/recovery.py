@@ -1,18 +1,18 @@
 """A runner of 200 queries is killed: how long until everything runs again?
 
-100 Kafka sources, and a sink of each: 50 to PostgreSQL, 50 to Delta; one embedded runner. A query runs again
-when it is past a first trigger of the new run, as the Status says.
+One embedded runner has 100 Kafka sources, and a sink for each: 50 to PostgreSQL and 50 to Delta. A query runs
+again when the Status shows that its new run is past a first trigger.
 
 - restart: a Kafka connection that 40 of the sources use moves; `mzplan apply`, from the start of its process
   to its end.
 - up: kill -9 of the runner's Python (its JVM ends by itself), then `mzplan up`, from its start.
-- up, records: the same, with records for each source meanwhile, so that each first trigger of a source is a
-  micro-batch. Caught up: each query has done one with them.
-- standby: the runner's processes are frozen, so that nobody sees that they have ended, as where their machine
-  is gone. A second runner stands by, and leads when the lease has lapsed.
+- up, records: as before, with new records for each source, so that the first trigger of each source is a
+  micro-batch. A query has caught up when it has done a micro-batch with these records.
+- standby: the runner's processes are frozen, which looks as if their machine had failed. A second runner
+  stands by, and leads when the lease has expired.
 
-CPU seconds are those of the runner's Python and JVM since they began; beside other work they say more than
-seconds. The limits are taken while nothing is to do.
+CPU seconds count the runner's Python and JVM since their start. On a busy machine they are more reliable than
+elapsed seconds. The limits are measured while all queries are idle.
 """
 
 from __future__ import annotations
@@ -43,23 +43,26 @@ from mzplan.store.store import Store
 
 NAME = "recovery"
 INSTANCE = "local"
-RECORDS = 10  # of each topic, while nothing runs
-LIMIT = 900.0  # seconds
+RECORDS = 10  # records per topic that arrive while no query runs
+LIMIT = 900.0  # seconds until a measurement fails
 
 UP_AIM, STANDBY_AIM, RESTART_AIM = 90.0, LEASE_TTL + 5.0, 6.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many queries, their trigger, how often each thing is measured, how often we look, and how long
-    nothing is to happen before."""
+    """The size of the benchmark."""
 
     queries: Queries
     trigger: str
     restarts: int
+    """Measurements of a restart."""
     statuses: int
+    """Measurements of `mzplan status`."""
     look_s: float
+    """Seconds between two reads of the Status."""
     rest_s: float
+    """Seconds without work before a measurement."""
 
 
 FULL = Size(Queries(100, 40, 50), trigger="10s", restarts=4, statuses=5, look_s=0.25, rest_s=15.0)
@@ -68,16 +71,21 @@ SMALL = Size(Queries(2, 1, 1), trigger="500ms", restarts=1, statuses=1, look_s=0
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Seconds until a runner led, its Spark was ready, the first of its queries ran, half of them, all, and
-    all had done a micro-batch; and the CPU seconds of its Python and its JVM when all ran."""
+    """Seconds until a new runner reached each point of its start, and its CPU time."""
 
     leads: float
     ready: float
+    """Its Spark was ready."""
     first: float
+    """The first query ran."""
     half: float
+    """Half of the queries ran."""
     running: float
+    """All queries ran."""
     caught_up: float
+    """All queries had done a micro-batch."""
     cpu: Mapping[str, float]
+    """CPU seconds of its Python and its JVM when all queries ran."""
 
 
 def measure(stage: Stage) -> Table:
@@ -175,7 +183,7 @@ def _standby(project: Project, kafka: KafkaBroker, size: Size) -> Recovered:
 
 @contextmanager
 def _standing_by(project: Project) -> Iterator[None]:
-    """While a second runner is there; it goes with the project's own."""
+    """Run a second runner, which stands by; stop it afterwards."""
     command = [sys.executable, "-m", "mzplan", "-C", str(project.folder), "run", "--instance", INSTANCE]
     log = project.folder / "standby.log"
     with log.open("wb") as output:
@@ -194,7 +202,7 @@ def _feed(kafka: KafkaBroker, size: Size) -> None:
     def feed(number: int) -> None:
         produce_json(kafka.bootstrap, f"{NAME}{number}", rows, key="id")
 
-    # Each waits for its own producer, half a second: one after the other would hold up what follows them.
+    # Each producer takes half a second, so running them one after the other would delay the measurement.
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(feed, range(size.queries.sources)))
 
@@ -202,7 +210,7 @@ def _feed(kafka: KafkaBroker, size: Size) -> None:
 def _recovered(
     store: Store, began: float, led: Lease, before: Mapping[Address, int], size: Size
 ) -> Recovered:
-    """Follow a runner that comes after the one that has `led`, until each query is past the step `before`."""
+    """Measure a runner that succeeds the leader `led`, until each query is past its step in `before`."""
     marks: dict[str, float] = {}
     cpu: dict[str, float] = {}
 
@@ -264,14 +272,14 @@ def _lease(store: Store) -> Lease:
 
 
 def _steps(store: Store) -> dict[Address, int]:
-    """The last step of each query."""
+    """Return the last step of each query."""
     status = store.read_status(INSTANCE)
     assert status is not None
     return {address: one.step for address, one in status.observations.items()}
 
 
 def _cpu(pid: int) -> dict[str, float]:
-    """CPU seconds of a runner's Python process (its workers are its JVM's), and of the JVM it has started."""
+    """Return the CPU seconds of a runner's Python process and of its JVM, which has the Python workers."""
     return {"Python": _seconds(pid), "JVM": sum(map(_seconds, java_of(pid)))}
 
 

@@ -1,14 +1,14 @@
 """A connection moves: how long until every query that uses it runs again?
 
-24 queries: 12 sources (Kafka → collection, native) and 12 sinks, six to PostgreSQL (Python foreachBatch) and
-six to Delta (native). Eight of the sources use the Kafka connection that moves to the broker's other
-listener; the six PostgreSQL sinks use the other connection that moves (to another name of the same host).
+There are 12 sources (Kafka → collection, native) and 12 sinks: six to PostgreSQL (Python foreachBatch), and
+six to Delta (native). Eight sources use a Kafka connection that moves to the broker's other listener. The six
+PostgreSQL sinks use a connection that moves to another name of the same host.
 
-- mzplan: `mzplan apply --auto-approve --json`, from starting the process to its end.
+- mzplan: `mzplan apply --auto-approve --json`, from the start of the process to its end.
 - bare: a PySpark loop in another process that hosts the same 24 streams in a session with the same settings,
   stops and starts the same queries on eight threads, and waits until each is past its first trigger.
-- whole: `mzplan down`, then `apply`, until all 24 are past a first trigger: what the change costs where the
-  queries live in one application that is submitted anew.
+- whole: `mzplan down`, then `apply`, until all 24 are past a first trigger. This is the cost of the change if
+  the queries are one application that has to be submitted again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from benchmarks.stage import Project, Stage
 from examples.servers import KafkaBroker, PostgresServer, create_topic, produce_json
 
 DATABASE = "restart"
-RECORDS = 100  # of each topic
+RECORDS = 100  # records per topic
 
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """How many sources, how many of them are on the connection that moves, and how many sinks go to
-    PostgreSQL (the other sources have one to Delta each)."""
+    """The numbers of queries. Each source has one sink."""
 
     sources: int
     moving: int
+    """Sources on the Kafka connection that moves."""
     postgres: int
+    """Sinks to PostgreSQL; the others write to Delta."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many queries, and how often."""
+    """The numbers of queries and of rounds."""
 
     queries: Queries
     rounds: Rounds
@@ -57,7 +58,7 @@ SMALL = Size(Queries(sources=2, moving=1, postgres=1), rounds=Rounds(0, 1), whol
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A connection that goes back and forth between two places, and how many queries use it."""
+    """A connection that moves back and forth between two places, and the number of its queries."""
 
     connection: str
     key: str
@@ -65,7 +66,7 @@ class Move:
     queries: int
 
     def make(self, connections: Path) -> Any:
-        """Write the other place into the file; returns it."""
+        """Write the other place to the file, and return it."""
         content = json.loads(connections.read_text())
         body = content["connections"][self.connection]
         body[self.key] = self.places[1 - self.places.index(body[self.key])]
@@ -103,7 +104,7 @@ def measure(stage: Stage) -> Table:
 def _compare(
     project: Project, bare: BareLoop, move: Move, rounds: Rounds
 ) -> tuple[list[float], tuple[str, ...]]:
-    """mzplan against the bare loop: mzplan's seconds, and the cells."""
+    """Compare mzplan with the bare loop. Return mzplan's seconds, and the cells of the table."""
     inside: list[float] = []
 
     def apply() -> float:
@@ -148,7 +149,7 @@ def _whole(project: Project, move: Move, ours: list[float], rounds: Rounds) -> t
 
 
 def seconds_restarting(document: Any, move: Move) -> float:
-    """That just the connection's queries restarted, all of them; seconds from the commit to the last."""
+    """Check that the connection's queries restarted, and no others. Return the seconds from the commit on."""
     restarted = [change for change in document["changes"] if change["action"] == "restart"]
     assert len(restarted) == move.queries, document["summary"]
     for change in restarted:
@@ -165,8 +166,10 @@ def write_project(
     name: str = DATABASE,
     common: Mapping[str, Any] | None = None,
 ) -> Project:
-    """Topics with some records, target tables, and the YAML: each query has what is `common`. `name`: of the
-    database, and of the topics with their numbers."""
+    """Create topics with some records, the target tables, and the project's YAML.
+
+    `name`: the name of the database, and the prefix of the topics. `common`: fields for every query.
+    """
     rows = [{"id": i, "name": f"n{i}", "amount": f"{i}.50"} for i in range(RECORDS)]
     columns = "id bigint, name text, amount numeric(10,2)"
     with psycopg.connect(postgres.create_database(name)) as connection:
