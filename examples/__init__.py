@@ -1,1 +1,1 @@
-"""Things to run: each example works on one machine and is a test. Nothing in mzplan imports this package."""
+"""Runnable examples. Each works on one machine and is also a test. mzplan never imports this package."""

@@ -25,7 +25,7 @@ INSERT INTO orders VALUES (2000, 'grace', 99.90, 'open', 'while it runs');
 
 
 def main() -> int:
-    """Returns the exit code: 0 when both targets are as the orders are."""
+    """Run the demonstration. Return the exit code: 0 if both targets match the orders."""
     given = options(__doc__ or "")
     phases = Phases(given.since)
     code = perform(Stage("cdc", given.root.resolve(), phases), show)
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def make_tables(stage: Stage) -> None:
-    """Both databases, one with a hundred orders."""
+    """Create both databases, and insert a hundred orders into the first."""
     shop, report = stage.postgres.create_database("shop"), stage.postgres.create_database("report")
     run(shop, (stage.project / "tables.sql").read_text())
     run(
@@ -48,7 +48,7 @@ def make_tables(stage: Stage) -> None:
 
 
 def show(stage: Stage) -> int:
-    """The story itself."""
+    """Show the demonstration step by step. Return the exit code."""
     kafka, phases = stage.kafka, stage.phases
     shop, report = stage.postgres.dsn("shop"), stage.postgres.dsn("report")
     stage.start(lambda: create_topic(kafka.bootstrap, "orders", 1), lambda: make_tables(stage))
@@ -85,19 +85,19 @@ def show(stage: Stage) -> int:
 
 
 def run(dsn: str, statements: str) -> None:
-    """Statements in one transaction."""
+    """Run the statements in one transaction."""
     with psycopg.connect(dsn) as connection:
         connection.execute(statements.encode())
 
 
 def rows(dsn: str, query: str) -> set[tuple[object, ...]]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     with psycopg.connect(dsn) as connection:
         return set(connection.execute(query.encode()).fetchall())
 
 
 def ids_in(kafka: KafkaBroker) -> set[int]:
-    """The orders that the topic has at its end: those whose last record is no tombstone."""
+    """Return the ids of orders in the topic whose last record isn't a tombstone."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,

@@ -1,4 +1,4 @@
-"""What a demonstration waits for: said while it waits, and with its seconds at the end."""
+"""The phases of a demonstration: printed while it waits, and with their seconds at the end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _SAY_EVERY_S = 10.0
 
 
 def say(text: str) -> None:
-    """A heading."""
+    """Print a heading."""
     print(f"\n\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else f"\n== {text}", flush=True)
 
 
 class Phases:
-    """The phases of one run. ``since`` is when its first one, the installation, began (seconds since the
-    epoch), if there was one. ``given_up`` is set once something has failed: who polls is to end."""
+    """The phases of one run.
+
+    ``since``: when the installation began, in seconds since the epoch; None without an installation.
+    ``given_up``: set once a task has failed, so that tasks which poll can end.
+    """
 
     def __init__(self, since: float | None = None) -> None:
         now = time.time()
@@ -31,7 +34,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done meanwhile, as one phase."""
+        """Record the time spent in the block as one phase."""
         began = time.monotonic()
         yield
         self._rows.append((name, time.monotonic() - began))
@@ -39,8 +42,8 @@ class Phases:
     def together(self, name: str, tasks: Mapping[str, Callable[[], object]]) -> None:
         """Run all tasks at once, as one phase with a line for each of them.
 
-        Returns when all have ended, also when one fails: a server that is still being started could not be
-        ended. Raises the first failure; others are printed.
+        Returns when all have ended, even if one fails, because a server that is still starting can't be
+        stopped. Raises the first failure, and prints the others.
         """
         began = time.monotonic()
         row = len(self._rows)
@@ -58,7 +61,7 @@ class Phases:
                         print(f"  ✗ {task}: after {seconds:.1f} s", flush=True)
                         failures.append(problem)
                         self.given_up.set()
-                    elif not failures:  # else it may only have given up
+                    elif not failures:  # after a failure, it may only have given up
                         print(f"  ✓ {task}: after {seconds:.1f} s", flush=True)
                         self._rows.append((f"  {task}", seconds))
                 if waiting and (failures or not ended):
@@ -75,7 +78,7 @@ class Phases:
         self._rows.insert(row, (name, time.monotonic() - began))
 
     def wait_for(self, what: str, done: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Wait until something holds. Raises ServerError when it does not in time."""
+        """Wait until ``done`` returns true. Raises ServerError if that takes too long."""
         until = time.monotonic() + seconds
         while not done():
             if time.monotonic() > until:
@@ -84,7 +87,7 @@ class Phases:
         print(f"  {what}", flush=True)
 
     def table(self) -> str:
-        """Each phase with its seconds, and all of them."""
+        """Return a table of each phase with its seconds, and of their total."""
         rows = [*self._rows, ("all", time.monotonic() - self._began)]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"  {name:<{width}}  {seconds:6.1f} s" for name, seconds in rows)

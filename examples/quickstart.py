@@ -26,8 +26,10 @@ ORDERS = 200
 
 
 def main() -> int:
-    """Returns the exit code: 0 when every order is in PostgreSQL exactly once, and only the right queries
-    restarted."""
+    """Run the demonstration. Return its exit code.
+
+    It is 0 if every order is in PostgreSQL exactly once, and only the expected queries restarted.
+    """
     given = options(__doc__ or "")
     phases = Phases(given.since)
     stage = Stage("shop", given.root.resolve(), phases)
@@ -43,11 +45,11 @@ def main() -> int:
 
 
 def shown(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return the path as you would type it in the current folder."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-# Without servers, and without a runner.
+# These commands need neither servers nor a runner.
 NEXT = (
     "graph --impact connection.shop_kafka",
     "steps source.orders --last 3",
@@ -56,7 +58,7 @@ NEXT = (
 
 
 def show(stage: Stage) -> int:
-    """The story itself."""
+    """Show the demonstration step by step. Return the exit code."""
     kafka, phases = stage.kafka, stage.phases
     dsn = stage.postgres.dsn("shop")
     stage.start(lambda: fill(kafka), lambda: make_tables(stage))
@@ -110,7 +112,7 @@ def show(stage: Stage) -> int:
 
 
 def fill(kafka: KafkaBroker) -> None:
-    """The topics, and what is in them at first."""
+    """Create the topics with their first records."""
     for topic in ("orders", "customers", "clicks"):
         create_topic(kafka.bootstrap, topic)
     produce(kafka, 0, ORDERS)
@@ -119,20 +121,20 @@ def fill(kafka: KafkaBroker) -> None:
 
 
 def make_tables(stage: Stage) -> None:
-    """The database with its empty tables."""
+    """Create the database with its empty tables."""
     with psycopg.connect(stage.postgres.create_database("shop")) as connection:
         connection.execute((stage.project / "tables.sql").read_text().encode())
 
 
 def run_ids(project: Path) -> dict[str, str]:
-    """The run id of every query."""
+    """Return the run id of every query."""
     command = [sys.executable, "-m", "mzplan", "-C", str(project), "status", "--json"]
     status: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return {query["address"]: query["run_id"] for query in status["queries"]}
 
 
 def produce(kafka: KafkaBroker, first: int, last: int, pause: float = 0.0) -> None:
-    """Orders with ids from `first` to `last`, `pause` seconds after each ten."""
+    """Produce orders with ids from `first` up to `last`, with `pause` seconds after every ten."""
     for start in range(first, last, 10):
         rows = [
             {"id": i, "customer": "ada", "amount": f"{i % 50 + 1}.50", "ts": "2026-01-05T08:00:00Z"}
@@ -143,20 +145,20 @@ def produce(kafka: KafkaBroker, first: int, last: int, pause: float = 0.0) -> No
 
 
 def count(dsn: str) -> int:
-    """The orders in PostgreSQL."""
+    """Return the number of orders in PostgreSQL."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute("SELECT count(*) FROM public.orders").fetchone()
         return int(row[0]) if row else 0
 
 
 def sample(dsn: str) -> list[tuple[Any, ...]]:
-    """The last three of them."""
+    """Return the last three orders in PostgreSQL."""
     with psycopg.connect(dsn) as connection:
         return connection.execute("SELECT * FROM public.orders ORDER BY id DESC LIMIT 3").fetchall()
 
 
 def spending(dsn: str) -> list[tuple[Any, ...]]:
-    """What the view has computed: customer, number of orders, sum of their amounts."""
+    """Return the view's rows: customer, number of orders, sum of their amounts."""
     with psycopg.connect(dsn) as connection:
         return connection.execute("SELECT * FROM public.spending ORDER BY customer").fetchall()
 

@@ -1,6 +1,6 @@
-"""What a demonstration stands on: a copy of an example, its state, a broker and a PostgreSQL server.
+"""The stage of a demonstration: a copy of an example, its state, a broker and a PostgreSQL server.
 
-The copy is at the depth of the original (build/shop, examples/shop), so that both have one state: state/shop.
+The copy is at the same depth as the original (build/shop, examples/shop), so both use state/shop.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HERE = Path(__file__).parent
 KAFKA_PORTS = (19092, 19093)
 POSTGRES_PORT = 15432
 _SPARK_WAIT_S = 600.0
-# Spark and Kafka run for a minute or two here: a compiler that is done sooner halves the processor time.
+# Spark and Kafka run for only a minute or two. Faster compilation halves the CPU time.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
 class Stage:
-    """One demonstration's folders and servers. ``root``: where build/ and state/ are."""
+    """The folders and servers of one demonstration. ``root``: the folder with build/ and state/."""
 
     def __init__(self, example: str, root: Path, phases: Phases) -> None:
         self.example = example
@@ -41,7 +41,7 @@ class Stage:
         self.postgres = PostgresServer(servers / "postgres", POSTGRES_PORT)
 
     def clear(self) -> None:
-        """Begin anew: end what an earlier run that was killed has left running, and delete what it kept."""
+        """Stop the processes that a killed earlier run has left, and delete its data."""
         if self.state.exists():
             if not self.project.exists():
                 self._copy()
@@ -53,7 +53,7 @@ class Stage:
         self._copy()
 
     def require_ports(self) -> None:
-        """Raises ServerError, before anything is started, that names each port in use, and by whom."""
+        """Raise ServerError if ports are in use. It names each port and the process that uses it."""
         wanted = [*((port, "Kafka") for port in self.kafka.ports), (self.postgres.port, "PostgreSQL")]
         taken = []
         for port, use in wanted:
@@ -66,8 +66,10 @@ class Stage:
             raise ServerError("; ".join([*taken, where]))
 
     def start(self, topics: Callable[[], object], tables: Callable[[], object]) -> None:
-        """Start Kafka, PostgreSQL and the runner at once; then `topics` and `tables`, each in its server.
-        Raises ServerError."""
+        """Start Kafka, PostgreSQL and the runner at once. Raises ServerError.
+
+        Calls `topics` once Kafka is ready, and `tables` once PostgreSQL is ready.
+        """
         os.environ["SHOP_PG_PASSWORD"] = self.postgres.password
         given = os.environ.get("JDK_JAVA_OPTIONS", "")
         os.environ["JDK_JAVA_OPTIONS"] = f"{_JAVA_OPTIONS} {given}".strip()
@@ -87,13 +89,13 @@ class Stage:
         )
 
     def stop(self) -> None:
-        """End the runner and both servers."""
+        """Stop the runner and both servers."""
         self.mzplan("down", quiet=True)
         self.kafka.stop()
         self.postgres.stop()
 
     def mzplan(self, *arguments: str, quiet: bool = False) -> None:
-        """Run a command as a person would, its output shown. Raises ServerError when it fails."""
+        """Run an mzplan command and show its output, unless ``quiet``. Raises ServerError if it fails."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.project), *arguments]
         done = subprocess.run(command, check=False, capture_output=quiet)
         if done.returncode != 0 and not quiet:
@@ -110,7 +112,7 @@ class Stage:
         shutil.copytree(HERE / self.example, self.project, ignore=left)
 
     def _start_runner(self) -> None:
-        """`mzplan up`, and wait for its Spark: apply would say only that queries are starting."""
+        """Run `mzplan up`, and wait for Spark: before that, apply only reports that queries are starting."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.project), "up"]
         done = subprocess.run(command, capture_output=True, text=True)
         problem = self.project / ".mzplan" / "local.error.json"
@@ -119,12 +121,12 @@ class Stage:
                 break
             if self.phases.given_up.wait(0.2) or "ready after" in self._log.read_text(errors="replace"):
                 return
-        self.mzplan("up")  # says why
+        self.mzplan("up")  # prints the reason
         raise ServerError(f"the runner did not start; see {self._log}")
 
 
 def options(about: str) -> argparse.Namespace:
-    """`--root` and `--since`, from the command line."""
+    """Return the command line's `--root` and `--since`."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--root", type=Path, default=HERE.parent, help="where build/ and state/ are")
     parser.add_argument("--since", type=float, metavar="T", help="when the installation began (Unix time)")
@@ -132,8 +134,10 @@ def options(about: str) -> argparse.Namespace:
 
 
 def perform(stage: Stage, show: Callable[[Stage], int]) -> int:
-    """Run a demonstration and end what it has started, however it ends; returns its exit code: 1 with the
-    error on standard error when a server or a command fails, 130 after Ctrl-C."""
+    """Run a demonstration, and always stop the processes that it has started. Return its exit code.
+
+    The code is 1 if a server or a command fails, with the error on stderr, and 130 after Ctrl-C.
+    """
 
     def terminated(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The notes of a GitLab merge request: those that this token's own user wrote, with the same marker.
+"""Writes and reads notes of a GitLab merge request: only notes by the token's user with the same marker.
 
-note.py FILE              write a note, or edit the last one
-note.py --new FILE        write another one
-note.py --approved DIR    leave in DIR/approved.txt the digest that the last one showed (the marker
+note.py FILE              write a note, or edit the last note
+note.py --new FILE        always write a new note
+note.py --approved DIR    write the digest that the last note shows to DIR/approved.txt (the marker
                           is the first line of DIR/comment.md)
 
-The merge request is the pipeline's; or, on the default branch, the one that the commit has merged.
+It uses the pipeline's merge request or, on the default branch, the merge request that made the commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIGEST = re.compile(r"^Digest: `(sha256:[0-9a-f]{64})`", re.MULTILINE)
 
 
 def call(method: str, path: str, content: dict[str, Any] | None = None) -> Any:
-    """A request to GitLab's API."""
+    """Send a request to GitLab's API, and return the parsed answer."""
     request = urllib.request.Request(
         f"{os.environ['CI_API_V4_URL']}/{path}",
         method=method,
@@ -35,7 +35,7 @@ def call(method: str, path: str, content: dict[str, Any] | None = None) -> Any:
 
 
 def notes_of_the_request() -> str | None:
-    """The API's path of the merge request's notes; None for a commit that no merge request has made."""
+    """Return the API path of the merge request's notes; None if no merge request made the commit."""
     project = f"projects/{os.environ['CI_PROJECT_ID']}"
     number = os.environ.get("CI_MERGE_REQUEST_IID")
     if not number:
@@ -48,7 +48,7 @@ def notes_of_the_request() -> str | None:
 
 
 def last_own_note(notes: str, marker: str) -> dict[str, Any] | None:
-    """The newest note that begins with the marker, among those of this token's user."""
+    """Return the newest note by the token's user that begins with the marker; None without one."""
     user, page = call("GET", "user")["id"], 1
     while found := call("GET", f"{notes}?sort=desc&order_by=created_at&per_page=100&page={page}"):
         for note in found:

@@ -1,4 +1,4 @@
-"""The contract suites of mzplan, over this connector: one line each. `python -m pytest` in this folder."""
+"""Runs mzplan's contract suites on this connector. Start it with `python -m pytest` in this folder."""
 
 from __future__ import annotations
 

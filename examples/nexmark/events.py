@@ -1,4 +1,4 @@
-"""The events of Nexmark: 1 person, 3 auctions and 46 bids of every 50, the same ones for the same seed."""
+"""The events of Nexmark: 1 person, 3 auctions and 46 bids in every 50; equal seeds give equal events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 Event = tuple[str, dict[str, Any]]
-"""A topic, and a value for it."""
+"""A topic, and the value of a record for it."""
 
 BEGIN = datetime(2026, 1, 1, 8, tzinfo=UTC)
 _STATES = ("az", "ca", "id", "or", "wa", "wy")
@@ -17,7 +17,7 @@ _CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 
 
 def events(number: int, *, seed: int = 7, per_second: int = 100) -> Iterator[Event]:
-    """Yield so many events in order of their times, `per_second` of them in each second."""
+    """Yield `number` events in order of their times, `per_second` of them in each second."""
     chance = random.Random(seed)
     people, auctions = 0, 0
     for event in range(number):
@@ -34,7 +34,7 @@ def events(number: int, *, seed: int = 7, per_second: int = 100) -> Iterator[Eve
 
 
 def end(number: int, *, per_second: int = 100) -> Iterator[Event]:
-    """Yield a person, an auction and a bid of a day later: they close all windows of these events."""
+    """Yield a person, an auction and a bid one day later, which close all windows of these events."""
     at = BEGIN + timedelta(days=1, seconds=number / per_second)
     chance = random.Random(0)
     yield "person", _person(10**9, at, chance)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The policies of a folder on a plan, where neither conftest nor opa is installed: pip install regopy.
+"""Checks a plan against the policies in a folder, without conftest or opa. It needs: pip install regopy.
 
 mzplan show plan.mzplan --json | python check.py FOLDER      exit 1, and a line for each denial
 """
@@ -16,7 +16,7 @@ from regopy import Interpreter
 
 
 def denials(plan: dict[str, Any], folder: Path) -> list[str]:
-    """What the rules `deny` of package main say of a plan, sorted. Raises where a policy can't be read."""
+    """Return the messages of the `deny` rules in package main, sorted. Raises if a policy can't be read."""
     policies = sorted(folder.glob("*.rego"))
     if not policies:
         raise SystemExit(f"There is no policy in {folder}.")
@@ -24,7 +24,7 @@ def denials(plan: dict[str, Any], folder: Path) -> list[str]:
     rego.set_input(plan)
     for policy in policies:
         rego.add_module(policy.name, policy.read_text(encoding="utf-8"))
-    # Encoded, for regopy answers with texts whose quotes are not escaped.
+    # Encoded, because regopy doesn't escape the quotes in its answers.
     (found,) = rego.query("[base64.encode(message) | some message in data.main.deny]").results[0].expressions
     return sorted(base64.b64decode(message).decode() for message in found)
 

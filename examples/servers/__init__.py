@@ -1,12 +1,11 @@
 """Real Kafka, PostgreSQL and SSH servers on this machine, for trying mzplan out and for its tests.
 
-Everything comes from package registries: the broker through the Ivy that PySpark brings along,
-PostgreSQL as a wheel (or the server that the machine has); only sshd must be there already. The servers
-listen on 127.0.0.1 only and keep their data in a folder of your choice; the same folder is the same server,
-also in a later process.
+The broker comes from a package registry, through PySpark's Ivy. PostgreSQL comes as a wheel, or from the
+machine. Only sshd must be installed already. The servers listen only on 127.0.0.1, and keep their data in a
+folder of your choice. The same folder gives the same server, also in a later process.
 
 From a shell: ``python -m examples.servers up --dir D``, then ``status`` and ``down``.
-This package may not import mzplan: it stands for the world outside.
+This package may not import mzplan, because it represents the systems outside mzplan.
 """
 
 from examples.servers.errors import ServerError

@@ -25,7 +25,7 @@ from examples.servers.postgres import PostgresServer
 from examples.servers.server import write_private
 from examples.servers.topics import TIMEOUT_S, admin, create_topic, produce_json
 
-_NOT_RUNNING = 3  # as of ``systemctl status``
+_NOT_RUNNING = 3  # the exit code of ``systemctl status``
 _ROWS_S = 120.0
 
 
@@ -93,7 +93,7 @@ def _status(folder: Path) -> int:
 
 
 def _send(folder: Path, topic: str, file: Path) -> int:
-    """Each line of a file, a JSON object, as a record; the topic is made where there is none."""
+    """Send each line of a file, a JSON object, as a record. Create the topic if it doesn't exist."""
     bootstrap = KafkaBroker(folder / "kafka").bootstrap
     try:
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -111,7 +111,7 @@ def _send(folder: Path, topic: str, file: Path) -> int:
 
 
 def _sql(folder: Path, statement: str, wait_for: int) -> int:
-    """Run SQL, and print the rows of its last statement; until there are so many, again and again."""
+    """Run SQL until its last statement returns at least `wait_for` rows, and print these."""
     deadline = time.monotonic() + _ROWS_S
     try:
         with psycopg.connect(PostgresServer(folder / "postgres").dsn(), autocommit=True) as connection:
@@ -133,7 +133,7 @@ def _sql(folder: Path, statement: str, wait_for: int) -> int:
 
 
 def _move(folder: Path, kafka_ports: tuple[int, int]) -> int:
-    """Kafka under another address, over the same data."""
+    """Restart Kafka under another address, with the same data."""
     kafka = KafkaBroker(folder / "kafka")
     kafka.stop()
     kafka.start(ports=kafka_ports, detached=True)
@@ -143,7 +143,7 @@ def _move(folder: Path, kafka_ports: tuple[int, int]) -> int:
 
 
 def _write_addresses(folder: Path, kafka: KafkaBroker, postgres: PostgresServer) -> None:
-    """servers.json: what a program needs to connect. A server that doesn't run has the pid null."""
+    """Write servers.json, with which a program can connect. A server that doesn't run has the pid null."""
     addresses = {
         "kafka": {
             "pid": kafka.pid,
@@ -166,7 +166,7 @@ def _write_addresses(folder: Path, kafka: KafkaBroker, postgres: PostgresServer)
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One command at a time in a folder: two at once would both find the servers down, and start them."""
+    """Lock the folder for one command: two at once would both find the servers down, and start them."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,11 +1,11 @@
-"""The one exception of this package."""
+"""The only exception of this package."""
 
 
 class ServerError(Exception):
-    """A server can't be had, started or ended.
+    """A server can't be downloaded, started or stopped.
 
-    ``summary`` is one line: what, why, and how to mend it. ``detail`` is what the server or the download
-    itself said last; it may be empty.
+    ``summary``: one line with the problem, its cause and its fix.
+    ``detail``: the last output of the server or of the download; it may be empty.
     """
 
     def __init__(self, summary: str, detail: str = "") -> None:

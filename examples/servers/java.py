@@ -1,4 +1,4 @@
-"""The Java that runs the broker, and the broker's jars, downloaded once for all projects of a user."""
+"""Finds the Java that runs the broker, and downloads the broker's jars once for all projects of a user."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _GET_JAVA = (
     "macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 
-# A settings file of our own with one resolver, at Ivy's built-in address. Ivy's default settings, like
-# Spark's, would ask ~/.m2 first, and fail if that holds a .pom without its .jar. Of POMs nothing is needed.
+# Our own settings have one resolver, at Ivy's built-in address. The default settings of Ivy and Spark ask
+# ~/.m2 first, and fail if it has a .pom without its .jar. The download needs no POM.
 _IVY_SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="central"/>
@@ -34,7 +34,7 @@ _IVY_SETTINGS = """\
 
 
 def _ivy_module() -> str:
-    """A module that depends on each jar of kafka-jars.txt, and on nothing of theirs."""
+    """Return an Ivy module that depends on each jar in kafka-jars.txt, but not on their dependencies."""
     lines = Path(__file__).with_name("kafka-jars.txt").read_text().splitlines()
     jars = [line.split() for line in lines if not line.startswith("#")]
     return "\n".join(
@@ -54,7 +54,10 @@ def _ivy_module() -> str:
 
 
 def find_java() -> Path:
-    """The ``java`` program: JAVA_HOME's, else the first on the PATH. Raises ServerError if too old."""
+    """Return the path of ``java``: from JAVA_HOME, or the first on the PATH.
+
+    Raises ServerError if there is none, or if it is too old.
+    """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     where = f"in JAVA_HOME ({home})" if home else "on the PATH"
@@ -72,24 +75,24 @@ def find_java() -> Path:
 
 
 def jar_folder() -> Path:
-    """Where the broker's jars are, or will be: $MZPLAN_CACHE or ~/.cache/mzplan, then the version."""
+    """Return the folder for the broker's jars: below $MZPLAN_CACHE or ~/.cache/mzplan, by version."""
     cache = os.environ.get("MZPLAN_CACHE")
     return (Path(cache) if cache else Path.home() / ".cache" / "mzplan") / f"kafka-{KAFKA_VERSION}"
 
 
 def broker_is_here() -> bool:
-    """Whether the broker has been downloaded."""
+    """Return whether the broker has been downloaded."""
     return jar_folder().is_dir()
 
 
 def broker_jars(java: Path) -> Path:
-    """The folder of the broker's jars (46 MB), downloaded if it isn't there yet. Raises ServerError."""
+    """Return the folder of the broker's jars (46 MB); download them if necessary. Raises ServerError."""
     folder = jar_folder()
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
-        if not folder.is_dir():  # else another process downloaded it while we waited for the lock
+        if not folder.is_dir():  # another process may have downloaded it while we waited for the lock
             _download(java, folder)
     return folder
 
@@ -97,14 +100,14 @@ def broker_jars(java: Path) -> Path:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # given up by the kernel when this process ends, however it ends
+        fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel releases it when this process ends
         yield
 
 
 def _download(java: Path, folder: Path) -> None:
-    """Download into a folder beside ``folder`` and rename it: what has the right name is whole."""
+    """Download into a folder beside ``folder``, then rename it, so that ``folder`` is always complete."""
     prefix = f".{folder.name}-"
-    for leftover in folder.parent.glob(f"{prefix}*"):  # of a download that was killed; we hold the lock
+    for leftover in folder.parent.glob(f"{prefix}*"):  # from a killed download; we hold the lock
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as name:
         work = Path(name)
@@ -141,7 +144,7 @@ def _download(java: Path, folder: Path) -> None:
 
 
 def _ivy_jar() -> Path:
-    # Found, not imported: importing pyspark takes a second.
+    # Don't import pyspark to find it, because that takes a second.
     spec = importlib.util.find_spec("pyspark")
     places = (spec.submodule_search_locations or []) if spec else []
     found = [jar for place in places for jar in Path(place).glob("jars/ivy-*.jar")]
@@ -151,7 +154,7 @@ def _ivy_jar() -> Path:
 
 
 def _first_problem(log: Path) -> str:
-    """The most telling line of Ivy's report, which for want of a network begins with "module not found"."""
+    """Return the most useful line of Ivy's report. Without a network, it begins with "module not found"."""
     lines = [line.strip(" \t:") for line in log.read_text(errors="replace").splitlines()]
     for sign in ("access error", "FAILED", "not found", "rror", "xception"):
         for line in lines:

@@ -21,12 +21,12 @@ from examples.servers.topics import admin
 #: Names of the two client listeners, as in ``listener.name.first.ssl.keystore.location``.
 LISTENERS = ("FIRST", "SECOND")
 
-# One broker of few partitions that starts fast and forgets nothing. User properties come on top.
+# For one broker with few partitions, which starts fast and deletes nothing. User properties override these.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    # A listener of its own: whatever happens to the clients' listeners, the broker still reaches itself.
+    # The broker has its own listener, so it can reach itself even if a client listener is off.
     "inter.broker.listener.name": "INTERNAL",
     "auto.create.topics.enable": "false",
     "default.replication.factor": "1",
@@ -43,8 +43,8 @@ _PROPERTIES = {
     "log.cleaner.dedupe.buffer.size": "8388608",
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # After a SIGKILL the broker is let in again once the session of its former self has run out. Much
-    # shorter, and a broker that a busy machine holds up would be taken for dead.
+    # After a SIGKILL, the broker can register again only when its former session has expired. With a much
+    # shorter timeout, a slow broker on a busy machine would lose its session.
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -59,13 +59,13 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
 
 
 class KafkaBroker(Server):
-    """A broker with two client listeners on two ports, so that "the broker has moved" can be shown.
+    """A broker with two client listeners on two ports, to demonstrate a broker that moves.
 
-    ``ports``: of the two listeners; by default those of before in this ``workdir``, else free ones.
+    ``ports``: the ports of the two listeners; by default the earlier ones of this ``workdir``, or free ones.
     ``protocols``: security protocol of each listener (``PLAINTEXT``, ``SSL``, ``SASL_SSL``, …).
-    ``properties``: server properties on top of ours, read at each start; may be changed in between.
+    ``properties``: server properties that override ours; read at each start, so they may change in between.
 
-    Topics are created by hand only, and nothing is ever deleted by retention.
+    The broker doesn't create topics automatically, and retention never deletes a record.
     """
 
     name = "kafka"
@@ -83,27 +83,27 @@ class KafkaBroker(Server):
         self.properties = dict(properties or {})
         facts = self._facts()
         self.ports = _two(ports or facts.get("ports") or _free_ports(2))
-        # Of the broker itself, in plain text whatever the clients use.
+        # For the broker's own listeners, which use plain text whatever protocol the clients use.
         self._own_ports = _two(facts.get("own_ports") or _free_ports(2, avoid=self.ports))
 
     @property
     def bootstrap(self) -> str:
-        """Address of the first client listener, whether it is on or not."""
+        """Return the address of the first client listener, even if it is off."""
         return f"{HOST}:{self.ports[0]}"
 
     @property
     def bootstrap2(self) -> str:
-        """Address of the second client listener, whether it is on or not."""
+        """Return the address of the second client listener, even if it is off."""
         return f"{HOST}:{self.ports[1]}"
 
     @property
     def internal(self) -> str:
-        """Address of the broker's own listener: always on, in plain text (to set up SASL users)."""
+        """Return the address of the broker's own listener: always on, in plain text, to set up SASL users."""
         return f"{HOST}:{self._own_ports[0]}"
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's identity; it stays with the data. Raises ServerError before the first start."""
+        """Return the cluster's id, which stays with the data. Raises ServerError before the first start."""
         try:
             lines = (self._data / "meta.properties").read_text().splitlines()
         except FileNotFoundError:
@@ -120,11 +120,11 @@ class KafkaBroker(Server):
     ) -> None:
         """Start the broker and wait until it answers a metadata request and accepts clients.
 
-        ``ports``: new ports for the two client listeners, from now on, over the same data.
-        ``listeners``: those that are on this time, 1 and 2 counted; nobody answers at the other's address.
-        ``detached``: the broker outlives this process, however that ends.
-        Does nothing if the broker runs; asking a running one for other ports is an error, like all else that
-        keeps it from starting: ServerError.
+        ``ports``: new ports for the two client listeners, with the same data.
+        ``listeners``: the listeners that are on this time, out of 1 and 2; the other address doesn't answer.
+        ``detached``: the broker continues after this process ends.
+        Does nothing if the broker runs. Raises ServerError if it can't start, or if it already runs on other
+        ports.
         """
         if self.pid is not None:
             if ports is not None and _two(ports) != self.ports:
@@ -149,11 +149,11 @@ class KafkaBroker(Server):
         self._wait_until_ready(lambda: self._problem(chosen), timeout_s=timeout_s)
 
     def stop(self) -> None:
-        """Shut the broker down in order; after 30 s, kill it."""
+        """Shut the broker down cleanly; after 30 s, kill it."""
         self._process.end((signal.SIGTERM, 30.0), (signal.SIGKILL, 30.0))
 
     def remove_data(self) -> None:
-        """Stop the broker and delete its topics and its identity. The log and the ports stay."""
+        """Stop the broker, and delete its topics and its cluster id. Keep the log and the ports."""
         self.stop()
         shutil.rmtree(self._data, ignore_errors=True)
 
@@ -179,7 +179,7 @@ class KafkaBroker(Server):
         }
         (self.workdir / "log4j.properties").write_text(_LOG4J)
         path = self.workdir / "server.properties"
-        # A Java properties file: a backslash would begin an escape.
+        # In a Java properties file, a backslash begins an escape.
         lines = [f"{name}={value}".replace("\\", "\\\\") for name, value in properties.items()]
         path.touch(mode=0o600)  # properties may hold passwords
         path.write_text("\n".join(lines) + "\n")
@@ -187,7 +187,7 @@ class KafkaBroker(Server):
 
     def _format(self, command: Sequence[str | Path], configuration: Path) -> None:
         """Give the empty data folder a cluster id."""
-        # As Kafka's own random-uuid; a leading dash would be taken for an option, so "m" stands before it.
+        # The form of Kafka's own random-uuid, with "m" in front, because a leading dash looks like an option.
         cluster_id = "m" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:20] + "g"
         words = [*command, "--ignore-formatted", "-t", cluster_id, "-c", configuration]
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
@@ -196,7 +196,7 @@ class KafkaBroker(Server):
             raise ServerError(f"Kafka could not set up its data folder {self._data}", said)
 
     def _problem(self, chosen: Sequence[int]) -> str | None:
-        """What still keeps clients from working; None when the broker is ready."""
+        """Return why clients can't use the broker yet; None if it is ready."""
         if not answers(self._own_ports[0]):
             return "its port is not open"
         try:

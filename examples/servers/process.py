@@ -1,7 +1,7 @@
-"""A server's process: started, found again by a later process, and ended without hitting another one.
+"""Starts a server's process, finds it again from a later process, and stops it but never another process.
 
-A pid alone names a process only until it is reused. So a pid is recorded together with the moment at which
-its process began, and both must fit before any signal is sent.
+The system reuses pids. A pid is therefore recorded together with the start time of its process, and both must
+match before a signal is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A user of the machine to run a server as."""
+    """A user of the machine, as which a server runs."""
 
     name: str
     uid: int
@@ -32,7 +32,7 @@ class Account:
 
 
 def unprivileged_account() -> Account | None:
-    """Whom to run as a server that refuses root: None (ourselves) unless we are root."""
+    """Return the account for a server that refuses root; None, for our own account, unless we are root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -41,25 +41,25 @@ def unprivileged_account() -> Account | None:
         except KeyError:
             continue
         return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
-    # Any number will do: the kernel asks for no entry in the user database, and neither does PostgreSQL.
+    # Any number works: neither the kernel nor PostgreSQL needs an entry in the user database.
     return Account(name="65534", uid=65534, gid=65534)
 
 
 def began(pid: int) -> str | None:
-    """When the process began, as a string to compare; None if there is no such process (or a dead one)."""
+    """Return the process's start time, as a string to compare; None if it is dead or doesn't exist."""
     try:
         fields = _fields(Path(f"/proc/{pid}/stat"))
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None if Path("/proc/self/stat").exists() else _began_by_ps(pid)
     state, threads, ticks = fields[0], int(fields[17]), fields[19]
-    # A process whose first thread is dead may have others on their way out, which still hold its ports.
+    # If the first thread is dead, other threads may still be ending, and hold the ports until then.
     ended = state in "ZX" and threads <= 1
     return None if ended else f"{boot}/{ticks}"
 
 
 def children_of(pid: int) -> list[int]:
-    """The pids of the process's direct children (empty where there is no /proc)."""
+    """Return the pids of the process's direct children; an empty list without /proc."""
     children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -72,23 +72,23 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """The pids of the process's children, of their children, and so on."""
+    """Return the pids of all descendants of the process."""
     children = children_of(pid)
     return [*children, *(one for child in children for one in descendants_of(child))]
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal, if the process still runs: it may end at any moment."""
+    """Send a signal; ignore a process that has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 @contextlib.contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """The process and all below it stand still meanwhile."""
+    """Freeze the process and all its descendants while the block runs."""
     stopped: set[int] = set()
     try:
-        # A signal arrives a little later than it is sent, and a child may be started meanwhile.
+        # A signal arrives with a delay, and the process may start a child meanwhile.
         while awake := [one for one in (pid, *descendants_of(pid)) if _state(one) not in "TtZX"]:
             for one in awake:
                 send(one, signal.SIGSTOP)
@@ -100,7 +100,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 def _state(pid: int) -> str:
-    """The letter that ps shows; X (dead) where there is no such process, or no /proc."""
+    """Return the process's state as ps shows it; X (dead) without such a process, or without /proc."""
     try:
         return _fields(Path(f"/proc/{pid}/stat"))[0]
     except OSError:
@@ -108,13 +108,15 @@ def _state(pid: int) -> str:
 
 
 def _fields(stat: Path) -> list[str]:
-    """Of a process's stat in /proc, what follows its program's name, in brackets, which may hold blanks.
-    Raises OSError where there is no such process."""
+    """Return the fields after the program's name in a stat file of /proc. The name may contain blanks.
+
+    Raises OSError if there is no such process.
+    """
     return stat.read_text().rpartition(")")[2].split()
 
 
 def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:
-    """Wait for processes that have been told to end; False when the time is up."""
+    """Wait until the processes have ended. Return False if they haven't in time."""
     deadline = time.monotonic() + timeout_s
     known = {pid: began(pid) for pid in pids}
     while any(moment is not None and began(pid) == moment for pid, moment in known.items()):
@@ -125,8 +127,11 @@ def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:
 
 
 class LastingThread(threading.Thread):
-    """Does some work, whose ``outcome`` is a future, and then lives on until this process ends: the processes
-    that it has started are tied to this process, as if the main thread had started them."""
+    """Does some work, and then stays alive until this process ends. ``outcome`` is the work's future.
+
+    The kernel ties a child process to the thread that started it. Because this thread stays alive, its
+    children live as long as this process, as if the main thread had started them.
+    """
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -154,9 +159,9 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's pid while it runs, whoever started it."""
+        """Return the pid of the process while it runs, even if an earlier process has started it."""
         if self._child is not None:
-            self._child.poll()  # else our own child, once dead, would stay as a zombie
+            self._child.poll()  # otherwise our child would stay as a zombie after it ends
         try:
             record = json.loads(self._pid_file.read_text())
         except FileNotFoundError:
@@ -175,12 +180,12 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         when_orphaned: str = "KILL",
     ) -> None:
-        """Start the process in a session of its own, so that a Ctrl-C in this terminal doesn't reach it.
+        """Start the process in its own session, so that a Ctrl-C in this terminal doesn't reach it.
 
-        Unless ``detached``, the kernel sends it the signal ``when_orphaned`` should this process die without
-        having ended it (Linux, with util-linux's setpriv).
+        Unless ``detached``, the kernel sends it the signal ``when_orphaned`` if this process dies first. This
+        needs Linux and setpriv from util-linux.
         """
-        # The kernel ties a child to the *thread* that started it; one that will end soon can't be a parent.
+        # The kernel ties a child to the *thread* that started it, so a thread that ends soon can't do this.
         thread = threading.current_thread()
         if not detached and (thread is threading.main_thread() or isinstance(thread, LastingThread)):
             setpriv = shutil.which("setpriv")
@@ -210,7 +215,7 @@ class ServerProcess:
             send(pid, number)
 
     def wait(self, *, timeout_s: float) -> bool:
-        """Wait for the end of the process; False when the time is up."""
+        """Wait until the process has ended. Return False if it hasn't in time."""
         deadline = time.monotonic() + timeout_s
         while self.pid is not None:
             if time.monotonic() > deadline:
@@ -227,7 +232,7 @@ class ServerProcess:
                 return
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         try:
             with self.log.open(errors="replace") as log:
                 return "".join(deque(log, maxlen=lines)).rstrip()

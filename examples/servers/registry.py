@@ -1,7 +1,7 @@
-"""A schema registry, in this process: Confluent's HTTP API as far as it registers schemas and looks them up.
+"""A schema registry in this process: the parts of Confluent's HTTP API that register and find schemas.
 
-There is none to be had from package registries that runs by itself, so this is a small one, with the paths,
-status codes, error codes and bodies of Confluent's documentation. It keeps schemas in memory.
+No package registry offers a standalone schema registry. This small one has the paths, status codes, error
+codes and bodies of Confluent's documentation. It keeps schemas in memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ _TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class SchemaRegistry:
-    """A registry on 127.0.0.1, with HTTP basic authentication if it has a ``user``. As a context manager it
-    runs meanwhile. ``tls``: the files of its certificate and of the key to that. ``asked`` are the paths that
-    it was asked for."""
+    """A registry on 127.0.0.1, with HTTP basic authentication if it has a ``user``.
+
+    As a context manager, it runs while the block runs.
+    ``tls``: the files of its certificate and of the certificate's key.
+    ``asked``: the paths of all GET requests.
+    """
 
     def __init__(
         self, user: str | None = None, password: str = "", *, tls: tuple[Path, Path] | None = None
@@ -34,21 +37,23 @@ class SchemaRegistry:
         self.login = f"{user}:{password}" if user is not None else None
         self.asked: list[str] = []
         self._schemas: list[dict[str, Any]] = []  # by id, from 1
-        self._subjects: dict[str, list[int]] = {}  # the ids of its versions, from 1
+        self._subjects: dict[str, list[int]] = {}  # each version's schema id; versions count from 1
         self._server: ThreadingHTTPServer | None = None
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return the registry's address."""
         return f"{'https' if self.tls else 'http'}://{HOST}:{self.port}"
 
     def register(
         self, subject: str, schema: object, type_: str = "JSON", references: Sequence[dict[str, Any]] = ()
     ) -> int:
-        """Register a schema as the latest version of a subject, unless it is one already; returns its id,
-        which is the same in every subject. `references`: `[{"name", "subject", "version"}]`."""
+        """Register a schema as the latest version of a subject, unless it already is a version of it.
+
+        Returns its id, which is the same in every subject. `references`: `[{"name", "subject", "version"}]`.
+        """
         what: dict[str, Any] = {"schema": schema if isinstance(schema, str) else json.dumps(schema)}
-        if type_ != "AVRO":  # as Confluent's: the first type that there was is not named
+        if type_ != "AVRO":  # like Confluent's registry, which omits its original type
             what["schemaType"] = type_
         if references:
             what["references"] = list(references)
@@ -61,7 +66,7 @@ class SchemaRegistry:
         return id_
 
     def start(self) -> None:
-        """Answer on the port, unless it does."""
+        """Start to answer on the port; do nothing if it already does."""
         if self._server is None:
             registry = self
 
@@ -76,7 +81,7 @@ class SchemaRegistry:
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
-        """Answer no more. The schemas stay."""
+        """Stop answering. Keep the schemas."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -90,7 +95,7 @@ class SchemaRegistry:
         self.stop()
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, object]:
-        """Status and body for a GET."""
+        """Return the status and the body for a GET request."""
         if self.login is not None:
             wanted = f"Basic {base64.b64encode(self.login.encode()).decode()}"
             if authorization != wanted:
@@ -107,7 +112,7 @@ class SchemaRegistry:
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def take(self, path: str, authorization: str | None, body: bytes) -> tuple[int, object]:
-        """Status and body for a POST: a schema to register."""
+        """Return the status and the body for a POST request, which registers a schema."""
         refused, answer = self.answer("/subjects", authorization)
         if refused != 200:
             return refused, answer

@@ -1,4 +1,4 @@
-"""What the two servers have in common: a folder, one process, and facts that outlive it."""
+"""The base class of the servers: a folder, one process, and facts that outlive the process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from examples.servers.process import ServerProcess
 
 
 class Server(ABC):
-    """A server that lives in ``workdir``: its data, its log and the facts that must not change.
+    """A server with its data, its log and its permanent facts in ``workdir``.
 
-    The same ``workdir`` is the same server, on the same ports, also for another process. As a context
-    manager it starts the server and stops it.
+    The same ``workdir`` gives the same server, on the same ports, also in another process. As a context
+    manager, it starts the server and stops it.
     """
 
     name: ClassVar[str]
@@ -36,28 +36,28 @@ class Server(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End the server in order, if it runs."""
+        """Stop the server cleanly, if it runs."""
 
     @abstractmethod
     def remove_data(self) -> None:
-        """Stop the server and delete its data. The log stays."""
+        """Stop the server and delete its data. Keep the log."""
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs, else None."""
+        """Return the server's process id while it runs; otherwise None."""
         return self._process.pid
 
     @property
     def log(self) -> Path:
-        """The server's log file."""
+        """Return the path of the server's log file."""
         return self._process.log
 
     def kill(self) -> None:
-        """End the server at once (SIGKILL), as a crash would, and wait until it is gone."""
+        """Kill the server (SIGKILL), as in a crash, and wait until it is gone."""
         self._process.end((signal.SIGKILL, 30.0))
 
     def restart(self) -> None:
-        """Stop and start, on the same ports with the same data."""
+        """Stop the server, and start it on the same ports with the same data."""
         self.stop()
         self.start()
 
@@ -75,7 +75,7 @@ class Server(ABC):
         return self.workdir / f"{self.name}.json"
 
     def _facts(self) -> dict[str, Any]:
-        """What an earlier process wrote with ``_keep_facts``; empty for a new server."""
+        """Return the facts that ``_keep_facts`` wrote, perhaps in an earlier process; {} for a new server."""
         try:
             facts: dict[str, Any] = json.loads(self._facts_file.read_text())
         except FileNotFoundError:
@@ -86,7 +86,10 @@ class Server(ABC):
         write_private(self._facts_file, json.dumps(facts, indent=2) + "\n")
 
     def _wait_until_ready(self, problem: Callable[[], str | None], *, timeout_s: float) -> None:
-        """Wait until ``problem()`` is None; else end the process and raise with what its log says."""
+        """Wait until ``problem()`` returns None. After the timeout, kill the process and raise ServerError.
+
+        The error contains the end of the log.
+        """
         deadline = time.monotonic() + timeout_s
         while (what := problem()) is not None:
             if self.pid is None:
@@ -102,7 +105,7 @@ class Server(ABC):
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file at once and whole, for our own eyes only (it may hold a password)."""
+    """Replace a file atomically. Only this user can read it, because it may contain a password."""
     fresh = path.with_name(path.name + ".new")
     fresh.touch(mode=0o600)
     fresh.write_text(text)
@@ -110,7 +113,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a folder, or the folder that a link points to together with the link."""
+    """Delete a folder. For a link, delete both the link and the folder to which it points."""
     if path.is_symlink():
         shutil.rmtree(path.resolve(), ignore_errors=True)
         path.unlink()

@@ -1,4 +1,4 @@
-"""An SSH server of one's own, on 127.0.0.1: a door through which other servers are reached."""
+"""A private SSH server on 127.0.0.1, through which clients reach other servers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _SETTINGS = {
 
 
 class SshServer(Server):
-    """OpenSSH's sshd, with a host key of its own and the public keys that ``authorize`` lets in.
+    """OpenSSH's sshd, with its own host key and the public keys that ``authorize`` accepts.
 
-    It runs as an ordinary user, and lets in only that one: ``user``. Started by root, it runs as ``postgres``
-    or ``nobody``; where that user can't reach ``workdir``, its files are in a folder under the system's
-    temporary one, to which ``workdir/door`` is a link.
+    It runs as an ordinary user, and accepts only logins of that user: ``user``. Started by root, it runs as
+    ``postgres`` or ``nobody``. If that user can't enter ``workdir``, the files are in a temporary folder, to
+    which ``workdir/door`` is a link.
     """
 
     name = "ssh"
@@ -55,15 +55,15 @@ class SshServer(Server):
 
     @property
     def host_key(self) -> str:
-        """The server's public key, as an ssh-tunnel connection wants it."""
+        """Return the server's public key, in the form for an ssh-tunnel connection."""
         return " ".join((self._folder / "host_key.pub").read_text().split()[:2])
 
     def authorize(self, *public_keys: str) -> None:
-        """Let in who has one of these keys, and nobody else."""
+        """Accept these public keys, and no others."""
         self._write("authorized_keys", "".join(f"{key.strip()}\n" for key in public_keys))
 
     def new_host_key(self) -> None:
-        """Another host key, from the next start on: as of another server in this one's place."""
+        """Make a new host key for the next start, as if another server had replaced this one."""
         for name in ("host_key", "host_key.pub"):
             (self._folder / name).unlink(missing_ok=True)
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", self._folder / "host_key"]
@@ -102,33 +102,33 @@ class SshServer(Server):
         self._wait_until_ready(lambda: None if answers(self.port) else "its port is not open", timeout_s=30.0)
 
     def stop(self) -> None:
-        """End the server, and every connection through it."""
+        """Stop the server and every connection through it."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """The same, at once (SIGKILL)."""
+        """Kill the server and every connection through it (SIGKILL)."""
         self._end(signal.SIGKILL)
 
     def remove_data(self) -> None:
-        """Stop the server and delete its keys. The log stays."""
+        """Stop the server and delete its keys. Keep the log."""
         self.stop()
         remove_tree(self.workdir / "door")
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """The server and every connection through it stand still meanwhile."""
+        """Freeze the server and every connection through it while the block runs."""
         pid = self.pid
         with frozen(pid) if pid is not None else contextlib.nullcontext():
             yield
 
     def sessions(self) -> int:
-        """How many clients are connected."""
+        """Return the number of connected clients."""
         pid = self.pid
         return len(children_of(pid)) if pid is not None else 0
 
     def _end(self, number: signal.Signals) -> None:
         pid = self.pid
-        # Each connection has a process of its own, which outlives the one that listens.
+        # Each connection has its own process, which outlives the listening process.
         sessions = children_of(pid) if pid is not None else []
         self._process.end((number, 10.0), (signal.SIGKILL, 10.0))
         for session in sessions:
@@ -139,7 +139,7 @@ class SshServer(Server):
 
     @property
     def _folder(self) -> Path:
-        """A folder that the server's user may enter."""
+        """Return a folder that the server's user may enter."""
         link = self.workdir / "door"
         if link.exists():
             return link.resolve()

@@ -1,4 +1,4 @@
-"""Topics and messages, through confluent-kafka: what a test or an example needs before mzplan reads."""
+"""Creates topics and produces messages with confluent-kafka, for tests and examples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from examples.servers.errors import ServerError
 
 TIMEOUT_S = 30.0
 
-# Values of every client here: librdkafka's own complaints would go to standard error, past pytest.
+# Settings of every client here. Otherwise librdkafka would log to stderr, where pytest can't capture it.
 _QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda error: None}
 
 
 def admin(bootstrap: str, client: Mapping[str, str] | None = None) -> AdminClient:
-    """An admin client; ``client`` holds further librdkafka settings (TLS, SASL)."""
+    """Return an admin client. ``client``: further librdkafka settings (TLS, SASL)."""
     return AdminClient({"bootstrap.servers": bootstrap, **_QUIET, **(client or {})})
 
 
@@ -34,13 +34,13 @@ def create_topic(
 ) -> None:
     """Create a topic (one replica) and wait until each partition has a leader.
 
-    ``config`` holds topic settings such as ``cleanup.policy``. Raises ServerError, also if it exists.
+    ``config``: topic settings such as ``cleanup.policy``. Raises ServerError, for example if it exists.
     """
     connection = admin(bootstrap, client)
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     _finish(f"create topic {name}", connection.create_topics([topic], operation_timeout=TIMEOUT_S)[name])
 
-    # The answer comes from the controller; the broker that clients ask learns of it a moment later.
+    # The controller answers first. The broker that serves clients learns of the topic a moment later.
     def led() -> bool:
         found = connection.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions.values()
         return len(found) == partitions and all(partition.leader >= 0 for partition in found)
@@ -49,7 +49,7 @@ def create_topic(
 
 
 def delete_topic(bootstrap: str, name: str, *, client: Mapping[str, str] | None = None) -> None:
-    """Delete a topic and wait until it is no longer listed. Raises ServerError, also if there is none."""
+    """Delete a topic and wait until it is no longer listed. Raises ServerError, for example without one."""
     connection = admin(bootstrap, client)
     _finish(f"delete topic {name}", connection.delete_topics([name], operation_timeout=TIMEOUT_S)[name])
     _wait(
@@ -67,8 +67,8 @@ def produce_json(
 ) -> int:
     """Send each row as one JSON object (UTF-8), wait until all are acknowledged, and return their number.
 
-    With ``key``, the text of that field of each row is its message key: rows of one key keep their order.
-    Values JSON doesn't know (dates, decimals) are sent as text. Raises ServerError if any row failed.
+    ``key``: the field whose text is the message key, so that rows with equal keys keep their order.
+    Values without a JSON type (dates, decimals) are sent as text. Raises ServerError if any row fails.
     """
     failures: list[str] = []
 
@@ -81,7 +81,7 @@ def produce_json(
         "linger.ms": 5,
         "enable.idempotence": True,
         "message.timeout.ms": int(TIMEOUT_S * 1000),
-        "topic.metadata.propagation.max.ms": 2000,  # how long a topic may be unknown; else half a minute
+        "topic.metadata.propagation.max.ms": 2000,  # how long a topic may be unknown; default: 30 s
     }
     producer = Producer({**settings, **_QUIET, **(client or {})})
     sent = 0
@@ -92,7 +92,7 @@ def produce_json(
             try:
                 producer.produce(topic, value, message_key, on_delivery=delivered)
                 break
-            except BufferError:  # 100,000 messages wait in the client: let some go first
+            except BufferError:  # the client's queue of 100,000 messages is full
                 producer.poll(0.1)
         producer.poll(0)
         sent += 1

@@ -1,7 +1,7 @@
-"""SQLite tables as sources and sinks of mzplan: a complete connector, as an example of one.
+"""SQLite tables as sources and sinks of mzplan: an example of a complete connector.
 
-`connector` is what the entry point names. Nothing here imports pyarrow or sqlite3 before it is used: mzplan
-asks for the schemas in every command of a project that has such a source or sink.
+The entry point names `connector`. This module imports pyarrow and sqlite3 only when they are needed, because
+mzplan reads the schemas in every command of a project with such a source or sink.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCHEMAS = ("connection.sqlite", "source.sqlite", "sink.sqlite")
 
 
 class Connector:
-    """The plug-in: its type, its schemas, its two factories, and how to look before anything starts."""
+    """The plug-in: its type, its schemas, its two factories, and its check before queries start."""
 
     type = "sqlite"
 
@@ -38,7 +38,7 @@ class Connector:
         return SqliteOutputFactory()
 
     def probe(self, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Whether the table is there and has the columns. Of a source: the identity of its upstream."""
+        """Check that the table exists and has the columns. Return the identity of a source's upstream."""
         from .database import check_table
 
         return check_table(kind, config)

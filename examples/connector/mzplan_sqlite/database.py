@@ -1,4 +1,4 @@
-"""Opening a database, and looking at its tables."""
+"""Opens a database, and checks its tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class SqliteError(RuntimeError):
-    """What is wrong, for people."""
+    """A problem with a database. The message is for people."""
 
 
 def connect(config: Mapping[str, Any]) -> sqlite3.Connection:
-    """The database of an endpoint's configuration. Raises SqliteError when it is not there."""
+    """Connect to the database of an endpoint's configuration. Raises SqliteError if it doesn't exist."""
     path = Path(config["directory"]) / config["connection"]["path"]
     if not path.is_file():
         raise SqliteError(f"there is no database {path}; create it, with its tables")
@@ -31,8 +31,10 @@ def columns(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_table(kind: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Raises SqliteError when the table lacks something. Of a source: which table it is, so that a restart on
-    another one is noticed."""
+    """Raise SqliteError if the table or a column is missing.
+
+    For a source, return the table's identity, so that mzplan notices a restart on another table.
+    """
     connection = connect(config)
     try:
         table = config["options"]["table"]

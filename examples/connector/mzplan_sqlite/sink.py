@@ -1,4 +1,4 @@
-"""The output: rows and what is recorded of their step, in one transaction of the target's."""
+"""The output: writes rows and the record of their step in one transaction of the target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEPS = (
 
 
 class SqliteOutput:
-    """An OutputEndpoint. A step that is not finished is rolled back, by us or by SQLite after a crash."""
+    """An OutputEndpoint. It rolls an unfinished step back; after a crash, SQLite does."""
 
     def __init__(self, name: str, config: Mapping[str, Any]):
         self._name = name
@@ -81,7 +81,7 @@ class SqliteOutput:
         connection.execute("COMMIT")
 
     def written(self, step: Step) -> Written | None:
-        """What is recorded of a step, for `mzplan verify`."""
+        """Return the record of a step, for `mzplan verify`; None without one."""
         connection = self._begin()
         found = dict(self._recorded(connection)).get(checked_step(step))
         self._give_up()
@@ -94,7 +94,7 @@ class SqliteOutput:
             self._connection = None
 
     def _begin(self) -> sqlite3.Connection:
-        """A transaction that keeps other writers out; one that is open is given up."""
+        """Roll an open transaction back, and begin one that locks other writers out."""
         if self._connection is None:
             self._connection = connect(self._config)
         self._give_up()
@@ -120,12 +120,12 @@ class SqliteOutput:
 
 
 def _text(step: Step) -> str:
-    """SQLite's integers are signed: a step is text of a fixed width, which sorts as the numbers do."""
+    """Return the step as text of a fixed width, which sorts like numbers. SQLite's integers are signed."""
     return f"{step:020}"
 
 
 class SqliteOutputFactory:
-    """Makes SqliteOutputs."""
+    """Creates instances of SqliteOutput."""
 
     def name(self) -> str:
         return "sqlite"

@@ -1,4 +1,4 @@
-"""The input: a step is a range of rowids, kept in a StepLog beside the checkpoint."""
+"""The input: each step is a range of rowids, which a StepLog beside the checkpoint records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BATCH_ROWS = 10_000
 class SqliteInput:
     """A DurableInputEndpoint over a table that only grows.
 
-    SQLite has one writer at a time, so a row that is inserted later has a larger rowid: the rows up to the
-    largest one that is seen are complete.
+    SQLite has one writer at a time, so a later row has a larger rowid. The rows up to the largest visible
+    rowid are therefore complete.
     """
 
     def __init__(self, config: Mapping[str, Any]):
@@ -38,7 +38,7 @@ class SqliteInput:
             consumer.committed()
         elif step == there.stop:
             self._pending = None
-            newest = self._log.newest()  # of the step before, which may have expired
+            newest = self._log.newest()  # the step before, which may have expired
             after = newest["until"] if newest is not None else 0
             until = self._until(after)
             self._feed(after, until, consumer)
@@ -92,7 +92,7 @@ class SqliteInput:
 
 
 class SqliteInputFactory:
-    """Makes SqliteInputs."""
+    """Creates instances of SqliteInput."""
 
     def name(self) -> str:
         return "sqlite"
