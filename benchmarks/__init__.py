@@ -1,1 +1,1 @@
-"""Measurements, never timed tests: machines are noisy, so what counts are ratios from one run."""
+"""Benchmarks, which are never tests with time limits: on noisy machines, only ratios within a run count."""

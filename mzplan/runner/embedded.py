@@ -250,7 +250,7 @@ def leave_failure(problem: MzplanError, settings: ProjectSettings, instance: str
 
 
 def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
-    """Return the jars for the committed queries, and those that PACKAGES_VARIABLE names."""
+    """Return the jars for the committed queries, with the jars in PACKAGES_VARIABLE."""
     committed = packages_of(store.read_state().resources)
     given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
     names = sorted({*committed, *given})

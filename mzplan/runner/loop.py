@@ -170,7 +170,7 @@ class Runner:
             self.round_ended_at = self.clock()
             self.controller.ready()
 
-    # --- what is wanted
+    # --- the committed state
 
     def _follow(self) -> None:
         """Follow the committed state. If it can't be read, continue with the last state.

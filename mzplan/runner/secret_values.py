@@ -33,9 +33,9 @@ class ReceivedSecretValues:
         self._received = 0
 
     def receive(self, secret_values: SecretValues) -> int:
-        """Store the values. Return the number of messages so far that carried values for use at once.
+        """Store the values. Return the number of messages so far that are due at once.
 
-        These values are in use once `take` has returned this number or a greater one.
+        The values of such a message are in use once `take` has returned its number or a greater one.
         """
         self._grant(secret_values.flows)
         with self._lock:
