@@ -297,10 +297,10 @@ def _write_beside(file: Path, content: bytes) -> Path:
 def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
     return error(
         "MZ076",
-        f"{file.path} doesn't have an edit that is committed",
-        f"`{journal.statement}` committed serial {journal.serial} and was interrupted; since then the file "
-        "was changed.",
-        f"make the edit in the file (the statement says which), then delete {path}.",
+        f"{file.path} is missing an edit that is already committed",
+        f"`{journal.statement}` committed serial {journal.serial}, but was interrupted before it wrote the "
+        "file. Since then, the file has changed.",
+        f"make the statement's edit in the file yourself, then delete {path}.",
     )
 
 

@@ -263,9 +263,9 @@ def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
-                summary=f"{change.address}: if the connection leads to another {role} now, {text}",
-                detail=f"It says {name}: {change.after.body[name]}. Validation decides whether it is "
-                "another one.",
+                summary=f"{change.address}: if the connection now leads to another {role}, {text}",
+                detail=f"The declaration has {name}: {change.after.body[name]}. Validation checks whether "
+                f"the {role} is another one.",
                 address=change.address,
             )
 

@@ -80,15 +80,15 @@ def _by_looks(
 
 
 def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
-    """Yield MZ289 for each query that may be another one under a new name."""
+    """Yield MZ289 for each new query that may be a renamed one."""
     for new, old in moves.items():
         yield Diagnostic(
             severity="warning",
             code="MZ289",
             summary=f"{new} looks like {old}, which this plan deletes: it has the same body",
-            detail="It would read from the start, and the storage of the other one would be removed.",
-            hint=f"if you renamed it, add lifecycle: {{moved_from: {old.name}}} to it; then it keeps its "
-            "checkpoint.",
+            detail=f"{new} starts from the beginning, and the storage of {old} is removed.",
+            hint=f"if you renamed {old}, add lifecycle: {{moved_from: {old.name}}} to {new}, which then "
+            "keeps the checkpoint.",
             address=new,
         )
 

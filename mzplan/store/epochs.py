@@ -54,10 +54,10 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
             raise error(
                 "MZ030",
                 f"{EPOCH_KEY} has no epoch left",
-                f"The epoch {chosen - 1} was handed out, and {MAX_NUMBER} is the maximum. So many "
-                "take-overs are impossible: another program has written it, or a lease.",
-                f"find out what else writes to the store; then delete {EPOCH_KEY}, and any lease or status "
-                "with such an epoch.",
+                f"The newest epoch is {chosen - 1}, and the maximum is {MAX_NUMBER}. Takeovers can't reach "
+                "this number, so another program has written this file or a lease.",
+                f"find out which other program writes to the store. Then delete {EPOCH_KEY}, and each lease "
+                "or status with such an epoch.",
             )
         content = canonical({"format_version": FORMAT_VERSION, **encode(Newest(epoch=chosen))}) + "\n"
         try:

@@ -32,8 +32,8 @@ def require_not_migrated(warehouse: str, address: Address, place: Place) -> None
             raise error(
                 "MZ063",
                 f"{address} could not be started",
-                f"Generation {later} has begun with the rows of generation {generation}, which must not "
-                "run again.",
-                f"mzplan tries again; mzplan status {address} shows what generation {later} is waiting for.",
+                f"Generation {later} has begun with the rows of generation {generation}, so generation "
+                f"{generation} must not start again.",
+                f"mzplan retries; run mzplan status {address} to see what generation {later} is waiting for.",
                 address=address,
             )

@@ -68,7 +68,7 @@ def _repeated_rows(
                 severity="warning",
                 code="MZ045",
                 summary=f"{subject} the rows of the backfill of {address} over newer rows of the same keys",
-                detail=f"{_listed(upserting)}: with mode: upsert, the row that comes last stays.",
+                detail=f"{_listed(upserting)}: with mode: upsert, the last row written for a key stays.",
                 hint="if keys have newer rows, end the range now.",
                 address=address,
             )

@@ -100,9 +100,9 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
             code="MZ045",
             summary=f"{count(len(listed), 'sink writes', 'sinks write')} dead letters of {address} over "
             "newer rows of the same keys",
-            detail=f"{', '.join(map(str, listed[:MAX_LISTED]))}{more}: with mode: upsert, the row that comes "
-            "last stays.",
-            hint="if keys have newer rows, leave such dead letters out: --where.",
+            detail=f"{', '.join(map(str, listed[:MAX_LISTED]))}{more}: with mode: upsert, the last row "
+            "written for a key stays.",
+            hint="exclude the dead letters of keys that have newer rows: --where SQL.",
             address=address,
         ),
     )

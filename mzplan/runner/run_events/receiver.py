@@ -96,11 +96,10 @@ def _permit(wanted: RunEventSettings, directory: str, policy: Policy | None) -> 
     elif may_be_foreign(Path(directory)):
         raise error(
             "MZ107",
-            f"The key for run events, {wanted.api_key}, is not sent to {server_of_url(wanted.url)}",
-            "mzplan.yaml is in a checkout, or this is a CI job: its author could get at the key.",
-            f"set {URL_VARIABLE} and {KEY_VARIABLE} where the runner is started; or allow it in a policy "
-            "(mzplan "
-            "run --policy FILE).",
+            f"mzplan doesn't send {wanted.api_key}, the key for run events, to {server_of_url(wanted.url)}",
+            "mzplan.yaml is in a checkout, or this is a CI job, so the file's author could steal the key.",
+            f"set {URL_VARIABLE} and {KEY_VARIABLE} in the runner's environment, or allow the key and the "
+            "server in a policy (mzplan run --policy FILE).",
         )
 
 

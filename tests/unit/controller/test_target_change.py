@@ -89,6 +89,6 @@ def test_what_it_will_do_is_a_line_of_the_plan() -> None:
     state = commit(shop(orders_pg=sink(on_target_change="accept")))
     plan = build_plan(shop(pg=postgres(host="other"), orders_pg=sink(on_target_change="accept")), state)
     assert [d.summary for d in plan.diagnostics] == [
-        "sink.orders_pg: if the connection leads to another target now, its next step is written there, "
-        "whatever is missing"
+        "sink.orders_pg: if the connection now leads to another target, it writes its next step there, "
+        "even if earlier steps are missing"
     ]

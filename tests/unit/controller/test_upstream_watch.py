@@ -118,4 +118,4 @@ def test_what_it_will_do_is_a_line_of_the_plan(tmp_path: Path, policy: str, says
     if says is None:
         assert told == []
     else:
-        assert told == [f"source.orders: if the connection leads to another upstream now, {says}"]
+        assert told == [f"source.orders: if the connection now leads to another upstream, {says}"]
