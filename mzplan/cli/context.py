@@ -211,7 +211,8 @@ def global_options(command: F) -> F:
     @click.option(
         "--state-config",
         metavar="FILE",
-        help="Read the `state:` settings from this file instead of mzplan.yaml ($MZPLAN_STATE_CONFIG).",
+        help="Read the `state:` settings from this file, outside the project, instead of mzplan.yaml "
+        "($MZPLAN_STATE_CONFIG).",
     )
     @click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
     @click.option("--no-color", is_flag=True, help="Disable colored output.")

@@ -57,7 +57,8 @@ def command_append(
 ) -> int:
     """Append rows to a local source, as one durable step.
 
-    Needs no runner: a runner reads the rows later. On any mistake in the file, nothing is appended.
+    mzplan appends all rows of the file, or none if a row is wrong. This doesn't need a runner; a runner reads
+    the rows later.
     """
     work = invocation.work()
     name, data = _read(file)
