@@ -224,7 +224,7 @@ def test_a_table_without_the_key(lab: Lab, tmp_path: Path) -> None:
     source = lab.kafka_source("orders")
     found = only(lab, lab.sink(source, "delta", body, path="t", mode="upsert", key=["id"]))
     assert (found.code, found.severity) == ("MZ053", "error")
-    assert "has sensor, and not id" in found.detail
+    assert "has sensor, but not id" in found.detail
     assert lab.executor.check(lab.sink(source, "delta", body, path="t"), lab.secrets).diagnostics == ()
 
 

@@ -156,7 +156,7 @@ def test_lost_steps_are_told_before_and_while_it_runs(lab: Lab) -> None:
     for file in (lab.checkpoint(source) / "steps").glob("*.arrow"):
         file.unlink()
     failed = lab.ended(source)
-    assert failed.error_code == "MZ081" and "step 1 is wanted" in (failed.error or ""), failed
+    assert failed.error_code == "MZ081" and "step 1 is needed" in (failed.error or ""), failed
     lab.stop(source)
     assert lab.codes(source) == ["MZ081"]
 
