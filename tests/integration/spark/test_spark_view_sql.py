@@ -295,12 +295,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "SELECT c.city, count(*) AS n FROM orders o JOIN customers c ON o.id = c.id GROUP BY 1",
         {"one": True},
-        "needs those before",
+        "needs earlier micro-batches",
     ),
     (
         "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id, customers",
         {"one": True},
-        "needs those before",
+        "needs earlier micro-batches",
     ),
     (
         "SELECT customer, count(*) AS n FROM orders JOIN customers USING (id) GROUP BY 1",
