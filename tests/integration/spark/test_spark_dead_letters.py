@@ -177,7 +177,7 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     letters = found(lab, source)
     first = replayed(lab, source, 7)
     with monkeypatch.context() as patch:
-        patch.setattr(dead_letters, "remove", Mock(side_effect=RuntimeError("as if killed")))
+        patch.setattr(dead_letters, "remove_letters", Mock(side_effect=RuntimeError("as if killed")))
         with pytest.raises(MzplanError, match="MZ279"):
             lab.start(first)
     assert ids(lab, source) == [1, 2, 3, 5] and found(lab, source) == letters

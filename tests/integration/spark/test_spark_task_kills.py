@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
-POINTS = [point for point in Failpoint if point.value.startswith("task.")]
+POINTS = [Failpoint.TASK_BEGUN, Failpoint.TASK_SENT, Failpoint.TASK_NOTED, Failpoint.TASK_COMMITTED]
 ROWS = 30
 
 
