@@ -17,10 +17,10 @@ from benchmarks.stage import Project, Stage
 from examples.servers import create_topic, produce_json
 
 TOPIC = "many_views"
-SQL = (
-    "SELECT customer, window(ts, '1 minute').start AS minute, sum(amount) AS total, count(*) AS n FROM orders"
-)
-GROUPS = "GROUP BY customer, window(ts, '1 minute')"
+SQL = """
+SELECT customer, window(ts, '1 minute').start AS minute, sum(amount) AS total, count(*) AS n
+FROM orders GROUP BY customer, window(ts, '1 minute')
+"""
 
 
 @dataclass(frozen=True, slots=True)
