@@ -54,7 +54,7 @@ class BareLoop:
         self.descriptions = {
             address: _renamed(describe(resource, resources))
             for address, resource in sorted(resources.items(), reverse=True)
-            if address.kind != "connection"
+            if address.is_query
         }
         for description in self.descriptions.values():
             query = self._resolved(description)

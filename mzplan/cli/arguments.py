@@ -70,7 +70,7 @@ def _range(text: str) -> tuple[int, int | None]:
 
 def _query(text: str) -> Address:
     address = Address.parse(text)
-    if address.kind == "connection":
+    if address.is_connection:
         raise ValueError(f"{address} runs nothing: name a source or a sink.")
     return address
 

@@ -32,10 +32,10 @@ def collect(
                     templates.check_written_out(resource)
                 _declare(resource, declared, findings)
     defaults.place(declared.values())
-    for resource in [r for r in declared.values() if r.address.kind != "connection"]:
+    for resource in [r for r in declared.values() if r.address.is_query]:
         _take_out_inline(resource, declared, findings)
     for resource in declared.values():
-        if resource.address.kind == "connection" and "defaults" in _keys(resource):
+        if resource.address.is_connection and "defaults" in _keys(resource):
             defaults.take_out(resource)
     defaults.fill_types(declared.values())
     return declared

@@ -101,7 +101,7 @@ class Defaults:
         """Give the defaults of its kind to a source or sink that sets neither its type nor its connection."""
         for resource in declared if self.by_kind else ():
             block = self.by_kind.get(resource.address.kind)
-            if block is None or resource.address.kind == "connection" or not isinstance(resource.body, dict):
+            if block is None or resource.address.is_connection or not isinstance(resource.body, dict):
                 continue
             if not any(key in resource.body for key in _TOGETHER):
                 given = {key: block.body[key] for key in _TOGETHER if key in block.body}
@@ -111,7 +111,7 @@ class Defaults:
         """Set the types that defaults give: the project's to connections, a connection's to its sources and
         sinks."""
         for resource in declared if self else ():
-            is_one = resource.address.kind == "connection"
+            is_one = resource.address.is_connection
             block = self.by_kind.get("connection") if is_one else self._connection_defaults(resource)
             if block is None or not isinstance(resource.body, dict):
                 continue

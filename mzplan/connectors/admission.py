@@ -66,7 +66,7 @@ class GuardedSecrets(Secrets):
         secrets that may not go to their servers, and for servers that a proposal may not reach.
         """
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
-        if isinstance(of, Description) and of.address.kind == "connection":  # unused
+        if isinstance(of, Description) and of.address.is_connection:  # unused
             of = as_connection(of)
         fault = fault_of(of) if isinstance(of, Description) else fault_of_connection(of)
         if fault:
@@ -111,7 +111,7 @@ def flows_of_state(state: State) -> frozenset[Flow]:
     """Return where a committed state sends secrets. Resources that violate the schemas send none."""
     flows: set[Flow] = set()
     for address, resource in state.resources.items():
-        if address.kind == "connection":
+        if address.is_connection:
             inlined = inline_connection(resource, state.resources)
             flows.update(() if fault_of_connection(inlined) else flows_of_connection(inlined))
         elif next(references_in(resource.body), None) is not None:

@@ -69,7 +69,7 @@ def check_description(
     connectors = connectors or Connectors()
     try:
         with missing_extras_reported():
-            if description.address.kind == "connection":  # unused
+            if description.address.is_connection:  # unused
                 inlined = as_connection(description)
                 return Probe(
                     diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory)) or ()

@@ -37,6 +37,16 @@ class Address(NamedTuple):
         return f"{self.kind}.{self.name}"
 
     @property
+    def is_connection(self) -> bool:
+        """Whether the resource is a connection."""
+        return self.kind == "connection"
+
+    @property
+    def is_query(self) -> bool:
+        """Whether the resource is a query: a source, a view or a sink."""
+        return self.kind != "connection"
+
+    @property
     def writes_collection(self) -> bool:
         """Whether the resource is a query that writes a collection."""
         return self.kind in COLLECTIONS

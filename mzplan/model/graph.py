@@ -169,9 +169,9 @@ class DependencyGraph:
         """
         import networkx
 
-        inlined = networkx.subgraph_view(self._graph, filter_edge=lambda used, _: used.kind == "connection")
+        inlined = networkx.subgraph_view(self._graph, filter_edge=lambda used, _: used.is_connection)
         holders = {address, *(user for _, user in networkx.edge_bfs(inlined, [address]))}
-        restarts = {holder for holder in holders if holder.kind != "connection"}
+        restarts = {holder for holder in holders if holder.is_query}
         downstream = self.reach(restarts) - restarts
         return Impact(address, tuple(sorted(restarts, key=natural)), tuple(sorted(downstream, key=natural)))
 

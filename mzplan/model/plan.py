@@ -105,7 +105,7 @@ class Change:
         restart.
         """
         before, after = self.before, self.after
-        if self.address.kind == "connection" or before is None or after is None:
+        if self.address.is_connection or before is None or after is None:
             return self.action
         if self.action == "replace" or self.effect == "forbidden":
             return self.action

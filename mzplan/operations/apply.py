@@ -350,7 +350,7 @@ def _follow(
     began, wait = time.monotonic(), request.options.wait
     until = began + wait
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
-    touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.resuming)
+    touched = {c.address for c in plan.changes if c.address.is_query} | set(plan.resuming)
     needed = _instances_used(state)
     if not request.redefines:
         touched |= set(request.asked_for)
@@ -406,12 +406,12 @@ def _instance(state: State, name: str) -> Instance:
 
 
 def _instances_used(state: State) -> set[str]:
-    return {r.instance for r in state.resources.values() if r.address.kind != "connection"}
+    return {r.instance for r in state.resources.values() if r.address.is_query}
 
 
 def _touched(plan: Plan, new: State) -> set[str]:
     """Return the instances on which a query starts or stops."""
-    changed = [c for c in plan.changes if c.address.kind != "connection"]
+    changed = [c for c in plan.changes if c.address.is_query]
     instances = {
         resource.instance for c in changed for resource in (c.before, c.after) if resource is not None
     }

@@ -54,9 +54,7 @@ class OutcomeFollower:
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
             for address, resource in state.resources.items()
-            if address.kind != "connection"
-            and resource.instance == instance
-            and (others or address in touched)
+            if address.is_query and resource.instance == instance and (others or address in touched)
         }
         for address in touched - state.resources.keys():
             self.wanted[address] = None
@@ -284,7 +282,7 @@ def resumed_queries(
     Waits briefly for row counts and for a lag of 0, because the lag is measured only now and then. Never
     waits past `until` (monotonic seconds).
     """
-    if not any(change.address.kind == "connection" for change in plan.changes):
+    if not any(change.address.is_connection for change in plan.changes):
         return {}
     wanted = {
         address: outcome.run_id

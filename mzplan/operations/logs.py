@@ -52,7 +52,7 @@ def read_logs(
     """
     if queries is not None and not queries:
         return
-    every = (r for a, r in state.resources.items() if a.kind != "connection")
+    every = (r for a, r in state.resources.items() if a.is_query)
     used = {r.instance for r in (every if queries is None else queries)}
     names = sorted(used or project.settings.instances, key=natural)
     places = {name: runtime_file(project.settings, name, "log") for name in names}

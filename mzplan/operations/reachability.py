@@ -29,14 +29,14 @@ class Reachability:
 
 def unused_connections(state: State) -> list[Address]:
     """Return the connections that nothing uses, at any depth."""
-    queries = [a for a in state.resources if a.kind != "connection"]
+    queries = [a for a in state.resources if a.is_query]
     used = DependencyGraph.of(state.resources).requirements(queries)
-    return sorted((a for a in state.resources if a.kind == "connection" and a not in used), key=natural)
+    return sorted((a for a in state.resources if a.is_connection and a not in used), key=natural)
 
 
 def idle_connections(state: State) -> list[Address]:
     """Return the connections that no query uses, or only paused queries."""
-    connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
+    connections = [a for a in sorted(state.resources, key=natural) if a.is_connection]
     return [a for a in connections if all(query.paused for query in users_of(state, a))]
 
 
@@ -45,7 +45,7 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
     from mzplan.connectors.checks import is_reached_alone
 
     unused = set(unused_connections(state))
-    connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
+    connections = [a for a in sorted(state.resources, key=natural) if a.is_connection]
     through: dict[Address, set[Address]] = {a: set() for a in connections}
     left_out: dict[Address, dict[Address, str]] = {a: {} for a in connections}
     for query in sorted(queries, key=lambda resource: natural(resource.address)):
@@ -98,11 +98,11 @@ def users_of(state: State, connection: Address) -> list[ResourceState]:
         using = {
             r.address
             for r in state.resources.values()
-            if any(target.kind == "connection" and target in addresses for target in r.references.values())
+            if any(target.is_connection and target in addresses for target in r.references.values())
         }
         grew = not using <= addresses
         addresses |= using
-    return [state.resources[a] for a in sorted(addresses, key=natural) if a.kind != "connection"]
+    return [state.resources[a] for a in sorted(addresses, key=natural) if a.is_query]
 
 
 def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:

@@ -101,7 +101,7 @@ def users_of_secrets(state: State) -> dict[str, set[Address]]:
     ]
     while below:
         address, used = below.pop()
-        if address.kind != "connection":
+        if address.is_query:
             for reference in used:
                 users.setdefault(reference, set()).add(address)  # excludes the sinks that read its collection
             continue

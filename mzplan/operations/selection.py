@@ -69,7 +69,7 @@ def choose(selection: Selection, state: State, conditions: Conditions) -> list[R
     Raises MzplanError MZ070 (usage) for an unknown address or connection, or a glob without matches. An empty
     result after narrowing is no error.
     """
-    queries = {a: r for a, r in state.resources.items() if a.kind != "connection"}
+    queries = {a: r for a, r in state.resources.items() if a.is_query}
     addresses = set(queries)
     if selection.named:
         addresses = {address for named in selection.named for address in _named(named, queries, state)}

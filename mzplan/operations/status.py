@@ -103,7 +103,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     heartbeats = {instance.name: instance.heartbeat for instance in shown}
     queries = []
     for address, resource in sorted(state.resources.items(), key=natural_item):
-        if address.kind == "connection":
+        if address.is_connection:
             continue
         status = statuses.get(resource.instance)
         observation = status.observations.get(address) if status else None

@@ -294,12 +294,10 @@ def changed_alone(plan: Plan, new: State, on_request: bool = False) -> list[Addr
 
     Includes connections changed below them. Without `on_request`, only types that are validated by default.
     """
-    changed = {c.address for c in plan.changes if c.address.kind == "connection" and c.after is not None}
+    changed = {c.address for c in plan.changes if c.address.is_connection and c.after is not None}
     if not changed:
         return []
-    affected = changed | {
-        a for a in DependencyGraph.of(new.resources).reach(changed) if a.kind == "connection"
-    }
+    affected = changed | {a for a in DependencyGraph.of(new.resources).reach(changed) if a.is_connection}
     return [
         address
         for address in idle_connections(new)

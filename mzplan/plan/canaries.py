@@ -127,7 +127,7 @@ def _can_wait(change: Change) -> bool:
 
 
 def _groups(resource: ResourceState) -> Iterator[Group]:
-    connections = sorted({a for a in resource.references.values() if a.kind == "connection"}, key=natural)
+    connections = sorted({a for a in resource.references.values() if a.is_connection}, key=natural)
     for connection in connections or (None,):
         yield (resource.instance, connection)
 

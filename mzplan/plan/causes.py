@@ -55,7 +55,7 @@ class Dependencies:
             previous = before.references.get(role)
             if previous is None:
                 continue  # a new reference is a change to the resource itself
-            if target.kind == "connection":
+            if target.is_connection:
                 effect, causes = self._connections(previous, target)
                 if previous == target:
                     _merge(effects.causes, causes)
@@ -115,7 +115,7 @@ def paths_to(
     level: list[tuple[Address, tuple[Address, ...]]] = [
         (address, ())
         for address in sorted(set(resource.references.values()), key=natural)
-        if address.kind == "connection"
+        if address.is_connection
     ]
     while level:
         nested_level = []
@@ -186,9 +186,7 @@ def reason_for(
     if fields:
         parts.append(f"{_join_names(_names(fields))} changed")
     # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.
-    replaced = [
-        str(a) for a in sorted(causes, key=natural) if a.kind != "connection" and causes[a] == "replace"
-    ]
+    replaced = [str(a) for a in sorted(causes, key=natural) if a.is_query and causes[a] == "replace"]
     changed = [str(a) for a in sorted(causes, key=natural) if str(a) not in replaced]
     by_way: dict[tuple[Address, ...], list[str]] = {}
     for cause in sorted(causes, key=natural):

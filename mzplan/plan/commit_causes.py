@@ -30,7 +30,7 @@ def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
 
 def _affects_runner(before: ResourceState | None, after: ResourceState) -> bool:
     """Whether a runner has to act on the change."""
-    if after.address.kind == "connection":
+    if after.address.is_connection:
         return False
     return before is None or _run_of(before) != _run_of(after)
 

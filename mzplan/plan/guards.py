@@ -61,7 +61,7 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
 def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
     """Yield MZ116 for a login that anybody on the network path to the server could read (`x-clear-text`)."""
     for resource in resources:
-        if resource.address.kind != "connection":
+        if resource.address.is_query:
             continue
         kind = resource_kind("connection", resource.type)
         rule = kind.schema.get("x-clear-text")
@@ -88,7 +88,7 @@ def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
 def check_replaceable(addresses: Iterable[Address]) -> None:
     """Raise MzplanError MZ070 (usage) for a connection, because it has no generation to replace."""
     for address in addresses:
-        if address.kind == "connection":
+        if address.is_connection:
             raise usage_error(
                 f"{address} can't be replaced",
                 "Only a query has a checkpoint.",
@@ -251,7 +251,7 @@ def _announcements(change: Change) -> Iterator[Diagnostic]:
 def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
     """Yield the source's reaction to another upstream (`x-upstream`), if its connection may lead to one."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
-    may_move = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
+    may_move = repointed or any(cause.is_connection for cause in change.triggered_by)
     if change.after is None or change.effect != "restart" or not may_move:
         return
     kind = resource_kind(change.address.kind, change.after.type)

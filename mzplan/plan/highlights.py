@@ -83,8 +83,8 @@ def _server_fields(change: Change) -> Iterator[FieldChange]:
     for field in change.fields:
         is_reference = field.path in change.after.references and field.path in change.before.references
         repointed = is_reference and field.effect != "in-place"
-        is_instance = field.path == "instance" and change.address.kind != "connection"
-        repointed = repointed and change.after.references[field.path].kind == "connection"
+        is_instance = field.path == "instance" and change.address.is_query
+        repointed = repointed and change.after.references[field.path].is_connection
         if repointed or is_instance or _has_keyword(change, field, "x-server"):
             yield field
 

@@ -257,7 +257,7 @@ def _pairs(
 
 def _has_new_checkpoint(before: ResourceState, after: ResourceState) -> bool:
     """Whether the query has another checkpoint, because it was replaced, or deleted and created again."""
-    return after.address.kind != "connection" and before.place != after.place
+    return after.address.is_query and before.place != after.place
 
 
 def _with_manual_reason(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:

@@ -57,7 +57,7 @@ def undeclared_moves(wanted: Mapping[Address, Resource], committed: Records) -> 
             old = old_ones.get(looks, [])
             if len(old) == 1 and not others:
                 moves[new] = old[0]
-    return {new: old for new, old in moves.items() if new.kind != "connection"}
+    return {new: old for new, old in moves.items() if new.is_query}
 
 
 def _by_looks(

@@ -61,7 +61,7 @@ def is_validated(change: Change) -> bool:
     That is so if it starts a query with another description than the running one, or a paused query.
     """
     before, after = change.before, change.after
-    if change.address.kind == "connection" or after is None or after.paused:
+    if change.address.is_connection or after is None or after.paused:
         return False
     starts = change.action in ("create", "replace") or change.effect not in ("none", "in-place")
     return starts or (before is not None and before.paused)
@@ -116,9 +116,7 @@ def _commit(plan: Plan) -> Stage:
 
 
 def _switch(plan: Plan) -> Stage | None:
-    queries = tuple(
-        _query_switch(plan, change) for change in plan.changes if change.address.kind != "connection"
-    )
+    queries = tuple(_query_switch(plan, change) for change in plan.changes if change.address.is_query)
     if not queries:
         return None
     return Stage(
@@ -132,7 +130,7 @@ def _switch(plan: Plan) -> Stage | None:
 
 
 def _follow(plan: Plan) -> Stage | None:
-    if all(change.address.kind == "connection" for change in plan.changes):
+    if all(change.address.is_connection for change in plan.changes):
         return None
     return Stage(
         name="follow",

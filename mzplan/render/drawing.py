@@ -72,9 +72,9 @@ def home_connections(references: Mapping[Address, Iterable[Address]]) -> dict[Ad
     """Return the connection that each query is grouped by: its own, or the connection of its input."""
     home_of: dict[Address, Address | None] = {}
     for address in sorted(references, key=lambda a: KINDS.index(a.kind)):
-        if address.kind != "connection":
+        if address.is_query:
             used = tuple(references[address])
-            own = next((target for target in used if target.kind == "connection"), None)
+            own = next((target for target in used if target.is_connection), None)
             home_of[address] = own or next((home_of[target] for target in used if home_of.get(target)), None)
     return home_of
 
@@ -134,7 +134,7 @@ def draw(
     for user, used in _pairs(references):
         if used in targets and (user in targets or user.writes_target):
             edges.append((targets.get(user, nodes[user]).key, targets[used].key))
-        if used.kind != "connection" or (used in sides.origins and not user.writes_target):
+        if used.is_query or (used in sides.origins and not user.writes_target):
             edges.append((nodes[used].key, nodes[user].key))
     left = [node for address, node in nodes.items() if address not in targets or address in sides.origins]
     return _drawing([*left, *targets.values()], edges, label)
@@ -164,16 +164,16 @@ def _sides(references: Mapping[Address, Iterable[Address]]) -> _Sides:
     waiting = [(used, 0) for user in references if user.writes_target for used in references[user]]
     while waiting:
         address, depth = waiting.pop()
-        if address.kind == "connection" and targets.get(address, -1) < depth <= len(references):
+        if address.is_connection and targets.get(address, -1) < depth <= len(references):
             targets[address] = depth
             waiting += [(used, depth + 1) for used in references[address]]
     origins: set[Address] = set()
-    below = [a for a in references if a.reads_upstream or (a.kind == "connection" and not users[a])]
+    below = [a for a in references if a.reads_upstream or (a.is_connection and not users[a])]
     while below:
         address = below.pop()
         if address not in origins:
             origins.add(address)
-            below += [used for used in references[address] if used.kind == "connection"]
+            below += [used for used in references[address] if used.is_connection]
     return _Sides(frozenset(origins), targets)
 
 

@@ -83,7 +83,7 @@ def _grouped(fates: Mapping[Address, str]) -> dict[Address, Node]:
     nodes: dict[Address, Node] = {}
     for address, fate in sorted(fates.items(), key=natural_item):
         number = sizes[address.kind, fate]
-        if number == 1 or (address.kind == "connection" and connections <= MAX_CONNECTIONS):
+        if number == 1 or (address.is_connection and connections <= MAX_CONNECTIONS):
             nodes[address] = (f"{address}<br/>{VERBS[fate]}", fate)
         else:
             nodes[address] = (f"{many(number, address.kind)} {_PLURALS[fate]}", fate)

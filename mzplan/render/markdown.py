@@ -290,7 +290,7 @@ def _line(change: Change) -> str:
             return f"! {change.address} was {before}" + _after_move(change)
     if paused := pause_effect(change):
         return f"! {change.address} {paused}: {cut(safe(change.reason), 160)}"
-    query = change.address.kind != "connection"
+    query = change.address.is_query
     consequence = {
         "replace": "begins again" if query else "replaces what uses it",
         "restart": "restarts" if query else "restarts what uses it",

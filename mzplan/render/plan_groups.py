@@ -26,7 +26,7 @@ def group_changes(changes: Iterable[Change], key: Callable[[Change], Hashable]) 
     for change in changes:
         alone = change.action == "move"
         groups.setdefault(
-            change.address if alone else (change.address.kind == "connection", key(change)), []
+            change.address if alone else (change.address.is_connection, key(change)), []
         ).append(change)
     for group in groups.values():
         yield from [group] if len(group) >= LEAST else [[change] for change in group]
@@ -89,7 +89,7 @@ def title(group: list[Change]) -> str:
 
 def consequence(change: Change) -> str:
     """Return the effect of such changes on running queries, in the plural. `plan_text` has the singular."""
-    query = change.address.kind != "connection"
+    query = change.address.is_query
     if change.fate in ("pause", "resume"):
         return (
             "pause, and keep their checkpoints" if change.fate == "pause" else "resume from their checkpoints"

@@ -307,7 +307,7 @@ def pause_effect(change: Change) -> str:
     """Return what a query does if `paused` changes or is set; "" otherwise."""
     if change.fate in ("pause", "resume"):
         return "pauses, and keeps its checkpoint" if change.fate == "pause" else "resumes from its checkpoint"
-    is_set = change.after is not None and change.after.paused and change.address.kind != "connection"
+    is_set = change.after is not None and change.after.paused and change.address.is_query
     return "stays paused" if is_set and change.action != "replace" else ""
 
 

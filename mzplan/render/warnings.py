@@ -48,7 +48,7 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
             affected=(safe(loss.detail.partition("\n")[0].removesuffix(".")),),
             is_loss=True,
         )
-    queries = [change for change in plan.changes if change.address.kind != "connection"]
+    queries = [change for change in plan.changes if change.address.is_query]
     if listed := _with((c for c in queries if not c.migrates_rows), "replace"):
         begin = many(len(listed), "query begins", "queries begin")
         yield PlanWarning(
@@ -74,9 +74,9 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
     if listed := _with(queries, "pause"):
         yield PlanWarning(headline=many(len(listed), "query pauses", "queries pause"), affected=listed)
     elsewhere = server_changes(plan)
-    connections = [pair for pair in elsewhere if pair[0].address.kind == "connection"]
+    connections = [pair for pair in elsewhere if pair[0].address.is_connection]
     yield from _server_warnings(connections, "connection leads elsewhere", "connections lead elsewhere")
-    rest = [pair for pair in elsewhere if pair[0].address.kind != "connection"]
+    rest = [pair for pair in elsewhere if pair[0].address.is_query]
     yield from _server_warnings(rest, "query goes elsewhere", "queries go elsewhere")
     otherwise = row_changes(plan)
     if listed := _edits(otherwise):

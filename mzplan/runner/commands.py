@@ -42,7 +42,7 @@ def wanted_of(state: State, instance: str) -> WantedQueries:
     They are its own queries, the collections of other instances that these read, and the queries of other
     instances that read its collections. A view is both a collection and an export.
     """
-    queries = [r for a, r in state.resources.items() if a.kind != "connection"]
+    queries = [r for a, r in state.resources.items() if a.is_query]
     own = {r.address for r in queries if r.instance == instance}
     mine = [r for r in queries if r.address in own]
     read = {address for r in mine for address in (*r.reads.values(), *r.snapshots.values())}

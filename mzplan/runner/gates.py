@@ -146,7 +146,7 @@ class Handover:
 
     def _queries(self, state: State) -> dict[Address, str]:
         resources = state.resources.items()
-        return {a: r.id for a, r in resources if a.kind != "connection" and r.instance == self._instance}
+        return {a: r.id for a, r in resources if a.is_query and r.instance == self._instance}
 
     def _coming(self, state: State) -> list[Address]:
         return [a for a, id_ in self._queries(state).items() if self._here.get(a) != id_]

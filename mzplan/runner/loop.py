@@ -218,7 +218,7 @@ class Runner:
         self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
-        queries = [(a, resource) for a, resource in state.resources.items() if a.kind != "connection"]
+        queries = [(a, resource) for a, resource in state.resources.items() if a.is_query]
         own = {address for address, resource in queries if resource.instance == self.instance}
         self.gates.canaries.take_in(state, own)
         self.serial, self.state, self._seen_state = state.serial, state, version

@@ -41,7 +41,7 @@ def fault_of_connection(inlined: InlinedConnection) -> str:
 
 def _faults(description: Description) -> Iterator[str]:
     address = description.address
-    if address.kind == "connection" or bool(description.reads) != address.reads_collections:
+    if address.is_connection or bool(description.reads) != address.reads_collections:
         yield f"{address} is no query, or reads what it can't"
         return
     yield from _resource_faults(address, description.type, description.body, description.connections)
@@ -116,7 +116,7 @@ def _relational_faults(description: Description, property_: str) -> Iterator[str
 
 
 def _connection_faults(inlined: InlinedConnection) -> Iterator[str]:
-    if inlined.address.kind != "connection":
+    if inlined.address.is_query:
         yield f"{inlined.address} is no connection"
         return
     yield from _resource_faults(inlined.address, inlined.type, inlined.body, inlined.connections)

@@ -148,7 +148,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
     tables = resource.snapshots
     for role, target in resource.references.items():
         record = resources[target]
-        if target.kind == "connection":
+        if target.is_connection:
             connections[role] = inline_connection(record, resources)
         else:
             (snapshots if role in tables else reads)[target.name] = CollectionRead(
@@ -248,7 +248,7 @@ def digest_of(
     tasks: a query that runs with this digest has done them, even after a rollback has brought a
     `restart_token` back. `memo` keeps inlined connections between calls on the same resources.
     """
-    if resource.address.kind == "connection":
+    if resource.address.is_connection:
         return ""
     memo = {} if memo is None else memo
     content = [resource.address.kind, *_identity(resource, resources, memo)]
@@ -269,7 +269,7 @@ def _identity(
             record = resources[target]
             memo[target] = (
                 _identity(record, resources, memo)
-                if target.kind == "connection"
+                if target.is_connection
                 else [record.type, record.generation, collection_columns(record)]
             )
         # A view knows its inputs by name; the SQL of a row view is compared without that of its only one.

@@ -170,7 +170,7 @@ class SparkExecutor(SparkDriver):
 
         Skips a query that already runs with these tables: it fails by itself.
         """
-        if self._spark is None or description.address.kind == "connection":
+        if self._spark is None or description.address.is_connection:
             return ()
         if any(
             query.name.generation == description.generation

@@ -161,7 +161,7 @@ def _check_consistency(
                 f"It holds a {kind} of type {type_[:MAX_NAME]!r}, which this one does not know.",
                 "upgrade mzplan, or install the package that brings that type; then run the command again.",
             )
-    undeclared = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
+    undeclared = {r.instance for a, r in resources.items() if a.is_query} - instances.keys()
     if undeclared:
         raise ValueError(f"queries run on instance {min(undeclared)}, which isn't declared")
     dependencies = {address: resource.dependencies for address, resource in resources.items()}

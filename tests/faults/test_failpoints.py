@@ -242,7 +242,7 @@ def succeeded(folder: Path) -> Status:
     successor = start_runner(folder)
     store = Store(LocalBackend(folder / "state"), "shop")
     try:
-        wanted = {a: r.digest for a, r in store.read_state().resources.items() if a.kind != "connection"}
+        wanted = {a: r.digest for a, r in store.read_state().resources.items() if a.is_query}
         until = time.monotonic() + 60
         while time.monotonic() < until:
             status, leader = store.read_status("local"), store.leases.leader("local")

@@ -199,7 +199,7 @@ class Checker:
         return self.findings.met == before
 
     def _instance(self, resource: Declaration, wrong: set[Path]) -> None:
-        if resource.address.kind == "connection" or ("instance",) in wrong:
+        if resource.address.is_connection or ("instance",) in wrong:
             return
         name = resource.body.get("instance", self.default)
         if name in self.instances:
@@ -217,7 +217,7 @@ class Checker:
 
     def _resource(self, resource: Declaration) -> Resource:
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
-        placed = {} if resource.address.kind == "connection" else {"instance": self.default}
+        placed = {} if resource.address.is_connection else {"instance": self.default}
         assumed = kind.assumed_values(resource.body)
         given = [PropertyEdit(path=path, value=value) for path, value in assumed.items()]
         return Resource(

@@ -223,8 +223,8 @@ def _validation_findings(
 
     A connection is validated through its users, or alone if it has none."""
     guard = read_only_guard(work.project, state, chosen, "error")
-    queries = {a: new.resources[a] for a in addresses if a.kind != "connection"}
-    connections = {a: users_of(new, a) for a in addresses if a.kind == "connection"}
+    queries = {a: new.resources[a] for a in addresses if a.is_query}
+    connections = {a: users_of(new, a) for a in addresses if a.is_connection}
     queries |= {user.address: user for users in connections.values() for user in users}
     alone = [address for address, users in connections.items() if not users]
     findings = reach(work, new, queries.values(), local_guard=guard)

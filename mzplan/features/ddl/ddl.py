@@ -43,7 +43,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     ddls: list[QueryDdl] = []
     problems: list[Diagnostic] = []
     for query in chosen:
-        if query.kind == "connection":
+        if query.is_connection:
             continue
         try:
             ddl = ddl_of(describe(resources[query], resources), project.settings.directory)

@@ -108,7 +108,7 @@ def plan_adopt(
     requirements = DependencyGraph.of(configuration.resources).requirements([address])
     missing = sorted((a for a in requirements if a not in state.resources), key=natural)
     for other in missing:
-        if other.kind != "connection":
+        if other.is_query:
             raise _refused(
                 f"{address} reads {other}, which is not in the state",
                 "The checkpoint of a sink holds its place in the collection of its source.",

@@ -118,7 +118,7 @@ def drawing(
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:
     """Return the connections that a query itself names."""
-    return [used for used in overview.graph.dependencies(address) if used.kind == "connection"]
+    return [used for used in overview.graph.dependencies(address) if used.is_connection]
 
 
 def resource_link(address: Address, text: str = "") -> Markup:

@@ -55,7 +55,7 @@ def queries_page(view: View, condition: str = "", connection: str = "") -> Conte
 
 
 def _connections(overview: Overview, address: Address) -> set[str]:
-    return {needed.name for needed in overview.graph.requirements([address]) if needed.kind == "connection"}
+    return {needed.name for needed in overview.graph.requirements([address]) if needed.is_connection}
 
 
 def _filter(condition: str, connection: str, connections: list[str]) -> Markup:

@@ -181,7 +181,7 @@ def _reach(overview: Overview, address: Address) -> Content:
     parts = [element("h2", "What a change would reach"), element("p", summary)]
     if len(shown) <= _MAX_NODES:
         parts.append(scrolled(drawing(overview, shown, looks=looks), "What depends on it"))
-    elif address.kind == "connection":
+    elif address.is_connection:
         parts.append(
             element("p", element("a", "Its queries, as a graph", href=f"/?connection={address.name}"))
         )

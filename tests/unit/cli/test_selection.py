@@ -41,7 +41,7 @@ STATE = commit(
         *(console(f"c{number}", "orders") for number in (1, 2, 10)),
     )
 )
-QUERIES = sorted((a for a in STATE.resources if a.kind != "connection"), key=natural)
+QUERIES = sorted((a for a in STATE.resources if a.is_query), key=natural)
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 SEEN = {address: CONDITIONS[number % 3] for number, address in enumerate(QUERIES)}
 GLOBS = ("*", "sink.*", "sink.pg_*", "source.*", "*.c?", "sink.c[12]")

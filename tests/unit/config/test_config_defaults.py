@@ -106,7 +106,7 @@ def test_type_and_connection_go_together(tmp_path: Path) -> None:
     """
     project = PROJECT + "defaults: {sources: {connection: k}, sinks: {type: console}}\n"
     made = load(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
-    types = {str(a): r.type for a, r in made.resources.items() if a.kind != "connection"}
+    types = {str(a): r.type for a, r in made.resources.items() if a.is_query}
     assert types == {
         "sink.c": "console",
         "sink.d": "postgres",
@@ -123,7 +123,7 @@ def test_a_connection_written_out_in_the_defaults_is_one_of_each(tmp_path: Path)
     assert brief(wrong) == ['mzplan.yaml:3:66 MZ004 Unknown key "descr"']
     project = project.replace(", descr: x", "")
     made = load(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
-    assert [str(a) for a in made.resources if a.kind == "connection"] == [
+    assert [str(a) for a in made.resources if a.is_connection] == [
         "connection.source_a",
         "connection.source_b",
     ]

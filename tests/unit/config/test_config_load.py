@@ -62,9 +62,9 @@ def test_a_default_written_out_is_no_difference(tmp_path: Path) -> None:
 def test_a_single_instance_is_every_querys_default(tmp_path: Path, instances: str, expected: str) -> None:
     settings = PROJECT + instances
     found = load(tmp_path / "a", {"mzplan.yaml": settings, "a.yaml": SHOP})
-    queries = [r for a, r in found.resources.items() if a.kind != "connection"]
+    queries = [r for a, r in found.resources.items() if a.is_query]
     assert {query.instance for query in queries} == {expected}
-    assert all("instance" not in r.body for a, r in found.resources.items() if a.kind == "connection")
+    assert all("instance" not in r.body for a, r in found.resources.items() if a.is_connection)
     # Naming it is no difference: neither to what a state without the name says, nor to one with it.
     named = SHOP.replace("topic: orders", f"topic: orders\n    instance: {expected}")
     assert load(tmp_path / "b", {"mzplan.yaml": settings, "a.yaml": named}).resources == found.resources

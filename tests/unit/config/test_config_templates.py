@@ -58,7 +58,7 @@ def found(folder: Path, text: str, **options: Any) -> list[str]:
 
 def addresses(folder: Path, text: str, **options: Any) -> list[str]:
     resources = load(folder, files(text), **options).resources
-    return [str(a) for a in sorted(resources) if a.kind != "connection"]
+    return [str(a) for a in sorted(resources) if a.is_query]
 
 
 # --- what it declares

@@ -63,9 +63,9 @@ def test_an_environment_has_its_own_settings(folder: Path) -> None:
     assert [*dev.instances] == ["local"] and [*prod.instances] == ["big"]
     assert dev.environments == prod.environments == ("dev", "prod")
     wanted = load_configuration(folder, environment="prod")
-    brokers = [r.body["brokers"] for r in wanted.resources.values() if r.address.kind == "connection"]
+    brokers = [r.body["brokers"] for r in wanted.resources.values() if r.address.is_connection]
     assert brokers == [["p:9092"]] and wanted.warehouse == "./warehouse/prod"
-    assert {r.instance for r in wanted.resources.values() if r.address.kind != "connection"} == {"big"}
+    assert {r.instance for r in wanted.resources.values() if r.address.is_query} == {"big"}
 
 
 def test_outside_wins_over_the_environment_and_that_over_the_default(
@@ -73,7 +73,7 @@ def test_outside_wins_over_the_environment_and_that_over_the_default(
 ) -> None:
     def broker(variables: dict[str, str] | None = None, *files: Path, environment: str = "prod") -> Any:
         found = load_configuration(folder, variables, files, environment=environment)
-        (one,) = [r.body["brokers"][0] for r in found.resources.values() if r.address.kind == "connection"]
+        (one,) = [r.body["brokers"][0] for r in found.resources.values() if r.address.is_connection]
         return one.removesuffix(":9092")
 
     assert broker(environment="dev") == "a" and broker() == "p"

@@ -95,7 +95,7 @@ def described(configuration: Configuration, address: Address) -> Any:
     found = configuration.resources[address]
     parts: list[Any] = [found.type, resource_kind(address.kind, found.type).identifying_part(found.body)]
     for role, target in sorted(found.references.items()):
-        if target.kind == "connection":
+        if target.is_connection:
             parts.append([role, described(configuration, target)])
         else:
             read = commit(configuration).resources[target]
@@ -133,7 +133,7 @@ def test_what_is_impacted_is_exactly_what_is_described_otherwise(
         c.address for c in plan.changes if c.before and c.after and c.effect in ("restart", "replace")
     }
     for address in before.resources.keys() & after.resources.keys():
-        if address.kind == "connection":
+        if address.is_connection:
             continue
         differs = described(before, address) != described(after, address)
         # A sink of a replaced source is replaced with it, though its columns may be the same.

@@ -26,8 +26,7 @@ def committed(serial: int, detail: str = "new", cause: str = "change", **more: o
     return replace(
         state,
         resources={
-            a: one if a.kind == "connection" else replace(one, because=because)
-            for a, one in state.resources.items()
+            a: one if a.is_connection else replace(one, because=because) for a, one in state.resources.items()
         },
     )
 

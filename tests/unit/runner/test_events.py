@@ -143,9 +143,9 @@ def many(serial: int, broker: str) -> State:
         resources[source] = replace(state.resources[ORDERS], address=source, id=f"s{number}")
         refers = {"from": source}
         resources[sink] = replace(state.resources[SINK], address=sink, id=f"t{number}", references=refers)
-    resources = {**{a: r for a, r in state.resources.items() if a.kind == "connection"}, **resources}
+    resources = {**{a: r for a, r in state.resources.items() if a.is_connection}, **resources}
     for address in list(resources):
-        if address.kind != "connection":
+        if address.is_query:
             resources[address] = replace(resources[address], digest=digest_of(resources[address], resources))
     return replace(state, resources=resources)
 

@@ -561,7 +561,7 @@ def test_apply_says_how_far_the_start_has_come() -> None:
 def test_progress_names_the_plans_own_queries_until_a_status_has_taken_the_serial_in() -> None:
     """A runner that has just ended has no status: nobody knows of what the plan leaves alone."""
     committed = make_state(1)
-    others = {a for a in committed.resources if a.kind != "connection"} - {ORDERS}
+    others = {a for a in committed.resources if a.is_query} - {ORDERS}
     behind = Status(instance="local", epoch=1, heartbeat=0.0, serial=0)
     coming = [None, behind, replace(behind, serial=1)]
 

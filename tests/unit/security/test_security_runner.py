@@ -420,7 +420,7 @@ def test_a_source_is_checked_too_with_what_may_not_be_set() -> None:
 def test_what_files_give_is_right(tmp_path: Path) -> None:
     for state in (shop(), shop(*TUNNELS, ssh_tunnel="inner")):
         for address in state.resources:
-            if address.kind != "connection":
+            if address.is_query:
                 assert fault_of(query(state, address)) == ""
 
 
@@ -583,7 +583,7 @@ def test_a_state_that_no_file_could_give_is_refused_for_that_query_only(
     assert seen == {
         str(a): ("rejected", "MZ108") if str(a) in refused else ("running", None)
         for a in state.resources
-        if a.kind != "connection"
+        if a.is_query
     }
     if address == ORDERS_PG:
         good = world.commit(shop(state=world.committed))
