@@ -1,6 +1,6 @@
 """Which worker of pytest-xdist runs which file, and when. Quick ones come first, so that what is broken shows
-early; then those that use Spark, each where the session is that it uses; then kills, which take longest. What
-is left fills the end, in small pieces, so that no worker is alone with a long one."""
+early; then those that use Spark, each where the session is that it uses; then kills, which take longest. Of
+equals, the longest comes first, so that no worker is alone with it at the end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,32 @@ OWN_PROJECT = re.compile(r"\bProject\(")
 QUICK = {"unit", "cases"}
 """The folders of tests that need no server and no Spark."""
 
+SECONDS = {
+    "spark/test_spark_keyed.py": 235,
+    "spark/test_spark_sources.py": 235,
+    "spark/test_spark_formats.py": 230,
+    "spark/test_spark_relational.py": 215,
+    "spark/test_spark_postgres_source.py": 180,
+    "spark/test_spark_recomputed_views.py": 165,
+    "integration/test_pipeline.py": 165,
+    "spark/test_spark_sinks.py": 130,
+    "spark/test_spark_expressions.py": 120,
+    "spark/test_spark_postgres.py": 105,
+    "integration/test_added_columns.py": 75,
+    "spark/test_spark_avro.py": 75,
+    "spark/test_spark_view_sql.py": 75,
+    "spark/test_spark_dead_letters.py": 50,
+    "spark/test_spark_endpoints.py": 50,
+    "generations/test_migrated_steps.py": 40,
+}
+"""How long the longest files that use Spark take in `make test` (`--junitxml` records it)."""
+
 
 class SessionScheduling(LoadFileScheduling):
     """`--dist loadfile`, but quick files come first. Then a worker that has a Spark session goes on with the
-    files that use it; one that has none takes a file for the session that the fewest workers have. Files of
-    tests/faults come next. Otherwise as collected."""
+    files that use it, and with long files that start a Spark of their own; one that has none takes a file for
+    the session that the fewest workers have. Files of tests/faults come next. Otherwise the longest first,
+    then as collected."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(self._next(node), last=False)
@@ -39,15 +60,16 @@ class SessionScheduling(LoadFileScheduling):
         mine = sessions_of(self.assigned_work[node])
         others = [sessions_of(files) for worker, files in self.assigned_work.items() if worker is not node]
 
-        def rank(file: str) -> tuple[int, int]:
+        def rank(file: str) -> tuple[int, int, int]:
             if QUICK.intersection(Path(file).parts):
-                return 0, 0
+                return 0, 0, 0
             needs = sessions_of([file])
-            if needs & mine:
-                return 1, 0
+            rest = -SECONDS.get("/".join(Path(file).parts[-2:]), 0)
+            if needs & mine or (rest and not needs):
+                return 1, 0, rest
             if needs:
-                return 2, sum(bool(needs & theirs) for theirs in others)
-            return (3 if "faults" in Path(file).parts else 4), 0
+                return 2, sum(bool(needs & theirs) for theirs in others), rest
+            return (3 if "faults" in Path(file).parts else 4), 0, rest
 
         return min(self.workqueue, key=rank)  # the first of equals
 
