@@ -20,6 +20,7 @@ from mzplan.schema.sql_text import DIALECTS, BareText, bare, trees
 INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # and their digits as decimals
 _BITS = {"INT": 31, "BIGINT": 63}  # of literals
 _MAX_DIGITS = 38
+TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _SIGN = re.compile(r"[<>(),]|`[^`]*`")  # of a type
 _CASTS = ("Cast", "TryCast")  # sqlglot's
@@ -163,7 +164,7 @@ class ExpressionTypes:
         operands = [operand.unnest() for operand in (node.this, node.expression)]
         if type(operands[1]).__name__ == "Interval" and operator in ("Add", "Sub"):
             moved = self.of(operands[0])
-            return moved if moved in ("TIMESTAMP", "TIMESTAMP_NTZ") else None
+            return moved if moved in TIMES else None
         left, right = (if_number(self.of(operand)) for operand in operands)
         if left is None or right is None:
             return None

@@ -17,8 +17,7 @@ from mzplan.schema.relations.analysis import Analysis, Input, Item
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.relations.rules import WrongKeyError, rule_broken
 from mzplan.schema.relations.scopes import UnknownColumnError
-
-_TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
+from mzplan.schema.sql_types import TIMES
 
 
 class RelationalView:
@@ -92,12 +91,15 @@ class RelationalView:
         return inputs
 
     def _refuse_keyed(self, name: str, keys: tuple[str, ...]) -> None:
+        fix = f"read it as it is at each micro-batch: `snapshots: [{name}]`."
+        if not any(other not in (name, *self._snapshots) for other in self._query.places):
+            fix = f"compute this where {name} is read, such as in the target of a sink."
         self._findings.add(
             "MZ020",
             f"{self._resource.label} can't follow updates and deletes",
             f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and deleted, "
             "and Spark can't take back what a join or an aggregation has made of a row.",
-            f"read it as it is at each micro-batch: `snapshots: [{name}]`.",
+            fix,
             location=self._resource.location(("reads",)),
         )
 
@@ -106,30 +108,40 @@ class RelationalView:
         read = list(self._query.places)
         tables = [(number, name) for number, name in enumerate(self._snapshots) if self._is_declared(name)]
         streams = [name for name in read if name not in self._snapshots]
+        marked = [name for name, mark in self._watermarks.items() if isinstance(mark, dict)]
         places: list[tuple[Path, str, list[str]]] = [
             *((("snapshots", number), name, read) for number, name in tables),
-            *((("watermarks", name), name, streams) for name in self._watermarks),
+            *((("watermarks", name), name, streams) for name in marked),
         ]
         for path, name, known in places:
-            if path[0] == "snapshots" and name in self._expanded.through:
+            if name in self._expanded.through:
                 self._refuse_inlined(path, name)
             elif name not in known:
                 self._findings.add(
                     "MZ019",
                     f"The query reads no {'stream' if known is streams else 'collection'} {shown(name)}",
                     f"{self._resource.label} reads {listed(known)}.",
-                    self._findings.did_you_mean(name, known) or f"remove it from `{path[0]}`.",
+                    self._meant(name, known) or f"remove it from `{path[0]}`.",
                     location=self._resource.location(path, at_key=known is streams),
                 )
+
+    def _meant(self, name: str, known: list[str]) -> str:
+        """Return which collection a wrong name stands for; "" if it may stand for any."""
+        meant = self._query.aliases.get(name.lower())
+        if meant in known:
+            return f"write {meant}, not its alias."
+        return self._findings.did_you_mean(name, known)
 
     def _refuse_inlined(self, path: Path, name: str) -> None:
         text = inlined_query(self._declared.get(FROM.address(name, self._declared))) or ""
         reads = listed(list(expand_query(text, self._declared, frozenset({name})).query.places))
+        is_table = path[0] == "snapshots"
         self._findings.add(
             "MZ019",
-            f"{name} has no rows that could be read as a table",
+            f"{name} has no rows that could {'be read as a table' if is_table else 'have a watermark'}",
             f"It says materialize: false: its SQL is read in its place, over {reads}.",
-            f"write `snapshots: [{reads}]`; the query can stay as it is.",
+            f"write `{f'snapshots: [{reads}]' if is_table else reads}`"
+            f"{'' if is_table else f' in place of {name}'}; the query can stay as it is.",
             location=self._resource.location(path),
         )
 
@@ -142,8 +154,9 @@ class RelationalView:
         if not input_.event_time:
             return
         names = [column.name for column in input_.columns]
+        times = [c.name for c in input_.columns if c.type in TIMES]
         column = next((c for c in input_.columns if c.name.lower() == input_.event_time.lower()), None)
-        if column is not None and column.type in _TIMES:
+        if column is not None and column.type in TIMES:
             return
         problem = f"is {column.type}" if column is not None else "isn't there"
         self._findings.add(
@@ -151,7 +164,8 @@ class RelationalView:
             f"The watermark of {name} needs a column of type TIMESTAMP",
             f"{self._resource.label}: {shown(input_.event_time)} {problem}. {input_.label} has the columns "
             f"{listed(names, 40)}.",
-            self._findings.did_you_mean(input_.event_time, names) or "name a column with the time of a row.",
+            self._findings.did_you_mean(input_.event_time, times)
+            or (f"write {listed(times, 40)}." if times else "declare the column with the time as TIMESTAMP."),
             location=self._resource.location(("watermarks", name, "column")),
         )
 

@@ -79,6 +79,11 @@ class RelationalQuery:
             and not any(map(is_aggregate, self.tree.walk()))
         )
 
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Return the collections by their aliases, in lower case."""
+        return {table.alias.lower(): table.name for _, table in _tables(self.tree) if table.alias}
+
     def offset(self, name: str) -> int:
         """Return the position where the query first names a collection."""
         return self.places[name][0][0]
@@ -301,7 +306,7 @@ class _Checks:
             if isinstance(node, exp.Query | exp.Subquery | exp.Exists):
                 _refuse("a subquery stands in an expression", node, "join it: … JOIN (SELECT …) AS name ON …")
             if isinstance(node, exp.Window):
-                _refuse(_WORDS["windows"], node, "aggregate by time: GROUP BY window(column, '1 minute').")
+                _refuse(_WORDS["windows"], node, _OVER_HINT)
             if kind in GENERATORS or isinstance(node, exp.UDTF | exp.QueryTransform):
                 _refuse("an expression makes several rows of one", node, "use LATERAL VIEW explode(…).")
             if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
@@ -316,6 +321,10 @@ class _Checks:
             raise QueryError(*fault)
 
 
+_OVER_HINT = (
+    "aggregate by time: GROUP BY window(column, '1 minute'); or keep a row of each key: SELECT key, "
+    "max_by(column, time) AS column … GROUP BY key, with `output: update` and `key`."
+)
 _HINTS = dict.fromkeys(
     ("limit", "offset", "order", "sort"), "remove it; where the view is read, rows can be put in order."
 )

@@ -11,8 +11,9 @@ from typing import Any
 from mzplan.schema.expressions import varying_in
 from mzplan.schema.relations.analysis import Analysis, Operator, Result
 from mzplan.schema.relations.parse import QueryError
+from mzplan.schema.sql_types import TIMES
 
-_WATERMARK = "declare `watermarks: {NAME: {column: …, delay: 10 minutes}}`"
+_OUTPUTS = ("append", "update")
 
 
 def rule_broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> QueryError | None:
@@ -21,7 +22,9 @@ def rule_broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> 
 
 
 def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
-    operators = analysis.operators
+    operators, output = analysis.operators, body.get("output", "append")
+    if output not in _OUTPUTS:  # reported elsewhere
+        return
     if body.get("snapshots"):
         yield from _beside_snapshots(analysis)
     for operator in operators:
@@ -30,13 +33,13 @@ def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iter
                 "an outer join of two streams needs a watermark on both: without one, a row without a match "
                 "could wait for ever",
                 operator.offset,
-                f"{_WATERMARK} for both, and bound the time: "
+                f"declare {_watermarks(analysis)}, and bound the time: "
                 "ON … AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 HOUR.",
             )
-    if body.get("output", "append") == "update":
+    if output == "update":
         yield from _updates(analysis, result, body)
     else:
-        yield from _appends(operators)
+        yield from _appends(analysis, result)
         if "key" in body:
             yield WrongKeyError("rows that are only added have no key", "remove `key`, or aggregate by it.")
 
@@ -56,8 +59,8 @@ def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
         )
 
 
-def _appends(operators: list[Operator]) -> Iterator[QueryError]:
-    for operator in operators:
+def _appends(analysis: Analysis, result: Result) -> Iterator[QueryError]:
+    for operator in analysis.operators:
         if operator.timed or operator.kind not in ("aggregation", "DISTINCT"):
             continue
         if operator.by_edge:
@@ -68,14 +71,43 @@ def _appends(operators: list[Operator]) -> Iterator[QueryError]:
                 "GROUP BY window(…).",
             )
         else:
-            by = "select that column" if operator.kind == "DISTINCT" else "group by a window of that column"
-            yield QueryError(
-                f"{_a(operator.kind)} in append mode needs a watermark: rows are added once and never "
-                "change, "
-                "and without one its rows are never complete",
-                operator.offset,
-                f"{_WATERMARK} and {by}; or write `output: update` and `key`, with a GROUP BY.",
-            )
+            yield _without_time(analysis, result, operator)
+
+
+def _without_time(analysis: Analysis, result: Result, operator: Operator) -> QueryError:
+    """Return the error of an operator in append mode that no column with a watermark bounds."""
+    is_distinct = operator.kind == "DISTINCT"
+    name, column = next(((n, i.event_time) for n, i in analysis.inputs.items() if i.event_time), ("", ""))
+    if name:
+        verb = "SELECT" if is_distinct else "GROUP BY"
+        problem = f"the {verb} leaves out {column} of {name}, which has the watermark"
+        why = "rows are added once the watermark has passed them, which it never would"
+        by = f"select {column}" if is_distinct else f"group by a window of it: window({column}, '1 minute')"
+    else:
+        problem = f"{_a(operator.kind)} in append mode needs a watermark"
+        why = "rows are added once and never change, and without one its rows are never complete"
+        by = f"declare {_watermarks(analysis)} and "
+        by += "select that column" if is_distinct else "group by a window of that column"
+    columns = [item.field.name for item in result.items if item.groups or is_distinct]
+    key = f"`key: [{', '.join(columns)}]`" if columns else "`key`"
+    grouped = "GROUP BY in place of DISTINCT" if is_distinct else "a GROUP BY"
+    return QueryError(
+        f"{problem}: {why}",
+        operator.offset,
+        f"{by}; or write `output: update` and {key}, with {grouped}.",
+    )
+
+
+def _watermarks(analysis: Analysis) -> str:
+    """Return `watermarks` for the streams of a query, each with its first column that is a time."""
+    streams = [(name, analysis.inputs[name]) for name in analysis.query.places]
+    marks = (
+        f"{name}: {{column: {next((c.name for c in input_.columns if c.type in TIMES), '…')}, "
+        "delay: 10 minutes}"
+        for name, input_ in streams
+        if input_.stream
+    )
+    return f"`watermarks: {{{', '.join(marks)}}}`"
 
 
 def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:

@@ -12,6 +12,7 @@ from mzplan.schema.sql_text import BareText
 from mzplan.schema.sql_types import (
     DECIMAL,
     INTEGRAL,
+    TIMES,
     ExpressionTypes,
     field_type,
     if_number,
@@ -22,7 +23,6 @@ from mzplan.schema.sql_types import (
 from mzplan.schema.sql_types import wider as common_type
 
 _MAX_DIGITS = 38
-_TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 
 
 class QueryTypes(ExpressionTypes):
@@ -117,7 +117,7 @@ class QueryTypes(ExpressionTypes):
 
     def _window(self, node: Any) -> str | None:
         type_ = self._argument(node)
-        return struct_of([Column("start", type_), Column("end", type_)]) if type_ in _TIMES else None
+        return struct_of([Column("start", type_), Column("end", type_)]) if type_ in TIMES else None
 
     def _window_time(self, node: Any) -> str | None:
         return field_type(self._argument(node), "end")

@@ -118,21 +118,44 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "more", "words"),
     [
-        (f"SELECT customer, count(*) AS n FROM orders {BY_MINUTE}", {}, ["append mode needs a watermark"]),
-        ("SELECT DISTINCT customer FROM orders", {}, ["a DISTINCT in append mode needs a watermark"]),
+        (
+            f"SELECT customer, count(*) AS n FROM orders {BY_MINUTE}",
+            {},
+            ["append mode needs a watermark", "`watermarks: {orders: {column: ts, delay: 10 minutes}}`"],
+        ),
+        (
+            "SELECT DISTINCT customer FROM orders",
+            {},
+            ["a DISTINCT in append mode needs a watermark", "`key: [customer]`, with GROUP BY in place of"],
+        ),
+        (
+            "SELECT DISTINCT customer FROM orders",
+            {"watermarks": ORDERS_MARK},
+            ["the SELECT leaves out ts of orders, which has the watermark", "select ts;"],
+        ),
         (
             "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
             {"watermarks": ORDERS_MARK},
-            ["append mode needs a watermark", "output: update"],
+            ["the GROUP BY leaves out ts of orders", "window(ts, '1 minute')", "`key: [customer]`"],
         ),
         (
             "SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id",
             {},
-            ["outer join of two streams needs a watermark on both", "BETWEEN"],
+            [
+                "outer join of two streams needs a watermark on both",
+                "{orders: {column: ts, delay: 10 minutes}, payments: {column: ts, delay: 10 minutes}}",
+                "BETWEEN",
+            ],
         ),
         ("SELECT id FROM orders JOIN payments USING (id) ORDER BY id", {}, ["a stream has no end: ORDER BY"]),
         ("SELECT id FROM orders JOIN payments USING (id) LIMIT 3", {}, ["a stream has no end: LIMIT"]),
         ("SELECT id, sum(amount) OVER (PARTITION BY id) AS s FROM orders", {}, ["window functions (OVER)"]),
+        (
+            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY ts) AS n FROM orders) "
+            "WHERE n = 1",
+            {},
+            ["window functions (OVER)", "keep a row of each key", "max_by(column, time)"],
+        ),
         (
             "SELECT id FROM orders EXCEPT SELECT id FROM payments",
             {},
@@ -151,6 +174,11 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         ("SELECT o.id FROM orders o JOIN payments USING (ids)", {}, ['Unknown column "ids"']),
         ("SELECT o.id FROM orders o JOIN paymens p USING (id)", {}, ["MZ012", 'did you mean "payments"']),
         ("SELECT id FROM orders JOIN customers USING (customer)", {}, ["MZ020", "snapshots: [customers]"]),
+        (
+            "SELECT city, count(*) AS n FROM customers GROUP BY city",
+            {"output": "update", "key": ["city"]},
+            ["MZ020", "compute this where customers is read"],
+        ),
         (
             "SELECT city FROM customers c LEFT JOIN orders USING (customer)",
             {"snapshots": ["customers"]},
@@ -184,7 +212,17 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         (
             f"SELECT count(*) AS n FROM orders {BY_MINUTE}",
             {"watermarks": {"orders": {"column": "amount", "delay": "1h"}}},
-            ["needs a column of type TIMESTAMP", '"amount" is DECIMAL(10,2)'],
+            ["needs a column of type TIMESTAMP", '"amount" is DECIMAL(10,2)', "write ts."],
+        ),
+        (
+            f"SELECT count(*) AS n FROM orders o {BY_MINUTE}",
+            {"watermarks": {"o": {"column": "ts", "delay": "1h"}}},
+            ['reads no stream "o"', "write orders, not its alias."],
+        ),
+        (
+            "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+            {"output": "complete", "key": ["customer"]},
+            ["MZ005", "append, update"],
         ),
         (
             "SELECT id, explode(tags) AS tag FROM orders",
@@ -321,6 +359,20 @@ def test_an_inlined_view_is_no_snapshot(tmp_path: Path) -> None:
     files = write(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
     view = load_configuration(files).resources[Address("view", "v")]
     assert view.body["snapshots"] == ["customers"] and view.body["schema"] == "id BIGINT, city STRING"
+
+
+def test_an_inlined_view_has_no_watermark(tmp_path: Path) -> None:
+    """The stream below it has."""
+    query = f"SELECT customer, count(*) AS n FROM large {BY_MINUTE}"
+    large = {"materialize": False, "query": "SELECT * FROM orders WHERE amount > 10"}
+    mark = ORDERS_MARK["orders"]
+    views: dict[str, Any] = {"large": large, "v": {"query": query, "watermarks": {"large": mark}}}
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    assert "large has no rows that could have a watermark" in all_text(found)
+    assert "write `orders` in place of large" in all_text(found)
+    views["v"]["watermarks"] = {"orders": mark}
+    files = write(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    assert load_configuration(files).resources[Address("view", "v")].body["reads"] == ["orders"]
 
 
 def test_another_query_replaces_what_keeps_state_and_restarts_the_rest(tmp_path: Path) -> None:

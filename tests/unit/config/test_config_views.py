@@ -73,7 +73,7 @@ def test_the_key_follows_where_what_it_reads_has_one(
         (
             'views:\n  v: {query: "SELECT id FROM orders GROUP BY id"}\n',
             ["a.yaml:5:46 MZ019 Not a query that a view can compute"],
-            ["an aggregation in append mode needs a watermark", "write `output: update` and `key`"],
+            ["an aggregation in append mode needs a watermark", "write `output: update` and `key: [id]`"],
         ),
         (
             "views:\n  v:\n    query: |\n      SELECT id,\n        amunt\n      FROM orders\n",
