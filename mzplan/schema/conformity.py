@@ -58,7 +58,8 @@ def _read_faults(description: Description, read: CollectionRead) -> Iterator[str
     """Yield the faults of a collection that the query reads."""
     yield from _body_faults(read.address, read.type, read.body)
     yield from _collection_faults(read)
-    if read.origin and not (read.address.reads_collections and is_type("source", read.origin)):
+    is_origin = is_type("source", read.origin) or (is_type("view", read.origin) and read.origin != read.type)
+    if read.origin and not (read.address.reads_collections and is_origin):
         yield f"{_cut(read.origin)} is not a type of a source here"
     if read.place == description.place:
         yield f"{description.address} reads what it writes"

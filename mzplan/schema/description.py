@@ -40,7 +40,8 @@ class CollectionRead:
 
     - `type`, `body`: of the query that writes the collection; they give its columns and key.
     - `predecessor`: see Description.
-    - `origin`: for a view whose rows keep the positions of a source, the type of that source; else "".
+    - `origin`: for a view, the type of the source at the start of the chain of single inputs, or of the view
+      that joins several; "" if that is `type`.
     """
 
     address: Address
@@ -181,7 +182,7 @@ def _origin(record: ResourceState, resources: Mapping[Address, ResourceState]) -
     first = record
     while len(read := first.reads) == 1:
         first = resources[next(iter(read.values()))]
-    return first.type if first is not record else ""
+    return first.type if first.type != record.type else ""
 
 
 def inline_connection(

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from mzplan.config import load_configuration
+from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Address
 from mzplan.model.resources import Resource
+from mzplan.schema.conformity import fault_of
+from mzplan.schema.description import describe
+from mzplan.store.formats import decode_state
 from tests.unit.cli_runs import run
 from tests.unit.config_files import all_text, brief, errors, write
 
@@ -397,6 +401,28 @@ def test_another_query_replaces_what_keeps_state_and_restarts_the_rest(tmp_path:
     assert queries["view.counted"]["state"] == "unknown" and queries["view.tagged"]["state"] == "kept"
     assert "+SELECT id, explode(tags) AS tag FROM orders WHERE id > 1" in queries["view.tagged"]["diff"]
     assert "its state can't be kept: another query" in run("-C", folder, "plan").out
+
+
+def test_what_reads_views_of_a_join_conforms(tmp_path: Path) -> None:
+    """The positions of no source reach them."""
+    views = {
+        "paid": {"query": "SELECT o.customer, o.ts FROM orders o JOIN payments p USING (id)"},
+        "hourly": {
+            "query": f"SELECT customer, count(*) AS n FROM paid {BY_MINUTE}",
+            "watermarks": {"paid": {"column": "ts", "delay": "1h"}},
+        },
+        "large": {"query": "SELECT customer FROM hourly WHERE n > 3"},
+    }
+    sinks = {name: {"type": "console", "from": name} for name in views}
+    text = f"{SOURCES}views: {json.dumps(views)}\nsinks: {json.dumps(sinks)}\n"
+    folder = write(tmp_path, {"mzplan.yaml": SETTINGS, "a.yaml": text})
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    file = Path(folder) / "state" / "mzplan.state.json"
+    resources = decode_state(file.read_bytes(), str(file)).resources
+    queries = [describe(record, resources) for record in resources.values() if record.reads]
+    assert len(queries) == 6
+    assert not any(map(fault_of, queries)), [*map(fault_of, queries)]
+    assert all(Connectors().position(query) for query in queries)
 
 
 def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:
