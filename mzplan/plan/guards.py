@@ -151,6 +151,12 @@ def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
         )
 
 
+_ON_REPLACE = {
+    "truncate": " (first remove all rows from the target)",
+    "append": " (keep the old rows beside the new ones)",
+}
+
+
 def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> Iterator[Diagnostic]:
     """Yield MZ047 if a new generation would write rows of the old one to its target again.
 
@@ -170,16 +176,18 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
     for new in change.after.reads.values():
         if (old := renames.get(new)) is not None:
             renamed = (
-                f"if {new} is {old} under another name, say lifecycle: {{moved_from: {old.name}}} there, "
+                f"if {new} is {old} under another name, set lifecycle: {{moved_from: {old.name}}} there, "
             )
     choices = kind.schema["properties"][rule["property"]]["enum"]
+    settings = " or ".join(
+        f"`{rule['property']}: {choice}`{_ON_REPLACE.get(choice, '')}" for choice in choices
+    )
     yield Diagnostic(
         code="MZ047",
         summary=f"Replacing {change.address} would write its rows again",
         detail=f"{change.reason}. A new generation reads its collection from the start, and this sink "
         "appends.",
-        hint=f"{renamed and renamed + 'and nothing is replaced; else '}"
-        f"say {rule['property']}: {' | '.join(choices)} in the sink.",
+        hint=f"{renamed and renamed + 'and nothing is replaced; else '}set {settings}, in {change.address}.",
         address=change.address,
         exit_code=ExitCode.REFUSED,
     )
