@@ -57,6 +57,9 @@ class Views:
             self._check_inputs(resource)
         elif isinstance(text := resource.body.get(property_), str):
             written = {name: value for name, value in resource.body.items() if name not in _DERIVED}
+            if resource.file.full_path:  # not a committed body, which has them
+                for name in sorted(resource.body.keys() & _DERIVED):
+                    self._report_derived(resource, name, property_)
             resource.body, before = written, self.findings.met
             if not self.analyses.reuse(resource, property_, self._derive):
                 self._derive_query(resource, property_, text)
@@ -108,6 +111,16 @@ class Views:
             columns = (Selected(item.field.name, item.field.type) for item in items)
             places = (QueryPart("", query.written(item.offset)) for item in items)
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
+
+    def _report_derived(self, resource: Declaration, name: str, property_: str) -> None:
+        """Report MZ004 for a property that only follows from the query."""
+        self.findings.add(
+            "MZ004",
+            f"{resource.label} sets {shown(name)}",
+            f"It follows from the {property_}, so it can't be set.",
+            "remove it.",
+            location=resource.location((name,)),
+        )
 
     def _check_name(self, resource: Declaration) -> None:
         """Report MZ003 if a source has the view's name, because readers name both in the same way."""

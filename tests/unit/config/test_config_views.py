@@ -302,3 +302,10 @@ def test_a_rename_that_would_need_the_sql_of_an_inlined_view_is_refused(tmp_path
     )
     renamed = run("-C", folder, "plan", "--json").json()["changes"]
     assert {change["address"]: change["effect"] for change in renamed}["sink.out"] in ("none", "in-place")
+
+
+def test_what_follows_from_the_query_can_not_be_set(tmp_path: Path) -> None:
+    for name, value in {"from": "orders", "reads": ["orders"], "state": "x"}.items():
+        views = {"a": {"query": "SELECT id FROM orders", name: value}}
+        found = errors(write(tmp_path, {"a.yaml": f"{ORDERS}views: {json.dumps(views)}\n"}))
+        assert [(d.code, d.summary) for d in found] == [("MZ004", f'view.a sets "{name}"')]
