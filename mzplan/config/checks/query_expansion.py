@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from mzplan.config.checks.inlined_views import is_inlined
@@ -67,28 +67,31 @@ def expand_query(
     `around`: the views that the query is inlined into.
     """
     query = parse_query(text)
-    sql, through, expected = query.text.sql, [], set[str]()
+    sql, through = query.text.sql, []
     edits: list[tuple[int, int, int]] = []
     inner: dict[str, ExpandedQuery] = {}
     for name in query.places:
         below = inlined_query(declared.get(FROM.address(name, declared)))
         if below is None or name in around:
-            expected.add(name)
             continue
         inner[name] = expand_query(below, declared, around | {name})
         through += [*inner[name].through, name]
-        expected |= inner[name].query.places.keys()
     if not inner:
         return ExpandedQuery(query, text)
-    for start, (name, has_alias) in sorted(query.tables.items(), reverse=True):
-        if name in inner:
-            written = f"({inner[name].query.text.sql.strip()})" + ("" if has_alias else f" AS {name}")
-            sql = sql[:start] + written + sql[start + len(name) :]
-            edits.append((start, start + len(name), len(written)))
-    whole = parse_query(sql)
-    if whole.places.keys() != expected:
-        hidden = ", ".join(sorted(expected - whole.places.keys()))
-        raise QueryError(
-            f"a name in WITH hides {hidden}, which an inlined view reads", 0, "rename it in WITH."
-        )
-    return ExpandedQuery(whole, sql, tuple(dict.fromkeys(through)), tuple(reversed(edits)))
+    for start, table in sorted(query.tables.items(), reverse=True):
+        if table.name in inner:
+            below_it = inner[table.name].query
+            _refuse_hidden(below_it.places.keys() & table.around, start)
+            alias = "" if table.has_alias else f" AS {sql[start : table.end]}"
+            written = f"({below_it.text.sql.strip()}){alias}"
+            sql = sql[:start] + written + sql[table.end :]
+            edits.append((start, table.end, len(written)))
+    return ExpandedQuery(parse_query(sql), sql, tuple(dict.fromkeys(through)), tuple(reversed(edits)))
+
+
+def _refuse_hidden(names: Set[str], start: int) -> None:
+    """Raise QueryError for names of collections that would be those of a WITH where a view is inlined."""
+    if names:
+        hidden = ", ".join(sorted(names))
+        problem = f"a name in WITH hides {hidden}, which an inlined view reads"
+        raise QueryError(problem, start, "rename it in WITH.")

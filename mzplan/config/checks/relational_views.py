@@ -12,12 +12,12 @@ from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.address import Address
+from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
 from mzplan.schema.relations.analysis import Analysis, Input, Item
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.relations.rules import WrongKeyError, rule_broken
 from mzplan.schema.relations.scopes import UnknownColumnError
-from mzplan.schema.sql_types import TIMES
 
 
 class RelationalView:
@@ -154,18 +154,23 @@ class RelationalView:
         if not input_.event_time:
             return
         names = [column.name for column in input_.columns]
-        times = [c.name for c in input_.columns if c.type in TIMES]
         column = next((c for c in input_.columns if c.name.lower() == input_.event_time.lower()), None)
-        if column is not None and column.type in TIMES:
+        if column is not None and column.type == "TIMESTAMP":
             return
         problem = f"is {column.type}" if column is not None else "isn't there"
+        times = [c.name for c in input_.columns if c.type == "TIMESTAMP"]
+        if column is not None and column.type == "TIMESTAMP_NTZ":
+            hint = f"write a view with CAST({quoted_name(column.name)} AS TIMESTAMP), and read that."
+        elif times:
+            hint = self._findings.did_you_mean(input_.event_time, times) or f"write {listed(times, 40)}."
+        else:
+            hint = "declare the column with the time as TIMESTAMP."
         self._findings.add(
             "MZ019",
             f"The watermark of {name} needs a column of type TIMESTAMP",
             f"{self._resource.label}: {shown(input_.event_time)} {problem}. {input_.label} has the columns "
             f"{listed(names, 40)}.",
-            self._findings.did_you_mean(input_.event_time, times)
-            or (f"write {listed(times, 40)}." if times else "declare the column with the time as TIMESTAMP."),
+            hint,
             location=self._resource.location(("watermarks", name, "column")),
         )
 

@@ -14,7 +14,7 @@ from mzplan.config.documents import Declaration
 from mzplan.config.findings import HERE, Findings, Location, Path, shown
 from mzplan.connectors.api.outputs import Selected, columns_selected
 from mzplan.model.address import Address
-from mzplan.schema.columns import Column, DdlError, parse_columns, spark_type
+from mzplan.schema.columns import Column, DdlError, canonical_type, parse_columns, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
@@ -108,7 +108,8 @@ class Views:
         if query.through:
             self.through[resource.address] = query.through
         if items is not None:
-            columns = (Selected(item.field.name, item.field.type) for item in items)
+            # The type of a NULL is one, but no column's.
+            columns = (Selected(item.field.name, canonical_type(item.field.type or "")) for item in items)
             places = (QueryPart("", query.written(item.offset)) for item in items)
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
 

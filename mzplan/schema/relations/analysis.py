@@ -75,6 +75,12 @@ class Analysis:
 
     def result(self) -> Result:
         """Return the columns of the whole query."""
+        try:
+            return self._result()
+        except RecursionError:
+            raise QueryError("it is nested too deep", 0, "compute a part of it in a subquery.") from None
+
+    def _result(self) -> Result:
         written = QueryTypes(self.query.text, Scope(), True)
         self._certain = written.has_every_plus(self.query.tree)
         result = self._query(self.query.tree, {})

@@ -48,6 +48,20 @@ class QueryError(SqlTextError):
 
 
 @dataclass(frozen=True, slots=True)
+class TableName:
+    """A collection's name in FROM or JOIN.
+
+    - `end`: the position after it, and after the backquote that closes it.
+    - `around`: the names that WITH defines there, in lower case.
+    """
+
+    name: str
+    end: int
+    has_alias: bool
+    around: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RelationalQuery:
     """The SQL of a relational view.
 
@@ -55,13 +69,13 @@ class RelationalQuery:
     - `tree`: sqlglot's tree, a Select or Union.
     - `places`: by collection, the start and end of each place with its name, also before columns. Collections
       are in the order of the text.
-    - `tables`: by position, each name in FROM and JOIN, and whether an alias follows.
+    - `tables`: by position, each name in FROM and JOIN.
     """
 
     text: BareText
     tree: Any
     places: Mapping[str, tuple[tuple[int, int], ...]]
-    tables: Mapping[int, tuple[str, bool]]
+    tables: Mapping[int, TableName]
 
     @property
     def is_plain(self) -> bool:
@@ -303,7 +317,7 @@ class _Checks:
 
         for node in tree.walk():
             kind = type(node).__name__
-            if isinstance(node, exp.Query | exp.Subquery | exp.Exists):
+            if isinstance(node, exp.Query | exp.Subquery):
                 _refuse("a subquery stands in an expression", node, "join it: … JOIN (SELECT …) AS name ON …")
             if isinstance(node, exp.Window):
                 _refuse(_WORDS["windows"], node, _OVER_HINT)
@@ -340,12 +354,12 @@ def _offset_of(sql: str, word: str) -> int | None:
     return match.start() if match else None
 
 
-def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, tuple[str, bool]]]:
+def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, TableName]]:
     """Return `places` and `tables` of a RelationalQuery. Raises QueryError for a name that no collection can
     have."""
     spans: dict[str, list[tuple[int, int]]] = {}
-    tables: dict[int, tuple[str, bool]] = {}
-    for select, table in _tables(tree):
+    tables: dict[int, TableName] = {}
+    for select, table, around in _tables(tree):
         identifier = table.this
         name = identifier.name
         if not is_valid_name(name):
@@ -353,22 +367,25 @@ def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int
             _refuse(problem, table, "name it as the project does: small letters, digits and _.")
         span = _span(identifier)
         spans.setdefault(name, []).append(span)
-        tables[span[0]] = (name, bool(table.alias))
+        tables[span[0]] = TableName(name, span[1], bool(table.alias), around)
         if not table.alias:
             spans[name] += map(_span, _qualifiers(select, name))
     return {name: tuple(sorted(set(found))) for name, found in spans.items()}, tables
 
 
-def _tables(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each table in order, with the SELECT that reads it; names from a WITH around it aren't tables."""
+def _tables(tree: Any) -> Iterator[tuple[Any, Any, frozenset[str]]]:
+    """Yield each table in order, with the SELECT that reads it, and the names that WITH defines around it.
+
+    Those names aren't tables."""
     from sqlglot import exp
 
-    found = [(table.find_ancestor(exp.Select), table) for table in tree.find_all(exp.Table)]
-    found = [(select, table) for select, table in found if table.name.lower() not in _names_around(table)]
-    yield from sorted(found, key=lambda pair: start_of(pair[1]))
+    for table in sorted(tree.find_all(exp.Table), key=start_of):
+        around = _names_around(table)
+        if table.name.lower() not in around:
+            yield table.find_ancestor(exp.Select), table, around
 
 
-def _names_around(table: Any) -> set[str]:
+def _names_around(table: Any) -> frozenset[str]:
     """Return the names that WITH defines around a table, in lower case."""
     from sqlglot import exp
 
@@ -386,7 +403,7 @@ def _names_around(table: Any) -> set[str]:
         elif isinstance(node, exp.Query) and (with_ := node.args.get("with_") or node.args.get("with")):
             names |= {cte.alias.lower() for cte in with_.expressions}
         node = parent
-    return names
+    return frozenset(names)
 
 
 def _qualifiers(select: Any, name: str) -> Sequence[Any]:

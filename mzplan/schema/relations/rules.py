@@ -11,7 +11,6 @@ from typing import Any
 from mzplan.schema.expressions import varying_in
 from mzplan.schema.relations.analysis import Analysis, Operator, Result
 from mzplan.schema.relations.parse import QueryError
-from mzplan.schema.sql_types import TIMES
 
 _OUTPUTS = ("append", "update")
 
@@ -100,13 +99,11 @@ def _without_time(analysis: Analysis, result: Result, operator: Operator) -> Que
 
 def _watermarks(analysis: Analysis) -> str:
     """Return `watermarks` for the streams of a query, each with its first column that is a time."""
-    streams = [(name, analysis.inputs[name]) for name in analysis.query.places]
-    marks = (
-        f"{name}: {{column: {next((c.name for c in input_.columns if c.type in TIMES), '…')}, "
-        "delay: 10 minutes}"
-        for name, input_ in streams
-        if input_.stream
-    )
+    marks = []
+    for name in analysis.query.places:
+        if (input_ := analysis.inputs[name]).stream:
+            column = next((c.name for c in input_.columns if c.type == "TIMESTAMP"), "…")
+            marks.append(f"{name}: {{column: {column}, delay: 10 minutes}}")
     return f"`watermarks: {{{', '.join(marks)}}}`"
 
 

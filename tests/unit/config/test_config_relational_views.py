@@ -24,6 +24,7 @@ sources:
 tags ARRAY<STRING>, lines ARRAY<STRUCT<sku: STRING, n: INT>>"}
   payments: {type: local, schema: "id BIGINT, paid DOUBLE, ts TIMESTAMP"}
   customers: {type: local, schema: "customer STRING, city STRING", key: [customer]}
+  locals: {type: local, schema: "customer STRING, ts TIMESTAMP_NTZ"}
 """
 SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 ORDERS_MARK = {"orders": {"column": "ts", "delay": "10 minutes"}}
@@ -81,6 +82,12 @@ def view_of(folder: Path, query: str, **more: Any) -> Resource:
             "e TIMESTAMP, n BIGINT",
         ),
         ("SELECT id, inline(lines) FROM orders", {}, ["orders"], "id BIGINT, sku STRING, n INT"),
+        (
+            "SELECT id, exists(tags, t -> t = 'x') AS x FROM orders UNION ALL SELECT id, NULL FROM payments",
+            {},
+            ["orders", "payments"],
+            "id BIGINT, x BOOLEAN",
+        ),
         (
             "SELECT id, posexplode(tags) AS (p, t) FROM orders",
             {},
@@ -286,6 +293,22 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         ),
         ("SELECT id, (amount).x AS a, explode(tags) AS t FROM orders", {}, ["MZ301", '"a" is known only']),
         ("SELECT id, inline(tags) FROM orders", {}, ["inline(…) takes an ARRAY<STRUCT<…>>"]),
+        ("SELECT id, explode(tags) AS t, NULL AS a FROM orders", {}, ["MZ301", '"a" is known only']),
+        (
+            "SELECT id, explode(tags) AS t FROM orders WHERE EXISTS (SELECT 1 FROM payments)",
+            {},
+            ["a subquery stands in an expression"],
+        ),
+        (
+            f"SELECT id, explode(tags) AS t, {'id + ' * 1500}id AS x FROM orders",
+            {},
+            ["nested too deep", "in a subquery"],
+        ),
+        (
+            f"SELECT count(*) AS n FROM locals {BY_MINUTE}",
+            {"watermarks": {"locals": {"column": "ts", "delay": "1h"}}},
+            ["needs a column of type TIMESTAMP", "CAST(ts AS TIMESTAMP)"],
+        ),
         *(
             (
                 f"SELECT {edge} AS at, count(*) AS n FROM (SELECT *, window(ts, '1 hour') AS w FROM orders) "
@@ -325,7 +348,7 @@ def test_what_can_not_be_computed_names_the_rule(
 def test_an_error_is_at_its_place(tmp_path: Path) -> None:
     query = "      SELECT o.id,\n        p.payed\n      FROM orders o\n      JOIN payments p USING (id)\n"
     found = errors(tmp_path, {"a.yaml": f"{SOURCES}views:\n  v:\n    query: |\n{query}"})
-    assert brief(found) == ['a.yaml:9:11 MZ019 Unknown column "payed"']
+    assert brief(found) == ['a.yaml:10:11 MZ019 Unknown column "payed"']
 
 
 def test_an_inlined_view_is_part_of_a_query_that_joins(tmp_path: Path) -> None:
@@ -345,11 +368,45 @@ views:
 
     wrong = views.replace("SELECT large.id, paid", "SELECT large.id, amount")
     found = errors(tmp_path, {"a.yaml": SOURCES + wrong})
-    assert brief(found) == ['a.yaml:8:35 MZ019 Unknown column "amount"']
+    assert brief(found) == ['a.yaml:9:35 MZ019 Unknown column "amount"']
 
     sink = f"{views}sinks:\n  out: {{type: console, from: tagged}}\n"
     found = errors(tmp_path, {"a.yaml": SOURCES + sink})
     assert [d.code for d in found] == ["MZ304"] and "only a view can read it" in all_text(found)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "WITH payments AS (SELECT id FROM orders) SELECT k.id FROM known k JOIN payments USING (id)",
+        # payments is read by its name, too: where WITH doesn't hide it.
+        "WITH payments AS (SELECT id FROM payments WHERE paid > 9) SELECT k.id FROM known k JOIN payments p "
+        "ON p.id = k.id",
+        "SELECT p.id FROM payments p JOIN (WITH payments AS (SELECT id FROM orders) SELECT payments.id FROM "
+        "payments JOIN outer_known k ON k.id = payments.id) q ON q.id = p.id",
+    ],
+)
+def test_no_name_in_with_hides_what_an_inlined_view_reads(tmp_path: Path, query: str) -> None:
+    views = {
+        "known": {"materialize": False, "query": "SELECT id FROM payments"},
+        "outer_known": {"materialize": False, "query": "SELECT id FROM known WHERE id > 1"},
+        "v": {"query": query},
+    }
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    assert "a name in WITH hides payments" in all_text(found) and len(found) == 1
+
+
+def test_the_name_of_an_inlined_view_may_stand_in_backquotes(tmp_path: Path) -> None:
+    query = "SELECT `left`.id FROM `left` JOIN orders o ON o.id = `left`.id"
+    views = {
+        "left": {"materialize": False, "query": "SELECT id FROM `payments`"},
+        "v": {"query": query},
+    }
+    files = write(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    view = load_configuration(files).resources[Address("view", "v")]
+    inlined = "FROM (SELECT id FROM `payments`) AS `left` JOIN"
+    assert view.body["query"] == query.replace("FROM `left` JOIN", inlined)
+    assert view.body["reads"] == ["payments", "orders"]
 
 
 def test_an_inlined_view_is_no_snapshot(tmp_path: Path) -> None:
