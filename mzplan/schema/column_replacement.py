@@ -15,6 +15,7 @@ from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, Token, bare, tokens
 TOO_LONG = "with the expressions of the views below in it, its SQL gets too long"
 _BEFORE_ROW = frozenset(["and", "between", "else", "not", "or", "then", "when"])
 _NAMING = frozenset(["arrays_zip", "struct"])
+_NO_NAMES = VALUES | {"all", "distinct", "from"}  # as an item of SELECT, without quotes
 
 
 def with_expressions(text: str, parsed: Parsed, given: Callable[[str], str], names: Collection[str]) -> str:
@@ -116,5 +117,5 @@ def with_name(text: str, name: str) -> str:
 
 def quoted_name(name: str) -> str:
     """Return a name in backquotes, unless every parser takes it for a column without them."""
-    is_plain = name.lower() not in VALUES and parse_select(name).columns == ((name, 0),)
+    is_plain = name.lower() not in _NO_NAMES and parse_select(name).columns == ((name, 0),)
     return name if is_plain else "`{}`".format(name.replace("`", "``"))

@@ -9,6 +9,7 @@ import pytest
 
 from mzplan.config import load_configuration
 from mzplan.model.address import Address
+from mzplan.schema.view_query import parse_view
 from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS
 from tests.unit.cli_runs import run
 from tests.unit.config_files import all_text, brief, errors, write
@@ -252,6 +253,19 @@ sinks:
         ["number"],
         "SELECT\n  id AS number,\n  name\nFROM latest\nWHERE id > 1\n",
     )
+
+
+def test_a_column_of_an_inlined_view_may_be_called_like_a_word_of_sql(tmp_path: Path) -> None:
+    views = """\
+views:
+  words: {materialize: false, query: "SELECT id AS `from`, amount AS `distinct`, tags AS `all` FROM orders"}
+  v: {query: "SELECT `all`, `from`, `distinct` AS `from2` FROM words WHERE `from` > 1"}
+  w: {query: "SELECT `from` FROM words"}
+"""
+    resources = load_configuration(write(tmp_path, {"a.yaml": ORDERS + views})).resources
+    v, w = (resources[Address("view", name)].body["query"] for name in ("v", "w"))
+    assert parse_view(v).body["select"] == ["tags AS `all`", "id AS `from`", "amount AS from2"]
+    assert parse_view(w).collection.text == "orders" and parse_view(w).body["select"] == ["id AS `from`"]
 
 
 @pytest.mark.parametrize(
