@@ -44,7 +44,7 @@ def computed_by_sql(
     try:
         for name, mark in query.body.get("watermarks", {}).items():
             if name in streams:
-                inputs[name] = inputs[name].withWatermark(mark["column"], _interval(mark["delay"]))
+                inputs[name] = inputs[name].withWatermark(quoted(mark["column"]), _interval(mark["delay"]))
         for name, rows in inputs.items():
             rows.createOrReplaceTempView(name)
         computed = _run(session, query, inputs)

@@ -24,7 +24,7 @@ TYPE = "STRUCT<input: STRING>"
 COLUMNS = {
     "orders": "id BIGINT, customer BIGINT, amount DECIMAL(10,2), note STRING, tags ARRAY<STRING>, ts "
     "TIMESTAMP",
-    "payments": "id BIGINT, paid DOUBLE, ts TIMESTAMP",
+    "payments": "id BIGINT, paid DOUBLE, ts TIMESTAMP, `seen.at` TIMESTAMP",
     "customers": "id BIGINT, city STRING",
 }
 TABLES = {"customers"}
@@ -187,6 +187,13 @@ def test_a_watermark_counts_late_rows_by_its_column(lab: Lab, session: SparkSess
         rows = computed_by_sql(session, *inputs(session), query_of(lab, sql, watermarks=marks), TYPE)
         assert "ts#" in rows._jdf.queryExecution().analyzed().toString()
         assert "T600000ms" in rows._jdf.queryExecution().analyzed().toString()
+
+
+def test_a_watermark_may_be_of_a_column_with_a_point_in_its_name(lab: Lab, session: SparkSession) -> None:
+    sql = "SELECT window(`seen.at`, '1 minute') AS w, count(*) AS n FROM payments GROUP BY 1"
+    marks = {"payments": {"column": "seen.at", "delay": "10m"}}
+    rows = computed_by_sql(session, *inputs(session), query_of(lab, sql, watermarks=marks), TYPE)
+    assert "T600000ms" in rows._jdf.queryExecution().analyzed().toString()
 
 
 def test_what_spark_refuses_is_an_error_of_the_query(lab: Lab, session: SparkSession) -> None:
