@@ -60,8 +60,9 @@ _VARYING_NODES = _words(
     "Shuffle Systimestamp Uniform Uuid"
 )
 _VARYING = _words(
-    "getdate input_file_block_length input_file_block_start input_file_name "
-    "monotonically_increasing_id now random spark_partition_id sysdate"
+    "curdate current_date current_time current_timestamp getdate input_file_block_length "
+    "input_file_block_start input_file_name localtimestamp monotonically_increasing_id now rand randn random "
+    "randstr shuffle spark_partition_id sysdate uniform uuid"
 )
 # What calls any method of any Java class, with the rights of the runner.
 JAVA = _words("java_method reflect try_reflect")

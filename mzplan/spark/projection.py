@@ -7,6 +7,7 @@ opens files; then the analysed tree. Only listed kinds of nodes may be in either
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ _HOW = {
     "view": "write Spark SQL over the collection's columns: SELECT … FROM a collection WHERE …",
     "source": "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
 }
+_TIME = re.compile(r"CAST\('\s*(now|today|tomorrow|yesterday)\s*' AS (?:DATE|TIMESTAMP)", re.IGNORECASE)
 
 
 def read_by(query: ResolvedQuery) -> ResolvedQuery:
@@ -107,7 +109,23 @@ def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -
     query = read_by(query)
     fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
     empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
-    return outputs_of(project(empty, query))
+    projected = project(empty, query)
+    if query.keys and "where" in query.body:
+        _refuse_times(_analysed(projected), query)
+    return outputs_of(projected)
+
+
+def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
+    """Raise MzplanError MZ019 for a condition with a text that means another time each time.
+
+    Only Spark knows that the text in `day > 'today'` is one: it depends on the type of `day`.
+    """
+    if time := _TIME.search(str(projected.child().condition().sql())):
+        why = (
+            f"Spark reads '{time[1]}' as a time, another one each time. When a row is updated or deleted, "
+            "its former state could not be found in the target."
+        )
+        raise _too_much(query, "where", why)
 
 
 def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:

@@ -471,3 +471,23 @@ def test_what_follows_a_star_with_except_is_written(lab: Lab) -> None:
     query = lab.executor._resolve(sink, lab.secrets)
     outputs = projection.analysed_outputs(_session(lab), query, "STRUCT<step: BIGINT>")
     assert [output.name for output in outputs] == ["id", "b"]
+
+
+def test_no_condition_over_a_keyed_collection_has_a_text_that_is_a_time(lab: Lab) -> None:
+    """A row that is updated or deleted must meet it again."""
+    source = lab.kafka_source(
+        "none", "id BIGINT, day DATE, note STRING", envelope={"type": "upsert", "key": ["id"]}
+    )
+    for where, is_time in (
+        ("day > 'yesterday'", True),
+        ("note = 'a' OR day IN ('2026-01-01', ' Today')", True),
+        ("note = 'today'", False),
+        ("note = 'CAST(' AND day > '2026-01-01'", False),
+    ):
+        query = lab.executor._resolve(lab.sink(source, "console", None, where=where), lab.secrets)
+        try:
+            projection.analysed_outputs(_session(lab), query, "STRUCT<step: BIGINT>")
+        except MzplanError as refused:
+            assert is_time and "as a time, another one each time" in str(refused.diagnostics[0].detail), where
+        else:
+            assert not is_time, where

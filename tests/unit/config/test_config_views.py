@@ -137,6 +137,11 @@ def test_the_key_follows_where_what_it_reads_has_one(
             ["source.latest is updated or deleted"],
         ),
         (
+            'views:\n  v: {query: "SELECT * FROM latest WHERE builtin.rand() > 0"}\n',
+            ["a.yaml:5:50 MZ019 Rows of the target depend on a value that changes each time"],
+            ["RAND() is another value each time"],
+        ),
+        (
             'views:\n  v: {query: "SELECT * FROM latest"}\nsinks:\n  out: {type: console, from: v}\n',
             ["a.yaml:7:30 MZ020 A sink that only adds rows can't follow updates and deletes"],
             ["view.v keeps the latest row of each key (id)"],
