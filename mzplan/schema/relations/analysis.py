@@ -55,13 +55,15 @@ class Item:
 class Result:
     """The columns of a query.
 
-    `grouped_by`: the number of expressions in the GROUP BY of its outermost SELECT; None if that doesn't
-    aggregate.
+    - `grouped_by`: the number of expressions in the GROUP BY of its outermost SELECT; None if that doesn't
+      aggregate.
+    - `several`: the position of an item of that SELECT that makes several rows of one; None without one.
     """
 
     items: list[Item]
     stream: bool
     grouped_by: int | None = None
+    several: int | None = None
 
 
 @dataclass(slots=True)
@@ -180,7 +182,8 @@ class _Select:
         if node.args.get("distinct"):
             self._keeps("DISTINCT", start_of(node), _has_time([item for item, _ in items]))
         grouped = len(self._groups()) if aggregates else None
-        return Result([item for item, _ in items], self._scope.stream, grouped)
+        several = next((item.offset for item, tree in items if type(tree).__name__ in GENERATORS), None)
+        return Result([item for item, _ in items], self._scope.stream, grouped, several)
 
     def _keeps(self, kind: str, offset: int, timed: bool, *, by_edge: bool = False) -> None:
         if self._scope.stream:

@@ -144,6 +144,20 @@ def _keys(result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
             result.items[0].offset,
             "select each expression of the GROUP BY under a name.",
         )
+    elif result.several is not None:
+        yield QueryError(
+            "an item makes several rows of a group, and rows are updated by their group",
+            result.several,
+            "select the array itself; or use LATERAL VIEW, whose rows are grouped.",
+        )
+    elif (
+        item := next((i for i in result.items if i.groups and "MAP<" in (i.field.type or "")), None)
+    ) is not None:
+        yield QueryError(
+            f"{item.field.name} is a MAP, and rows can't be found by one",
+            item.offset,
+            "group by one of its values, or by sort_array(map_entries(…)).",
+        )
     elif sorted(map(str.lower, body.get("key", ()))) != sorted(map(str.lower, wanted)):
         yield WrongKeyError(
             "the key of a view with `output: update` has the columns of its GROUP BY",

@@ -262,6 +262,16 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         ),
         ("SELECT id FROM orders", {"output": "update", "key": ["id"]}, ["needs a GROUP BY in the outermost"]),
         (
+            "SELECT customer, explode(collect_set(id)) AS id FROM orders GROUP BY customer",
+            {"output": "update", "key": ["customer"]},
+            ["makes several rows of a group", "LATERAL VIEW"],
+        ),
+        (
+            "SELECT map('a', customer) AS m, count(*) AS n FROM orders GROUP BY 1",
+            {"output": "update", "key": ["m"]},
+            ["m is a MAP", "map_entries"],
+        ),
+        (
             "SELECT customer, count(*) AS n FROM (SELECT DISTINCT customer FROM orders) GROUP BY customer",
             {"output": "update", "key": ["customer"]},
             ["a DISTINCT and an aggregation keep state", "in update mode"],
