@@ -40,6 +40,8 @@ def query_change(change: Change) -> QueryChange | None:
     if old == new and states[0] == states[1]:
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
+    if old == new and None not in states and before.get("watermarks") == after.get("watermarks"):
+        return QueryChange(diff, "lost", "`*` stands for other columns now")
     return QueryChange(diff, *_verdict(*states))
 
 

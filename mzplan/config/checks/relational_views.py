@@ -181,7 +181,9 @@ class RelationalView:
         numbered = {name: number for number, name in enumerate(self._query.places)}
         marks = sorted((numbered[name], mark["column"].lower()) for name, mark in self._watermarks.items())
         self._resource.derived["state"] = ((self._property,), 0)
-        self._resource.body = {**self._resource.body, "state": self._query.digest(*marks)}
+        # `*` may stand for other columns than before, in another order: then so does the state.
+        digest = self._query.digest(*marks, *analysis.starred)
+        self._resource.body = {**self._resource.body, "state": digest}
 
 
 def refuse(resource: Declaration, property_: str, error: QueryError, findings: Findings) -> None:

@@ -68,11 +68,15 @@ class Result:
 
 @dataclass(slots=True)
 class Analysis:
-    """The analysis of one query over these inputs, by name. Raises QueryError."""
+    """The analysis of one query over these inputs, by name. Raises QueryError.
+
+    `starred`: the columns that `*` stands for, in lower case.
+    """
 
     query: RelationalQuery
     inputs: Mapping[str, Input]
     operators: list[Operator] = field(default_factory=list)
+    starred: list[str] = field(default_factory=list)
     _certain: bool = True
 
     def result(self) -> Result:
@@ -293,6 +297,7 @@ class _Select:
         for relation, column in fields:
             if column.name.lower() not in without:
                 tree = exp.column(column.name, table=relation.name or None)
+                self._analysis.starred.append(column.name.lower())
                 yield Item(column, start_of(inner) or start_of(self._node)), tree
 
     def _keeps_time(self, tree: Any) -> bool:

@@ -96,7 +96,7 @@ class RelationalQuery:
     @property
     def aliases(self) -> Mapping[str, str]:
         """Return the collections by their aliases, in lower case."""
-        return {table.alias.lower(): table.name for _, table in _tables(self.tree) if table.alias}
+        return {table.alias.lower(): table.name for _, table, _ in _tables(self.tree) if table.alias}
 
     def offset(self, name: str) -> int:
         """Return the position where the query first names a collection."""

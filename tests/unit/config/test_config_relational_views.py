@@ -492,6 +492,39 @@ def test_what_reads_views_of_a_join_conforms(tmp_path: Path) -> None:
     assert all(Connectors().position(query) for query in queries)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "replaced"),
+    [
+        ("a INT, b INT, ts TIMESTAMP", "a INT, b INT, ts TIMESTAMP, c INT", {"every", "inner"}),
+        # Spark compares the types of the state by position: it would take (1, 2) for (2, 1).
+        ("a INT, b INT, ts TIMESTAMP", "b INT, a INT, ts TIMESTAMP", {"every", "inner"}),
+    ],
+)
+def test_a_star_that_stands_for_other_columns_replaces_what_keeps_state(
+    tmp_path: Path, before: str, after: str, replaced: set[str]
+) -> None:
+    mark = {"pairs": {"column": "ts", "delay": "1 minute"}}
+    views = {
+        "every": {"query": "SELECT DISTINCT * FROM pairs", "watermarks": mark},
+        "inner": {"query": "SELECT a, b FROM (SELECT DISTINCT * FROM pairs) x", "watermarks": mark},
+        "named": {"query": "SELECT DISTINCT a, ts FROM pairs", "watermarks": mark},
+        "all": {"query": "SELECT * FROM pairs UNION ALL SELECT * FROM pairs"},
+    }
+    source = "sources: {pairs: {type: local, schema: '%s'}}\nviews: " + json.dumps(views)
+    folder = write(tmp_path, {"mzplan.yaml": SETTINGS, "a.yaml": source % before})
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    (Path(folder) / "a.yaml").write_text(source % after)
+    plan = run("-C", folder, "plan", "--json").json()
+    effects = {change["address"]: change["effect"] for change in plan["changes"]}
+    names = {"every", "inner", "named", "all"}
+    assert effects == {
+        "source.pairs": "restart",
+        **{f"view.{name}": "replace" if name in replaced else "restart" for name in names},
+    }
+    (changed,) = (change["query"] for change in plan["changes"] if change["address"] == "view.inner")
+    assert (changed["state"], changed["because"]) == ("lost", "`*` stands for other columns now")
+
+
 def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:
     views = {
         "counted": {
