@@ -95,6 +95,10 @@ _OF_FILE = "correct or remove that file, or correct format and schema of the sou
 _CAST = (
     "correct the value where it comes from; or in select use try_cast, which makes it NULL, or a wider type."
 )
+_DIVISOR = (
+    "correct the value where it comes from; or in select write nullif(divisor, 0), which makes it NULL."
+)
+_OPERANDS = "cast the operands in select to a wider type, such as DECIMAL(38,0) or DOUBLE."
 _COLUMN = "change the table's column, or cast the value in select."
 # Patterns of Spark's and Delta's messages about a value, and our text for each, which leaves the value out.
 _VALUES = (
@@ -130,7 +134,8 @@ _VALUES = (
         "column {1} of the table is DECIMAL({2},{4}), and can't hold a value of type DECIMAL({3},{5})",
         _COLUMN,
     ),
-    (r"\[DIVIDE_BY_ZERO\]", "a division by zero", _CAST),
+    (r"\[(?:DIVIDE|REMAINDER)_BY_ZERO\]", "a division by zero", _DIVISOR),
+    (r"\[(ARITHMETIC_OVERFLOW)[\w.]*\]", "a value does not fit ({1})", _OPERANDS),
     (r"\[(\w+)[\w.]*\][^\n]*SQLSTATE: 22", "a value does not fit ({1})", _CAST),
 )
 _EXPRESSION = re.compile(r"== SQL [^\n]*==\n([^\n]+)")

@@ -125,13 +125,17 @@ class InterruptedSteps:
 
 
 def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
+    """Return the warning. `why`: the failure; its own fix is left out, as there is nothing to repair."""
+    changed, writer = "select or where were", "sink"
+    if address.writes_collection:
+        changed, writer = "its query was", address.kind
+    reason = f"{why.partition('. Fix: ')[0].rstrip('.') or 'it ended early'}."
     return Diagnostic(
         severity="warning",
         code="MZ131",
         summary=f"Step {step} of {address} could not be finished as it began",
-        detail="It began before select or where were changed. With the old definition: "
-        f"{why or 'it ended early.'} The sink writes it with its current definition; rows already in the "
-        "target stay (MZ088).",
+        detail=f"It began before {changed} changed. With the old definition: {reason} The {writer} writes it "
+        "with its current definition; rows already in the target stay (MZ088).",
         hint=f"nothing to do unless MZ088 follows; to check: mzplan verify {address} --steps {step}.",
         address=address,
     )

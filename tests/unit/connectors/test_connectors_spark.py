@@ -413,6 +413,19 @@ def test_a_value_that_does_not_fit_is_named_by_column_and_type_and_not_shown(
     assert "geheim" not in found.text and "77" not in found.text
 
 
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        ("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to …", "nullif(divisor, 0)"),
+        ("[REMAINDER_BY_ZERO] Remainder by zero. Use `try_mod` to …", "nullif(divisor, 0)"),
+        ("[ARITHMETIC_OVERFLOW] long overflow. Use 'try_add' to … SQLSTATE: 22003", "wider type"),
+    ],
+)
+def test_the_fix_of_arithmetic_is_not_try_cast_which_still_fails(message: str, fix: str) -> None:
+    found = failures.of_messages([("org.apache.spark.X", message)])
+    assert fix in found.text and "try_cast" not in found.text
+
+
 def test_what_says_its_fix_keeps_it() -> None:
     long = "mzplan[MZ082]: " + "x" * 700 + ". Fix: do it."
     assert failures.of_messages([("X", long)]).text.endswith("x. Fix: do it.")
