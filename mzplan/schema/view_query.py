@@ -16,7 +16,7 @@ from mzplan.model.address import is_valid_name
 from mzplan.model.resources import Body
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind
-from mzplan.schema.relations.parse import with_names
+from mzplan.schema.relations.parse import is_same_query, with_names
 from mzplan.schema.sql_text import SqlTextError, Token, bare, tokens
 
 _ONE_ROW = "a view computes each of its rows from one row of one collection"
@@ -161,6 +161,16 @@ def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> di
         if marks := changed.get("watermarks"):
             changed["watermarks"] = {renamed.get(name, name): mark for name, mark in marks.items()}
     return changed
+
+
+def gives_same_rows(kind: ResourceKind, earlier: Body, now: Body) -> bool:
+    """Return whether the row properties of a query mean the same now, perhaps with other names of inputs."""
+    property_ = kind.query_property
+    if earlier == now or property_ is None:
+        return earlier == now
+    texts = earlier.get(property_), now.get(property_)
+    others = ({**body, property_: ""} for body in (earlier, now))
+    return next(others) == next(others) and is_same_query(*map(str, texts))
 
 
 def _qualifiers(read: list[Token], name: str) -> Iterator[int]:

@@ -18,6 +18,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.query import Running
@@ -57,12 +58,13 @@ class InterruptedSteps:
         is now, and the output rule prevents a mixture. Raises OSError, and MzplanError MZ063 if it was
         stopped meanwhile.
         """
-        names = resource_kind(description.address.kind, description.type).row_properties
+        kind = resource_kind(description.address.kind, description.type)
+        names = kind.row_properties
         rows = {name: description.body[name] for name in names if name in description.body}
         history, step = checkpoint.descriptions(), checkpoint.log.unfinished()
         start = history.to_finish(step, rows)
         first = checkpoint.log.committed() + 1
-        if start is not None and step is not None:
+        if start is not None and step is not None and not gives_same_rows(kind, start.rows, rows):
             earlier = replace(description, body=start.body(description.body, names))
             finishing = Running(running.name, running.place)
             problem = self._finish(earlier, finishing, run_once)

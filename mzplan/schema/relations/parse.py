@@ -137,6 +137,16 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
         return text
 
 
+def is_same_query(earlier: str, now: str) -> bool:
+    """Return whether two texts differ only in blanks, comments and new names of renamed collections."""
+    try:
+        old, new = parse_query(earlier), parse_query(now)
+    except QueryError:
+        return False
+    renamed = (name for name, other in zip(old.places, new.places, strict=False) if name != other)
+    return old.digest() == new.digest() and not any(name in new.places for name in renamed)
+
+
 def _bare(text: str) -> BareText:
     return bare(text.rstrip().removesuffix(";"))
 

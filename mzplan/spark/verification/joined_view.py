@@ -14,6 +14,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session
 from mzplan.spark.relational_views import own_session
@@ -82,8 +83,11 @@ class JoinedView:
         begun, description = self._descriptions.description_of(step), self._description
         if begun is None:
             return description
-        names = resource_kind(description.address.kind, description.type).row_properties
-        return replace(description, body=begun.body(description.body, names))
+        kind = resource_kind(description.address.kind, description.type)
+        later = (entry for entry in reversed(self._descriptions.entries) if entry.step >= begun.step)
+        # The newest of equal queries has the newest names of renamed collections.
+        newest = next(entry for entry in later if gives_same_rows(kind, begun.rows, entry.rows))
+        return replace(description, body=newest.body(description.body, kind.row_properties))
 
     def _tables(self, session: SparkSession, step: int) -> dict[str, DataFrame]:
         versions, tables = self._versions.at(step), {}

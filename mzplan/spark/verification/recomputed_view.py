@@ -28,6 +28,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.words import count
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import gives_same_rows
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
@@ -90,10 +91,11 @@ class RecomputedView:
 
     def _require_one_query(self) -> None:
         """Raise MZ092 if an earlier query produced rows of the collection."""
-        names = resource_kind(self._query.address.kind, self._query.description.type).row_properties
-        now = {name: self._query.description.body.get(name) for name in names}
+        kind = resource_kind(self._query.address.kind, self._query.description.type)
+        now = {name: self._query.description.body.get(name) for name in kind.row_properties}
         for begun in self._checkpoint.descriptions().entries:
-            if {name: begun.rows.get(name) for name in names} != now:
+            earlier = {name: begun.rows.get(name) for name in kind.row_properties}
+            if not gives_same_rows(kind, earlier, now):
                 why = f"Its query was another one at step {begun.step}, whose rows stay as they are."
                 raise _not_repeatable(self._query, why)
 

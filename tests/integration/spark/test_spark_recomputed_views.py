@@ -302,6 +302,16 @@ def test_rows_of_an_earlier_query_are_refused(lab: Lab) -> None:
     assert "another one at step 3" in refusal(shop)
 
 
+def test_a_renamed_input_makes_no_other_query(lab: Lab) -> None:
+    shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
+    shop.append("orders", order(1, "a", "1.50", "00:00"))
+    shop.run()
+    earlier = StepDescription(step=0, digest="1:a", rows={"query": TOTALS.replace("orders", "sales")})
+    now = StepDescription(step=1, digest="1:b", rows={"query": TOTALS})
+    shop.checkpoint.record_descriptions(DescriptionHistory((earlier, now)))
+    assert shop.compare().is_equal
+
+
 def test_a_step_whose_offsets_are_gone_is_said(lab: Lab) -> None:
     shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
     with pytest.raises(GoneError, match="hundred steps"):

@@ -139,6 +139,28 @@ def test_a_changed_sink_first_finishes_what_was_interrupted(tmp_path: Path) -> N
     assert len(spark.bodies) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "finished_by"),
+    [
+        ("SELECT s.id FROM sales s JOIN cities USING (id)", None),  # orders has another name now
+        ("SELECT s.id -- hi\nFROM orders s  JOIN cities using (id);", None),
+        ("SELECT s.id FROM cities s JOIN orders USING (id)", "earlier"),
+        ("SELECT s.id FROM sales s JOIN cities USING (id) WHERE id > 1", "earlier"),
+    ],
+)
+def test_a_step_of_a_view_is_finished_by_the_same_query_under_new_names(
+    tmp_path: Path, query: str, finished_by: str | None
+) -> None:
+    """The earlier text names collections that the session no longer has."""
+    checkpoint, earlier = interrupted(tmp_path), {"query": "SELECT s.id FROM orders s JOIN cities USING (id)"}
+    checkpoint.record_descriptions(DescriptionHistory((begun(0, earlier),)))
+    address, spark = Address("view", "v"), Spark(checkpoint)
+    body = {"query": query, "schema": "id BIGINT"}
+    view = Description(address=address, id="v", generation=1, digest="1:b", type="sql", body=body)
+    assert begin(view, spark) is None
+    assert spark.bodies == ([{**body, **earlier}] if finished_by else [])
+
+
 def test_what_does_not_decide_rows_finishes_nothing(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path))
     assert begin(sink("1:b", table="new", compare="fail", **ODD), spark) is None
