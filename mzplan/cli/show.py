@@ -12,8 +12,9 @@ from mzplan.cli.arguments import (
 )
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.plan import Plan
+from mzplan.model.resources import inlined_view
 from mzplan.operations.project import committed_resource
 from mzplan.plan.file import read_plan
 from mzplan.render.explain import render_stages, stages_to_json
@@ -45,6 +46,8 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
     """Draw the dependencies, or what a change would affect."""
     configuration = invocation.project(whole=True).configuration()
     if impact is not None and impact not in configuration.resources:
+        if (inlined := inlined_view(impact, configuration.resources)) is not None:
+            raise usage_error(f"{impact} has no query", *inlined)
         raise error(
             "MZ070",
             f"There is no {impact}",

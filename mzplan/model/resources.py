@@ -62,6 +62,20 @@ class Resource:
         return bool(self.body.get("paused", False))
 
 
+def inlined_view(address: Address, resources: Mapping[Address, Resource]) -> tuple[str, str] | None:
+    """Return why a declared view can't be named, as detail and fix; None if it isn't a view without a query.
+
+    `resources`: the configuration's, which has no views with `materialize: false`.
+    """
+    readers = [str(a) for a, r in resources.items() if address.kind == "view" and address.name in r.through]
+    if not readers or address in resources:
+        return None
+    detail = (
+        f"It says materialize: false, so it has no query. Its SQL is part of {', '.join(sorted(readers))}."
+    )
+    return detail, "name a query that has its SQL."
+
+
 def start_command(instance: Instance, environment: str = "") -> str:
     """Return the command that starts a runner of an instance: `mzplan --env prod run --instance big`."""
     which = f" --env {shlex.quote(environment)}" if environment else ""

@@ -7,14 +7,14 @@ chooses one of the two values. So a new default alone restarts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, usage_error
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.resources import PropertyEdit, Resource, edited
+from mzplan.model.resources import PropertyEdit, Resource, edited, inlined_view
 from mzplan.model.state import ResourceState
 from mzplan.model.words import did_you_mean
 from mzplan.plan.comparison import same_body
@@ -83,9 +83,13 @@ def _referenced(addresses: Iterable[Address], resources: Wanted) -> set[Address]
     return {target for address in addresses for target in resources[address].references.values()}
 
 
-def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:
+def check_known(
+    addresses: Iterable[Address], known: Collection[Address], option: str, why: str, wanted: Wanted
+) -> None:
     """Raise MzplanError MZ070 (usage), with `why`, for an unknown address that `option` names."""
     for address in sorted(set(addresses).difference(known), key=natural):
+        if (inlined := inlined_view(address, wanted)) is not None:
+            raise usage_error(f"{option}: {address} has no query", *inlined, address=address)
         raise usage_error(
             f"{option}: there is no {address}",
             why,

@@ -89,8 +89,9 @@ def build_plan(
             wanted.keys() | committed.keys(),
             "--target",
             "Neither the files nor the state contain it.",
+            wanted,
         )
-    check_known(replace, wanted, "--replace", "No file declares it.")
+    check_known(replace, wanted, "--replace", "No file declares it.", wanted)
     check_replaceable(replace)
     difference = find_difference(wanted, committed)
     problems: tuple[Diagnostic, ...] = ()

@@ -8,6 +8,7 @@ from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.unresolved import ddl_of
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
+from mzplan.model.resources import inlined_view
 from mzplan.model.words import did_you_mean
 from mzplan.operations.project import Project, Reporter
 from mzplan.operations.static_validation import validate
@@ -32,6 +33,8 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     configuration = validate(project, reporter)
     resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}
     if address is not None and address not in resources:
+        if (inlined := inlined_view(address, configuration.resources)) is not None:
+            raise usage_error(f"{address} has no query", *inlined)
         raise usage_error(
             f"There is no {address}",
             "No file of this project declares it.",

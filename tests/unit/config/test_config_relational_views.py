@@ -540,3 +540,18 @@ def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:
     assert effects == {"source.sales": "restart", "view.counted": "restart"}
     assert "SELECT sales.customer" in (Path(folder) / "a.yaml").read_text()
     assert run("-C", folder, "plan", "--json").json()["changes"] == []
+
+
+@pytest.mark.parametrize("command", ["plan --replace", "plan --target", "graph --impact", "ddl"])
+def test_a_view_without_a_query_is_not_called_undeclared(tmp_path: Path, command: str) -> None:
+    views = {
+        "paid": {"query": "SELECT id FROM orders WHERE id > 1", "materialize": False},
+        "few": {"query": "SELECT id FROM paid WHERE id < 9"},
+        "both": {"query": "SELECT id FROM orders UNION ALL SELECT id FROM paid"},
+    }
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    refused = run("-C", write(tmp_path, files), *command.split(), "view.paid", "--json")
+    assert refused.code == 64
+    problem = refused.error()
+    assert "view.paid has no query" in problem["summary"]
+    assert "materialize: false" in problem["detail"] and "view.both, view.few" in problem["detail"]
