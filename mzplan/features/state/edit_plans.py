@@ -10,7 +10,7 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError, refusal, usage_error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
-from mzplan.model.resources import Configuration
+from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import Forgotten, ResourceState, State
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources
@@ -84,12 +84,8 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
     return dataclasses.replace(plan, diagnostics=diagnostics)
 
 
-def plan_adopt(
-    configuration: Configuration, state: State, address: Address, id_: str, generation: int
-) -> Plan:
-    """Plan to add a declared resource to the state with an existing checkpoint (and collection).
-
-    Uncommitted connections that it needs are added too."""
+def importable(configuration: Configuration, state: State, address: Address) -> Resource:
+    """Return the declaration of a resource that isn't in the state. Raises MzplanError MZ070."""
     declared = configuration.resources.get(address)
     if declared is None:
         raise _usage(
@@ -98,6 +94,16 @@ def plan_adopt(
         )
     if address in state.resources:
         raise _usage(f"{address} is in the state already", "Nothing was changed.")
+    return declared
+
+
+def plan_adopt(
+    configuration: Configuration, state: State, address: Address, id_: str, generation: int
+) -> Plan:
+    """Plan to add a declared resource to the state with an existing checkpoint (and collection).
+
+    Uncommitted connections that it needs are added too."""
+    declared = importable(configuration, state, address)
     owner = next((r for r in state.resources.values() if r.id == id_), None)
     if owner is not None:
         raise _refused(

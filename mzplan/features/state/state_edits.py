@@ -9,7 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from mzplan.features.state.edit_plans import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
+from mzplan.features.state.edit_plans import (
+    forgotten_by,
+    importable,
+    plan_adopt,
+    plan_forget,
+    plan_move,
+    plan_rollback,
+)
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, refusal
 from mzplan.model.history import HistoryEntry
@@ -98,6 +105,7 @@ def plan_import(
 
     Without an id, uses the one that `state rm` left under this name."""
     configuration = validate(work.project, work.reporter)
+    importable(configuration, state, address)
     if id_ is None:
         candidates = {i: g for i, (a, g) in state.forgotten.items() if a == address}
         if len(candidates) != 1:

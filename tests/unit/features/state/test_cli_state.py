@@ -86,6 +86,9 @@ def test_moved_from_in_the_files(folder: Path) -> None:
 def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     assert mzplan(folder, "state", "rm", "source.orders").code == 7  # sinks read it
     before = record(folder, "sink.few")
+    for address, why in {"sink.few": "is in the state already", "sink.gone": "No file declares"}.items():
+        ran = mzplan(folder, "import", address, "--auto-approve", "--json")
+        assert ran.code == 64 and why in ran.error()["summary"]  # neither has a storage to be named
     ran = mzplan(folder, "state", "rm", "sink.few")
     assert ran.code == 0 and "Their storage stays" in ran.out
     listed = mzplan(folder, "state", "list", "--json").json()
