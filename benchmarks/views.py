@@ -70,7 +70,7 @@ class Size:
     rounds: Rounds
 
 
-FULL = Size(rows=1_000_000, rounds=Rounds(1, 3))
+FULL = Size(rows=1_000_000, rounds=Rounds(2, 4))
 SMALL = Size(rows=1_000, rounds=Rounds(0, 1))
 
 
@@ -111,14 +111,18 @@ def _input(engine: Engine, name: str, rows: int) -> CollectionRead:
         body={"schema": COLUMNS},
     )
     later = 60 if name == "payments" else 0
-    made = engine.spark.range(0, rows, 1, FILES).select(
-        "id",
-        f.concat(f.lit("customer "), f.col("id") % 5000).alias("customer"),
-        (f.col("id") % 100_000 / 100).cast("decimal(10,2)").alias("amount"),
-        f.timestamp_seconds(f.lit(1_767_600_000 + later) + f.col("id") / 10).alias("ts"),
-        f.expr("CAST(NULL AS STRUCT<step: BIGINT, row: BIGINT>)").alias("_position"),
-    )
-    made.write.format("delta").save(engine.path_of(*read.place))
+    path, share = engine.path_of(*read.place), rows // FILES
+    # One commit per file: files of one commit have no certain order, and rows behind the watermark are
+    # dropped.
+    for begin in range(0, rows, share):
+        made = engine.spark.range(begin, begin + share, 1, 1).select(
+            "id",
+            f.concat(f.lit("customer "), f.col("id") % 5000).alias("customer"),
+            (f.col("id") % 100_000 / 100).cast("decimal(10,2)").alias("amount"),
+            f.timestamp_seconds(f.lit(1_767_600_000 + later) + f.col("id") / 10).alias("ts"),
+            f.expr("CAST(NULL AS STRUCT<step: BIGINT, row: BIGINT>)").alias("_position"),
+        )
+        made.write.format("delta").mode("append").save(path)
     return read
 
 
