@@ -113,6 +113,35 @@ def order(id_: int, customer: str, amount: int, minute: int) -> str:
     return f'"id": {id_}, "customer": "{customer}", "amount": {amount}, "ts": "{at}"'
 
 
+def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
+    """Delta reads files in the order of their ages, and OPTIMIZE writes old rows to new files."""
+    source, spark = shop.sources["orders"], lab.executor._spark
+    assert spark is not None
+    steps = [
+        [order(1, "a", 5, 0)],
+        *([order(id_, f"{minute}-{id_}", 1, minute) for id_ in range(1000)] for minute in (20, 21)),
+        [order(2, "a", 7, 1)],
+    ]
+    for number in range(len(steps)):
+        shop.add("orders", *steps[number])
+        rows = sum(map(len, steps[: number + 1]))
+        until("the step is there", lambda rows=rows: lab.count(source) == rows)  # type: ignore[misc]
+    spark.conf.set("spark.databricks.delta.optimize.minFileSize", "5000")  # leaves out the large files
+    spark.sql(f"OPTIMIZE delta.`{lab.folder}/warehouse/collections/{source.id}/g1`")
+    spark.conf.unset("spark.databricks.delta.optimize.minFileSize")
+    view = shop.view(
+        f"SELECT {WINDOW}.start AS at, sum(amount) AS total FROM orders GROUP BY {WINDOW}",
+        "at TIMESTAMP, total BIGINT",
+        "orders",
+        watermarks={"orders": {"column": "ts", "delay": "1m"}},
+        max_files_per_trigger=1,
+    )
+    shop.start(view)
+    shop.add("orders", order(3, "a", 1, 40))
+    until("the windows are closed", lambda: len(shop.rows(view)) >= 2)
+    assert sorted(total for _, total in shop.rows(view)) == [5, 7, 1000, 1000]
+
+
 def test_a_window_is_added_once_the_watermark_has_closed_it(lab: Lab, shop: Shop) -> None:
     view = shop.view(
         f"SELECT customer, unix_seconds({WINDOW}.start) AS at, sum(amount) AS total FROM orders "
