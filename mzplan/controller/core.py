@@ -14,7 +14,7 @@ from concurrent.futures import Executor as Pool
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
-from mzplan.controller.executor import CheckResult, Executor, Measured
+from mzplan.controller.executor import CheckResult, Executor, Measurement
 from mzplan.controller.frontiers import Frontiers
 from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
@@ -136,7 +136,7 @@ class Controller(Frontiers):
         if queries is None or not self._initialized:
             return InstanceOverview()
         wanted, decisions, counted = queries.desired(), self.decisions, self.executor.counted()
-        left = [a for a, d in decisions.items() if d.shown is not None or a in queries.under_way]
+        left = [a for a, d in decisions.items() if d.run is not None or a in queries.under_way]
         states = {}
         for address in dict.fromkeys([*wanted, *left]):
             query = wanted[address].description if address in wanted else None
@@ -145,9 +145,9 @@ class Controller(Frontiers):
                 decision=decisions.get(address),
                 memory=queries.memories.get(address) or Memory(),
                 upstream=queries.upstreams.get(address),
-                keeps=self.holds_back(query.id) if query is not None else None,
-                unread=queries.secrets_in_use.unread(address, query) if query is not None else None,
-                reached=self.reached(query) if query is not None else -1,
+                retained_steps=self.describe_holds(query.id) if query is not None else None,
+                secret_problem=queries.secrets_in_use.unread(address, query) if query is not None else None,
+                last_step=self.last_step(query) if query is not None else -1,
                 counters=queries.attempts.added_to(counted.get(address, Counters()), address),
             )
         digests, rotated = queries.secrets_in_use.of(wanted)
@@ -258,7 +258,7 @@ class Controller(Frontiers):
         checked = self.executor.check(description, self.secrets)
         return (*checked.diagnostics, *checked.missing)
 
-    def measure(self, description: Description) -> Measured:
+    def measure(self, description: Description) -> Measurement:
         """Measure the backlog of a query, whether it runs or not. Any thread may call it."""
         return self.executor.measure(description, self.secrets)
 
@@ -281,7 +281,7 @@ class Controller(Frontiers):
 
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped
-        queries.pace = self.parameters.pace
+        queries.backoff = self.parameters.backoff
         queries.short.most = self.parameters.parallelism
 
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
@@ -298,7 +298,7 @@ class Controller(Frontiers):
                 continue
             id_, generation = state.place
             state.condition = decision.condition
-            shown = decision.shown
-            if shown is not None and shown.name.generation == generation and shown.step + 1 > state.upper:
-                uppers.append((id_, shown.step + 1))
+            run = decision.run
+            if run is not None and run.name.generation == generation and run.step + 1 > state.upper:
+                uppers.append((id_, run.step + 1))
         self.update_write_frontiers(uppers)

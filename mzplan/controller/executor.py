@@ -61,11 +61,11 @@ class QueryReport(RunFacts):
 
     - `active`: False once the query has ended; `error` then has the reason (None: it was stopped).
     - `triggered`: whether this run has finished its first trigger, with or without rows.
-    - `lag`: unread records as of `heard_at`; None if the engine doesn't report it.
+    - `lag`: unread records as of `last_progress_at`; None if the engine doesn't report it.
     - `recent`: the last recorded steps, the newest first.
     - `warning`: the last warning of this run.
-    - `heard_at`: when the query last ended a trigger or found nothing to do, or else when it started, in
-      seconds since the epoch; None if unknown.
+    - `last_progress_at`: when the query last ended a trigger or found nothing to do, or else when it started,
+      in seconds since the epoch; None if unknown.
     """
 
     name: QueryName
@@ -76,7 +76,7 @@ class QueryReport(RunFacts):
     lag: int | None = None
     recent: tuple[StepRecord, ...] = ()
     warning: str | None = None
-    heard_at: float | None = None
+    last_progress_at: float | None = None
     error: str | None = None
     error_code: str | None = None
     error_kind: ProblemKind = ""
@@ -87,7 +87,7 @@ CheckResult: TypeAlias = Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurement:
     """Measurements of a query that don't depend on its run, which may have ended.
 
     - `backlog`: the work that waits for it (see Observation); None if unknown.
@@ -188,7 +188,7 @@ class Executor(Protocol):
         that can't be read doesn't count as missing.
         """
 
-    def measure(self, description: Description, secrets: Secrets) -> Measured:
+    def measure(self, description: Description, secrets: Secrets) -> Measurement:
         """Measure the backlog of a query, whether it runs or not. May take some seconds.
 
         Never raises for a failure of a server or the storage: the measurement is then unknown.

@@ -113,7 +113,7 @@ class Frontiers(Hosting):
         address = collection.description.query.address
         self.maintenance.maintain(address, survey.place, collection.since)
 
-    def holds_back(self, sink: GlobalId) -> str | None:
+    def describe_holds(self, sink: GlobalId) -> str | None:
         """Describe the steps that collections keep for a sink, beyond their policy; None if none."""
         export = self._exports.get(sink)
         read = self._read_by(export) if export is not None else ()
@@ -134,11 +134,11 @@ class Frontiers(Hosting):
 
 
 def _held_by(reader: GlobalId, collection: CollectionState) -> str | None:
-    held = collection.holds.get(reader, collection.upper)
-    if held >= min(collection.implied, collection.upper):
+    step = collection.holds.get(reader, collection.upper)
+    if step >= min(collection.implied, collection.upper):
         return None
     limit = max_hold(collection.description.query)
     return (
-        f"It has read {collection.description.query.address} up to step {held}, and later rows are kept for "
+        f"It has read {collection.description.query.address} up to step {step}, and later rows are kept for "
         f"it{f', for at most {limit}' if limit else ''}."
     )

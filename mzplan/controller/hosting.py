@@ -13,7 +13,7 @@ from concurrent.futures import Executor as Pool
 from mzplan.controller.claims import Claims, was_known
 from mzplan.controller.executor import Executor
 from mzplan.controller.instances import Instances
-from mzplan.controller.reconcile import CHANGED, Desired
+from mzplan.controller.reconcile import COMMITTED_CHANGE, Desired
 from mzplan.controller.runs import Notes
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
@@ -105,7 +105,7 @@ class Hosting:
         """Return the queries that should run on an instance."""
         return {
             address: Desired(
-                description=hosted.query, paused=hosted.paused, because=hosted.because or CHANGED
+                description=hosted.query, paused=hosted.paused, cause=hosted.because or COMMITTED_CHANGE
             )
             for address, hosted in self.hosted().items()
             if hosted.instance == instance
@@ -120,7 +120,7 @@ class Hosting:
         state = self._collections.get(query.id) or self._exports.get(query.id)
         return state if state is not None and state.place == query.place else None
 
-    def reached(self, query: Description) -> Step:
+    def last_step(self, query: Description) -> Step:
         """Return the last known step of a query, or -1."""
         state = self.state_of(query)
         return state.upper - 1 if state is not None else -1

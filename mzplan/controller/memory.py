@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from mzplan.controller.core import Controller, ControllerOptions
-from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
+from mzplan.controller.executor import CheckResult, Measurement, QueryName, QueryReport
 from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
 from mzplan.controller.terms import (
     AppendCommand,
@@ -52,7 +52,7 @@ class InMemoryExecutor:
         self.cores = 0
         self.strangers: list[str] = []
         self.replaced_by: str | None = None
-        self.measured: Callable[[Description], Measured] = lambda description: Measured()
+        self.measured: Callable[[Description], Measurement] = lambda description: Measurement()
         self.unreached: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self.counters: dict[Address, Counters] = {}
         self.compacted: Callable[[Description], str | None] = lambda description: None
@@ -158,7 +158,7 @@ class InMemoryExecutor:
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
         return self.gone(description)
 
-    def measure(self, description: Description, secrets: Secrets) -> Measured:
+    def measure(self, description: Description, secrets: Secrets) -> Measurement:
         return self.measured(description)
 
     def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:

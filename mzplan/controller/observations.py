@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.controller.executor import Measured, QueryReport
-from mzplan.controller.reconcile import Decision, Desired, Memory, key_of, runs
+from mzplan.controller.executor import Measurement, QueryReport
+from mzplan.controller.reconcile import Decision, Desired, Memory, is_run_of, key_of
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
@@ -36,7 +36,7 @@ _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("steps", "steps"),
     ("lag_bytes", "bytes"),
 )
-_UNTRIED = Memory()
+_NO_ATTEMPTS = Memory()
 FRESH = 30.0  # seconds; an idle query reports every ten
 QUIET = 60.0  # seconds; a healthy idle query reports every ten
 
@@ -60,33 +60,33 @@ class QueryState:
     - `decision`: the decision of the last round; None while the engine opens.
     - `memory`: the memory of its last attempts.
     - `upstream`: the identity of its upstream.
-    - `keeps`: describes the steps that its collections keep for it alone.
-    - `unread`: describes a secret of the query that can't be read any more.
-    - `reached`: its last known step if it has no run; -1 for none.
+    - `retained_steps`: describes the steps that its collections keep for it alone.
+    - `secret_problem`: describes a secret of the query that can't be read any more.
+    - `last_step`: its last known step if it has no run; -1 for none.
     - `counters`: counted since this controller leads the instance.
 
     The runner adds:
 
-    - `changed`: the problem of an upstream or target that changed while the query runs.
-    - `held`: describes what the query waits for.
-    - `failed`: the verdict of a canary that failed.
-    - `measured`: measurements that don't depend on its run.
+    - `upstream_problem`: the problem of an upstream or target that changed while the query runs.
+    - `hold_reason`: describes what the query waits for.
+    - `canary_verdict`: the verdict of a canary that failed.
+    - `measurement`: measurements that don't depend on its run.
     - `fault`: the fault of one of its connections.
     - `retry_at`: the time of the next attempt, in seconds since the epoch.
     """
 
     wanted: Desired | None = None
     decision: Decision | None = None
-    memory: Memory = _UNTRIED
+    memory: Memory = _NO_ATTEMPTS
     upstream: Any = None
-    keeps: str | None = None
-    unread: str | None = None
-    reached: Step = -1
+    retained_steps: str | None = None
+    secret_problem: str | None = None
+    last_step: Step = -1
     counters: Counters | None = None
-    changed: Diagnostic | None = None
-    held: str | None = None
-    failed: Verdict | None = None
-    measured: Measured | None = None
+    upstream_problem: Diagnostic | None = None
+    hold_reason: str | None = None
+    canary_verdict: Verdict | None = None
+    measurement: Measurement | None = None
     fault: Fault | None = None
     retry_at: float | None = None
 
@@ -96,21 +96,21 @@ class QueryState:
         return self.decision.condition if self.decision is not None else "starting"
 
     @property
-    def shown(self) -> QueryReport | None:
+    def run(self) -> QueryReport | None:
         """The current run."""
-        return self.decision.shown if self.decision is not None else None
+        return self.decision.run if self.decision is not None else None
 
     @property
-    def running(self) -> Description | None:
+    def running_query(self) -> Description | None:
         """The running description: the committed or the last accepted one.
 
         A held query runs the accepted description. None if the query isn't running, or runs another one.
         """
-        shown = self.shown
-        if self.condition != "running" or shown is None or self.wanted is None:
+        run = self.run
+        if self.condition != "running" or run is None or self.wanted is None:
             return None
         known = (self.wanted.description, self.memory.accepted)
-        return next((one for one in known if one is not None and runs(shown, key_of(one))), None)
+        return next((one for one in known if one is not None and is_run_of(run, key_of(one))), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,69 +138,65 @@ class InstanceOverview:
 
 def observe(address: Address, query: QueryState) -> Observation:
     """Return the Observation of a query for the Status. The facts of its run (RunFacts) are copied."""
-    shown, memory, fault = query.shown, query.memory, query.fault
+    run, memory, fault = query.run, query.memory, query.fault
     wanted = query.wanted.description if query.wanted is not None else None
-    failed, measured, digest = query.failed, query.measured, wanted.digest if wanted is not None else ""
-    if (
-        failed is not None
-        and query.condition == "running"
-        and shown is not None
-        and shown.name.digest == digest
-    ):
-        failed = None  # the query couldn't fall back, and runs as committed after all
+    verdict, measurement = query.canary_verdict, query.measurement
+    digest = wanted.digest if wanted is not None else ""
+    if verdict and query.condition == "running" and run is not None and run.name.digest == digest:
+        verdict = None  # the query couldn't fall back, and runs as committed after all
     # An upstream that doesn't answer may hold any number of records by now.
     unknown = fault is not None and not address.reads_collections
-    lag, unit = (None, None) if unknown else _lag(address, shown, measured)
-    recent = shown.recent if shown is not None and shown.recent else measured.recent if measured else ()
+    lag, unit = (None, None) if unknown else _lag(address, run, measurement)
+    recent = run.recent if run is not None and run.recent else measurement.recent if measurement else ()
     last = recent[0] if recent else None
-    error, code, kind = _error(query, failed)
+    error, code, kind = _error(query, verdict)
     wanted_generation = wanted.generation if wanted is not None else 0
     return Observation(
         address=address,
-        generation=shown.name.generation if shown else wanted_generation,
-        digest=shown.name.digest if shown else "",
+        generation=run.name.generation if run else wanted_generation,
+        digest=run.name.digest if run else "",
         wanted_digest=digest,
         wanted_generation=wanted_generation,
-        condition=query.condition if failed is None else failed.condition,
-        query_id=shown.query_id if shown else None,
-        run_id=shown.run_id if shown else None,
+        condition=query.condition if verdict is None else verdict.condition,
+        query_id=run.query_id if run else None,
+        run_id=run.run_id if run else None,
         lag=lag,
         lag_unit=unit,
-        backlog=measured.backlog if measured else None,
-        warning=(shown.warning if shown else None) or query.keeps or query.unread,
-        quiet_since=_quiet_since(shown, time.time()),
+        backlog=measurement.backlog if measurement else None,
+        warning=(run.warning if run else None) or query.retained_steps or query.secret_problem,
+        quiet_since=_quiet_since(run, time.time()),
         error=error,
         error_code=code,
         error_kind=kind,
         failures=memory.failures,
         upstream=query.upstream,
-        held=query.held,
+        held=query.hold_reason,
         total_rows=last.total if last else None,
         last_rows=last.rows if last else None,
         last_batch_at=last.time if last else None,
         last_steps=tuple(map(_past_step, recent)),
-        since=measured.since if measured else None,
+        since=measurement.since if measurement else None,
         retry_at=query.retry_at,
         at_fault=fault.connection if fault else None,
-        fault=_in_words(fault.problem) if fault else None,
+        fault=_sentences(fault.problem) if fault else None,
         fault_fix=fault.problem.hint if fault and fault.problem.kind != "unreachable" else None,
         fault_since=fault.since if fault else None,
         counters=query.counters,
-        loss=measured.loss if measured else None,
-        **facts_of(shown or RunFacts(step=query.reached, tasks_done=_tasks_done(memory))),
+        loss=measurement.loss if measurement else None,
+        **facts_of(run or RunFacts(step=query.last_step, tasks_done=_tasks_done(memory))),
     )
 
 
-def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str | None, ProblemKind]:
+def _error(query: QueryState, verdict: Verdict | None) -> tuple[str | None, str | None, ProblemKind]:
     """Return the problem of the query, with its code and kind."""
-    shown, changed = query.shown, query.changed
-    problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
+    run, problem = query.run, query.upstream_problem
+    text = f"{problem.summary}. {problem.detail}" if problem is not None else None
     nothing: tuple[None, None, ProblemKind] = (None, None, "")
     causes = (
-        (failed.reason, failed.code, failed.kind) if failed is not None else nothing,
+        (verdict.reason, verdict.code, verdict.kind) if verdict is not None else nothing,
         (query.memory.error, query.memory.error_code, query.memory.error_kind),
-        (shown.error, shown.error_code, shown.error_kind) if shown is not None else nothing,
-        (problem, changed.code, changed.kind) if changed is not None else nothing,
+        (run.error, run.error_code, run.error_kind) if run is not None else nothing,
+        (text, problem.code, problem.kind) if problem is not None else nothing,
     )
     return next(((text, code or None, kind) for text, code, kind in causes if text), nothing)
 
@@ -216,60 +212,60 @@ def _past_step(record: StepRecord) -> PastStep:
 
 
 def _lag(
-    address: Address, shown: QueryReport | None, measured: Measured | None
+    address: Address, run: QueryReport | None, measurement: Measurement | None
 ) -> tuple[int | None, LagUnit | None]:
     """Return the lag as the run reported it or as it was measured, whichever is newer."""
-    backlog = (measured.backlog or {}) if measured is not None else {}
-    at = measured.at if measured is not None else 0.0
-    if shown is not None and shown.active and shown.lag is not None and (shown.heard_at or at) >= at:
-        return shown.lag, "records" if address.reads_upstream else "rows"
+    backlog = (measurement.backlog or {}) if measurement is not None else {}
+    at = measurement.at if measurement is not None else 0.0
+    if run is not None and run.active and run.lag is not None and (run.last_progress_at or at) >= at:
+        return run.lag, "records" if address.reads_upstream else "rows"
     return next(((backlog[name], unit) for name, unit in _UNITS if name in backlog), (None, None))
 
 
-def is_fresh(shown: QueryReport | None, now: float) -> bool:
+def is_fresh(run: QueryReport | None, now: float) -> bool:
     """Whether the run itself reports a recent lag. `now` is in seconds since the epoch."""
-    if shown is None or not shown.active or shown.lag is None:
+    if run is None or not run.active or run.lag is None:
         return False
-    return shown.heard_at is not None and now - shown.heard_at < FRESH
+    return run.last_progress_at is not None and now - run.last_progress_at < FRESH
 
 
-def wait_of(query: QueryState, now: float) -> float:
+def trigger_delay(query: QueryState, now: float) -> float:
     """Return how many seconds a running query makes its rows wait beyond its trigger interval."""
-    shown, wanted = query.shown, query.wanted
-    if query.condition != "running" or shown is None or shown.heard_at is None or wanted is None:
+    run, wanted = query.run, query.wanted
+    if query.condition != "running" or run is None or run.last_progress_at is None or wanted is None:
         return 0.0
     description = wanted.description
     kind = resource_kind(description.address.kind, description.type)
     trigger = kind.with_defaults(description.body).get("trigger", {})
-    return max(0.0, shown.longest(now - shown.heard_at) - seconds(str(trigger.get("interval", ""))))
+    return max(0.0, run.longest(now - run.last_progress_at) - seconds(str(trigger.get("interval", ""))))
 
 
-def _in_words(problem: Diagnostic) -> str:
+def _sentences(problem: Diagnostic) -> str:
     return " ".join(f"{part.rstrip('.')}." for part in (problem.summary, problem.detail) if part)
 
 
-def _quiet_since(shown: QueryReport | None, now: float) -> float | None:
+def _quiet_since(run: QueryReport | None, now: float) -> float | None:
     """Return when the query last reported, if that is longer ago than QUIET seconds."""
-    if shown is None or not shown.active or shown.heard_at is None or now - shown.heard_at < QUIET:
+    if run is None or not run.active or run.last_progress_at is None or now - run.last_progress_at < QUIET:
         return None
-    return round(shown.heard_at, 3)
+    return round(run.last_progress_at, 3)
 
 
-def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
-    """Whether the new status must be written; changes of rates alone count only if `rates_too`."""
+def differs(old: Status, new: Status, *, with_rates: bool) -> bool:
+    """Whether the new status must be written; changes of rates alone count only if `with_rates`."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
-    if _beside(old) != _beside(new):
+    if _instance_facts(old) != _instance_facts(new):
         return True
-    if rates_too:
+    if with_rates:
         return (old.observations, old.slowest) != (new.observations, new.slowest)
     return any(
-        _essential(observation) != _essential(old.observations[address])
+        _query_facts(observation) != _query_facts(old.observations[address])
         for address, observation in new.observations.items()
     )
 
 
-def _beside(status: Status) -> tuple[Any, ...]:
+def _instance_facts(status: Status) -> tuple[Any, ...]:
     opening = (status.opening_since, status.opened_in, status.versions, status.replaced, status.cores)
     return (
         status.secrets,
@@ -281,6 +277,6 @@ def _beside(status: Status) -> tuple[Any, ...]:
     )
 
 
-def _essential(o: Observation) -> tuple[Any, ...]:
+def _query_facts(o: Observation) -> tuple[Any, ...]:
     of_run = (o.digest, o.wanted_digest, o.wanted_generation, o.condition, o.run_id)
     return (*of_run, o.warning, o.error, o.held, o.at_fault)

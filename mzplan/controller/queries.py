@@ -17,7 +17,7 @@ from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import QueryReport
 from mzplan.controller.hosting import Hosting
 from mzplan.controller.reconcile import (
-    DEFAULT_PACE,
+    BACKOFF,
     Accept,
     Command,
     Decision,
@@ -26,11 +26,11 @@ from mzplan.controller.reconcile import (
     Memory,
     Stop,
     Switch,
+    after_failed_start,
+    after_rejection,
     decide,
-    forgiven,
     key_of,
-    rejected,
-    start_failed,
+    without_failures,
 )
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_used import SecretsInUse
@@ -69,9 +69,9 @@ class Queries:
         self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with tasks
         seen = before.observations if before is not None else {}
         self.behind = {address: o.lag for address, o in seen.items() if o.lag}
-        self.pace = DEFAULT_PACE
+        self.backoff = BACKOFF
         self.memories: dict[Address, Memory] = {
-            a: Memory(accepted=d, begun=a in seen and seen[a].condition == "paused")
+            a: Memory(accepted=d, started_here=a in seen and seen[a].condition == "paused")
             for a, d in claims.accepted.items()
         }
         self.under_way: dict[Address, Future[Done]] = {}
@@ -79,7 +79,7 @@ class Queries:
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
-        self.runs = Runs(hosting.store.project, self.notes, self._reached)
+        self.runs = Runs(hosting.store.project, self.notes, self._last_step)
         self._accepted_changed = False
         self._outdated: set[Address] = set()  # under way with former secret values or a former description
         self._wanted: dict[Address, Description] = {}  # in the last round
@@ -183,20 +183,20 @@ class Queries:
     ) -> Decision:
         """Decide the next step of one query, which a gate may hold."""
         if desired is None:
-            return decide(address, None, reports, memory, now, self.pace)
+            return decide(address, None, reports, memory, now, self.backoff)
         holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
         held = next((hold for hold in holds if hold is not None), None)
         if held is None:
-            decision = decide(address, desired, reports, memory, now, self.pace, self._taken_over())
+            decision = decide(address, desired, reports, memory, now, self.backoff, self._taken_over())
             return self._with_cause(decision, desired, memory)
         if held.description is None:
-            shown = next((report for report in reports if report.active), None)
-            condition = "running" if shown is not None else held.condition
-            return Decision(command=None, memory=memory, condition=condition, shown=shown)
+            run = next((report for report in reports if report.active), None)
+            condition = "running" if run is not None else held.condition
+            return Decision(command=None, memory=memory, condition=condition, run=run)
         instead = replace(desired, description=held.description)
-        decision = decide(address, instead, reports, memory, now, self.pace, self._taken_over())
+        decision = decide(address, instead, reports, memory, now, self.backoff, self._taken_over())
         if isinstance(decision.command, Switch):
-            decision = replace(decision, command=replace(decision.command, check=held.check, makes=False))
+            decision = replace(decision, command=replace(decision.command, check=held.check, create=False))
         return self._with_cause(decision, desired, memory)
 
     def _with_cause(self, decision: Decision, desired: Desired, memory: Memory) -> Decision:
@@ -226,10 +226,10 @@ class Queries:
         """
         text = f"another value of {', '.join(sorted(references))}"
         self.notes.note("secret", detail=text)
-        called = Cause(cause="secret", detail=text)
+        retry_cause = Cause(cause="secret", detail=text)
         for address, desired in self.desired().items():
             if not self.secrets_in_use.references_of(address, desired.description).isdisjoint(references):
-                self._try_again(address, called)
+                self._try_again(address, retry_cause)
 
     def _look_at_descriptions(self, wanted: Mapping[Address, Desired]) -> None:
         """Retry failed queries at once whose description has changed, and forget their failures.
@@ -252,24 +252,24 @@ class Queries:
             memory = self.memories.get(address)
             if memory is not None and memory.verdict is not None and not math.isinf(memory.retry_at):
                 self._outdate(address)
-                called = Cause(cause="retry", detail=f"{connection} answers again")
-                self.memories[address] = replace(memory, retry_at=0.0, called=called)
+                retry_cause = Cause(cause="retry", detail=f"{connection} answers again")
+                self.memories[address] = replace(memory, retry_at=0.0, retry_cause=retry_cause)
 
     def try_failed_again(self) -> None:
         """Retry failed queries at once after an apply, because a user may have fixed the cause.
 
         Queries that were given up aren't retried: their message names what they wait for.
         """
-        called = Cause(cause="retry", detail="an apply asks for it")
+        retry_cause = Cause(cause="retry", detail="an apply asks for it")
         for address, memory in list(self.memories.items()):
             if memory.verdict is not None and not math.isinf(memory.retry_at):
-                self._try_again(address, called)
+                self._try_again(address, retry_cause)
 
-    def _try_again(self, address: Address, called: Cause | None) -> None:
-        """Retry the query at once, if it has failed. `called` is the cause of the retry."""
+    def _try_again(self, address: Address, retry_cause: Cause | None) -> None:
+        """Retry the query at once, if it has failed. `retry_cause` is the cause of the retry."""
         self._outdate(address)
         if (memory := self.memories.get(address)) is not None:
-            self.memories[address] = forgiven(memory, called if memory.failures else None)
+            self.memories[address] = without_failures(memory, retry_cause if memory.failures else None)
 
     def _outdate(self, address: Address) -> None:
         """Ignore the failure of a start that is under way."""
@@ -280,7 +280,7 @@ class Queries:
         """Remove storage that no query claims or reads any more, once it is due."""
         descriptions = {a: d.description for a, d in wanted.items()}
         read = places_read(descriptions) | places_read(self._accepted())
-        stopping = any(a not in wanted and d.shown is not None for a, d in decisions.items())
+        stopping = any(a not in wanted and d.run is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to its unclaimed storage
             self.claims.reclaim(self.hosting.claimed(), read, self.hosting.pool)
 
@@ -313,9 +313,9 @@ class Queries:
             self.claims.record(self._accepted(), claimed)
             self._accepted_changed = False
 
-    def _reached(self, address: Address) -> Step:
+    def _last_step(self, address: Address) -> Step:
         description = self._wanted.get(address)
-        return self.hosting.reached(description) if description is not None else -1
+        return self.hosting.last_step(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
         """Log and note a failed attempt. The log has no trace, because Spark logs it."""
@@ -330,7 +330,7 @@ class Queries:
         memory = self.memories.get(address) or Memory()
         if done.problem is None:
             self.attempts.started(address, switch.cause.cause)
-            self.memories[address] = replace(memory, begun=True, called=None)
+            self.memories[address] = replace(memory, started_here=True, retry_cause=None)
             log.info(
                 "%s g%d started: %s",
                 address,
@@ -344,11 +344,11 @@ class Queries:
         text, code, now = sentence(done.problem), done.problem.code, self.clock()
         if memory.target != key_of(switch.description):
             log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
-            fallback_at = now + self.pace.delay(memory.failures + 1)
+            fallback_at = now + self.backoff.delay(memory.failures + 1)
             self.memories[address] = replace(memory, fallback_at=fallback_at)
             return
-        failed = (start_failed if done.checked else rejected)(
-            memory, text, code, now, self.pace, done.problem.kind
+        failed = (after_failed_start if done.checked else after_rejection)(
+            memory, text, code, now, self.backoff, done.problem.kind
         )
         self._note_failure(address, memory, failed)
         self.memories[address] = failed

@@ -18,26 +18,26 @@ from mzplan.model.resources import Retries
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
-PATIENCE = 10.0  # times the usual wait, while a fallback runs that a retry would have to stop
-STABLE = 60.0  # seconds that a query must run until its failures are forgotten
+FALLBACK_BACKOFF = 10.0  # times the usual wait, while a fallback runs that a retry would have to stop
+STABLE_SECONDS = 60.0  # seconds that a query must run until its failures are forgotten
 
 _MAX_ERROR = 300  # characters of an error in a cause
-CHANGED = Cause(cause="change")
-_TAKEN_OVER = Cause(cause="runner", detail="its runner began")
+COMMITTED_CHANGE = Cause(cause="change")
+_TAKEOVER = Cause(cause="runner", detail="its runner began")
 
 Key = tuple[str, int, str]  # id, generation, digest
+Reports = list[QueryReport]
 
-
-DEFAULT_PACE = Retries()
+BACKOFF = Retries()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """A committed query of this instance. `because` is the commit's cause for its start or stop."""
+    """A committed query of this instance. `cause` is the commit's cause for its start or stop."""
 
     description: Description
     paused: bool
-    because: Cause = CHANGED
+    cause: Cause = COMMITTED_CHANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Memory:
     when retries happen.
 
     - `accepted`: the last description that ran; also kept in the store.
-    - `begun`: whether this runner has started the query or found it paused, so that the next start has a
-      committed cause.
-    - `called`: the cause of an immediate retry, if a failure was forgiven.
+    - `started_here`: whether this runner has started the query or found it paused, so that the next start has
+      a committed cause.
+    - `retry_cause`: the cause of an immediate retry, if a failure was forgiven.
     """
 
     target: Key | None = None
@@ -63,8 +63,8 @@ class Memory:
     error_code: str | None = None
     error_kind: ProblemKind = ""
     healthy_since: float | None = None
-    begun: bool = False
-    called: Cause | None = None
+    started_here: bool = False
+    retry_cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Stop:
 class Switch:
     """Check a description if `check`, stop the queries in `stop`, then start the description.
 
-    `makes`: whether to create missing parts of its target. Only a committed description that hasn't run yet
+    `create`: whether to create missing parts of its target. Only a committed description that hasn't run yet
     does: parts that disappear later were removed by somebody else.
     """
 
@@ -88,8 +88,8 @@ class Switch:
     description: Description
     stop: tuple[QueryName, ...]
     check: bool
-    makes: bool = True
-    cause: Cause = field(default=CHANGED, compare=False)
+    create: bool = True
+    cause: Cause = field(default=COMMITTED_CHANGE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Decision:
     command: Command | None
     memory: Memory
     condition: Condition
-    shown: QueryReport | None
+    run: QueryReport | None
 
 
 def key_of(description: Description) -> Key:
@@ -132,41 +132,41 @@ def key_of(description: Description) -> Key:
 def decide(
     address: Address,
     desired: Desired | None,
-    reports: list[QueryReport],
+    reports: Reports,
     memory: Memory,
     now: float,
-    pace: Retries = DEFAULT_PACE,
-    taken_over: Cause = _TAKEN_OVER,
+    backoff: Retries = BACKOFF,
+    takeover: Cause = _TAKEOVER,
 ) -> Decision:
     """Decide the next step for one address. `now` is in monotonic seconds.
 
-    `taken_over` is the cause of starts of queries that another runner has run.
+    `takeover` is the cause of starts of queries that another runner has run.
     """
     active = [r for r in reports if r.active]
     if desired is None:
-        return _unwanted(address, reports, memory)
+        return _decide_unwanted(address, reports, memory)
     if memory.accepted is not None and memory.accepted.id != desired.description.id:
-        memory = Memory(begun=True)  # the former memory is of another resource that had this name
+        memory = Memory(started_here=True)  # the former memory is of another resource that had this name
     target = key_of(desired.description)
     if memory.target != target:
-        memory = Memory(target=target, accepted=memory.accepted, begun=memory.begun)
-    current = next((r for r in active if runs(r, target)), None)
+        memory = Memory(target=target, accepted=memory.accepted, started_here=memory.started_here)
+    current = next((r for r in active if is_run_of(r, target)), None)
     others = tuple(r for r in reports if r is not current)
     if desired.paused:
-        stop = Stop(address=address, names=_names(reports), cause=desired.because)
+        stop = Stop(address=address, names=_names(reports), cause=desired.cause)
         command = stop if reports else None
-        shown, kept = active[0] if active else None, replace(forgiven(memory), begun=True)
-        return Decision(command=command, memory=kept, condition="running" if shown else "paused", shown=shown)
+        run, memory = active[0] if active else None, replace(without_failures(memory), started_here=True)
+        return Decision(command=command, memory=memory, condition="running" if run else "paused", run=run)
     if current is not None:
-        return _current(address, desired.description, current, others, memory, now)
-    dead = next((r for r in reports if not r.active and runs(r, target)), None)
+        return _decide_running(address, desired.description, current, others, memory, now)
+    dead = next((r for r in reports if not r.active and is_run_of(r, target)), None)
     if dead is not None:
-        return _ended(address, dead, reports, memory, now, pace)
-    return _absent(address, desired, reports, memory, now, pace, taken_over)
+        return _decide_ended(address, dead, reports, memory, now, backoff)
+    return _decide_absent(address, desired, reports, memory, now, backoff, takeover)
 
 
-def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
-    """Return the memory without failures, so that the query is retried at once. `called` is the cause."""
+def without_failures(memory: Memory, retry_cause: Cause | None = None) -> Memory:
+    """Return the memory without failures, so that the query is retried at once."""
     return replace(
         memory,
         failures=0,
@@ -175,32 +175,32 @@ def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
         error=None,
         error_code=None,
         error_kind="",
-        called=called,
+        retry_cause=retry_cause,
     )
 
 
-def rejected(
-    memory: Memory, error: str, code: str, now: float, pace: Retries = DEFAULT_PACE, kind: ProblemKind = ""
+def after_rejection(
+    memory: Memory, error: str, code: str, now: float, backoff: Retries = BACKOFF, kind: ProblemKind = ""
 ) -> Memory:
     """Return the memory after a failed check, which stopped nothing."""
     was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    return _failed(memory, "failed" if was_accepted else "rejected", error, code, now, pace, kind)
+    return _after_failure(memory, "failed" if was_accepted else "rejected", error, code, now, backoff, kind)
 
 
-def start_failed(
-    memory: Memory, error: str, code: str, now: float, pace: Retries = DEFAULT_PACE, kind: ProblemKind = ""
+def after_failed_start(
+    memory: Memory, error: str, code: str, now: float, backoff: Retries = BACKOFF, kind: ProblemKind = ""
 ) -> Memory:
     """Return the memory after a failed start."""
-    return _failed(memory, "failed", error, code, now, pace, kind)
+    return _after_failure(memory, "failed", error, code, now, backoff, kind)
 
 
-def _unwanted(address: Address, reports: list[QueryReport], memory: Memory) -> Decision:
+def _decide_unwanted(address: Address, reports: Reports, memory: Memory) -> Decision:
     command: Command = Stop(address=address, names=_names(reports)) if reports else Drop(address=address)
-    shown = reports[0] if reports else None
-    return Decision(command=command, memory=memory, condition="running" if shown else "stopped", shown=shown)
+    run = reports[0] if reports else None
+    return Decision(command=command, memory=memory, condition="running" if run else "stopped", run=run)
 
 
-def _current(
+def _decide_running(
     address: Address,
     description: Description,
     current: QueryReport,
@@ -210,56 +210,56 @@ def _current(
 ) -> Decision:
     """Decide for a wanted query that runs."""
     accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    begins = memory.verdict or "starting"  # a retried query counts as failed until its first trigger
+    condition = memory.verdict or "starting"  # a retried query counts as failed until its first trigger
     if others:
         stop = Stop(address=address, names=_names(others))
-        return Decision(command=stop, memory=memory, condition=begins, shown=current)
+        return Decision(command=stop, memory=memory, condition=condition, run=current)
     if not current.triggered:
-        return Decision(command=None, memory=memory, condition=begins, shown=current)
+        return Decision(command=None, memory=memory, condition=condition, run=current)
     since = memory.healthy_since if memory.healthy_since is not None else now
     memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None, error_kind="")
-    if now - since >= STABLE:
+    if now - since >= STABLE_SECONDS:
         memory = replace(memory, failures=0)
     command = None if accepted else Accept(address=address, description=description)
     if command is not None:
         memory = replace(memory, accepted=description)
-    return Decision(command=command, memory=memory, condition="running", shown=current)
+    return Decision(command=command, memory=memory, condition="running", run=current)
 
 
-def _ended(
-    address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float, pace: Retries
+def _decide_ended(
+    address: Address, dead: QueryReport, reports: Reports, memory: Memory, now: float, backoff: Retries
 ) -> Decision:
     """Decide for a wanted query that ended by itself: remember the error and forget its handle.
 
-    `_absent` retries it in a later round.
+    `_decide_absent` retries it in a later round.
     """
     error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
     if error is None:
         error, code = f"It was stopped by hand. Fix: to keep it so, mzplan pause {address}.", "MZ162"
         kind = "stopped-by-hand"
-    memory = _failed(memory, "failed", error, code, now, pace, kind)
+    memory = _after_failure(memory, "failed", error, code, now, backoff, kind)
     ended = tuple(r for r in reports if not r.active)
     return Decision(
-        command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", shown=dead
+        command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", run=dead
     )
 
 
-def _absent(
+def _decide_absent(
     address: Address,
     desired: Desired,
-    reports: list[QueryReport],
+    reports: Reports,
     memory: Memory,
     now: float,
-    pace: Retries,
-    taken_over: Cause,
+    backoff: Retries,
+    takeover: Cause,
 ) -> Decision:
     """Decide for a wanted query that doesn't run; an older one may run."""
     description = desired.description
     running = next((r for r in reports if r.active), None)
     if running is None and reports:  # an older query has ended, in a switch or by itself
-        waits = replace(memory, fallback_at=now + pace.delay(memory.failures + 1))
+        waiting = replace(memory, fallback_at=now + backoff.delay(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
-        return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
+        return Decision(command=stop, memory=waiting, condition=memory.verdict or "starting", run=None)
     if now >= memory.retry_at:
         has_run = memory.accepted is not None and key_of(memory.accepted) == memory.target
         switch = Switch(
@@ -267,26 +267,26 @@ def _absent(
             description=description,
             stop=_names(reports),
             check=True,
-            makes=not has_run,
-            cause=_cause(desired, memory, pace, taken_over),
+            create=not has_run,
+            cause=_start_cause(desired, memory, backoff, takeover),
         )
-        return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", shown=running)
+        return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", run=running)
     fallback = memory.accepted
     can_fall_back = (
         running is None
         and fallback is not None
         and key_of(fallback) != memory.target
-        and _may_go_back(fallback, description, memory)
+        and _is_fallback_safe(fallback, description, memory)
         and now >= memory.fallback_at
     )
     back: Switch | None = None
     if can_fall_back and fallback is not None:
-        why = replace(_retry(desired), detail=f"back to what it ran before, after {_failure(memory)}")
-        back = Switch(address=address, description=fallback, stop=_names(reports), check=False, cause=why)
-    return Decision(command=back, memory=memory, condition=memory.verdict or "failed", shown=running)
+        cause = replace(_retry_cause(desired), detail=f"back to what it ran before, after {_failure(memory)}")
+        back = Switch(address=address, description=fallback, stop=_names(reports), check=False, cause=cause)
+    return Decision(command=back, memory=memory, condition=memory.verdict or "failed", run=running)
 
 
-def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> bool:
+def _is_fallback_safe(fallback: Description, wanted: Description, memory: Memory) -> bool:
     """Whether the query can fall back: the wanted description left its storage unchanged.
 
     It did so if it has the same generation, or if a check refused its new generation before that started. (A
@@ -299,32 +299,32 @@ def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> 
     return wanted.address.writes_collection and is_earlier and refused
 
 
-def _cause(desired: Desired, memory: Memory, pace: Retries, taken_over: Cause) -> Cause:
+def _start_cause(desired: Desired, memory: Memory, backoff: Retries, takeover: Cause) -> Cause:
     """Return the cause of starting the wanted query now."""
-    if memory.called is not None:
-        return memory.called
+    if memory.retry_cause is not None:
+        return memory.retry_cause
     if memory.failures:
-        waited = pace.delay(memory.failures) * _patience(memory)
-        detail = f"attempt {memory.failures + 1}, {waited:g} s after {_failure(memory)}"
-        return replace(_retry(desired), detail=detail)
-    ran = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    return taken_over if ran and not memory.begun else desired.because
+        delay = backoff.delay(memory.failures) * _backoff_factor(memory)
+        detail = f"attempt {memory.failures + 1}, {delay:g} s after {_failure(memory)}"
+        return replace(_retry_cause(desired), detail=detail)
+    has_run = memory.accepted is not None and key_of(memory.accepted) == memory.target
+    return takeover if has_run and not memory.started_here else desired.cause
 
 
-def _retry(desired: Desired) -> Cause:
-    return Cause(cause="retry", serial=desired.because.serial)
+def _retry_cause(desired: Desired) -> Cause:
+    return Cause(cause="retry", serial=desired.cause.serial)
 
 
 def _failure(memory: Memory) -> str:
     return f"[{memory.error_code}] {shortened(memory.error or 'it ended', _MAX_ERROR)}"
 
 
-def _failed(
-    memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Retries, kind: ProblemKind
+def _after_failure(
+    memory: Memory, verdict: Condition, error: str, code: str, now: float, backoff: Retries, kind: ProblemKind
 ) -> Memory:
     failures = memory.failures + 1
-    patience = _patience(replace(memory, verdict=verdict))
-    if pace.gives_up(failures):
+    patience = _backoff_factor(replace(memory, verdict=verdict))
+    if backoff.gives_up(failures):
         until = "until it is changed or `mzplan restart` asks for it"
         error = f"Given up after {failures} failures, {until}. {error}"
     return replace(
@@ -334,21 +334,21 @@ def _failed(
         error_code=code,
         error_kind=kind,
         failures=failures,
-        retry_at=now + pace.wait(failures) * patience,
+        retry_at=now + backoff.wait(failures) * patience,
         healthy_since=None,
-        called=None,
+        retry_cause=None,
     )
 
 
-def _patience(memory: Memory) -> float:
-    falls_back = memory.verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
-    return PATIENCE if falls_back else 1.0
+def _backoff_factor(memory: Memory) -> float:
+    is_fallback = memory.verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
+    return FALLBACK_BACKOFF if is_fallback else 1.0
 
 
-def runs(report: QueryReport, key: Key) -> bool:
+def is_run_of(report: QueryReport, key: Key) -> bool:
     """Whether the report is of this query. Names have no id: see RunningIds.strangers."""
     return (report.name.generation, report.name.digest) == key[1:]
 
 
-def _names(reports: list[QueryReport] | tuple[QueryReport, ...]) -> tuple[QueryName, ...]:
+def _names(reports: Reports | tuple[QueryReport, ...]) -> tuple[QueryName, ...]:
     return tuple(r.name for r in reports)

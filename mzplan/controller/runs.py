@@ -48,12 +48,12 @@ class Notes:
 
 
 class Runs:
-    """The runs of one instance's queries. `reached`: returns a query's last known step, or -1."""
+    """The runs of one instance's queries. `last_step`: returns a query's last known step, or -1."""
 
-    def __init__(self, project: str, notes: Notes, reached: Callable[[Address], Step]):
+    def __init__(self, project: str, notes: Notes, last_step: Callable[[Address], Step]):
         self._project = project
         self._notes = notes
-        self._reached = reached
+        self._last_step = last_step
         self._causes: dict[QueryName, Cause] = {}  # of starts that are under way
         self._of_run: dict[str, Cause] = {}
         self._stops: dict[Address, Cause | None] = {}
@@ -92,7 +92,7 @@ class Runs:
 
     def _note(self, kind: EventKind, run: QueryReport, cause: Cause | None) -> None:
         address = run.name.address
-        step = run.step if run.step >= 0 else self._reached(address)
+        step = run.step if run.step >= 0 else self._last_step(address)
         self._notes.note(
             kind,
             address,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, assert_never
 
-from mzplan.controller.reconcile import DEFAULT_PACE
+from mzplan.controller.reconcile import BACKOFF
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.observed import Condition
@@ -244,13 +244,13 @@ class StorageParameters:
     """The parameters that can be changed without a restart. Times are in seconds.
 
     - `parallelism`: the number of concurrent starts, stops and checks.
-    - `pace`: the retries of failed queries.
+    - `backoff`: the retries of failed queries.
     - `retain_dropped`: how long unclaimed storage is kept.
     - `maintain_every`: the time between two surveys of a collection.
     """
 
     parallelism: int = 8
-    pace: Retries = DEFAULT_PACE
+    backoff: Retries = BACKOFF
     retain_dropped: float = 7 * 86_400.0
     maintain_every: float = 60.0
 

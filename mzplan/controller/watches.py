@@ -196,7 +196,7 @@ def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConne
 
 
 class UpstreamWatch:
-    """Finds running queries that can't resume any more. `changed` has their problems.
+    """Finds running queries that can't resume any more. `problems` has their problems.
 
     It checks the upstream of a source, the target of a sink, and the checkpoint and collection of each query.
     A running query doesn't notice a topic that is deleted and created again, a replaced cluster, or a removed
@@ -213,16 +213,16 @@ class UpstreamWatch:
         self._look_at = look_at
         self.turns: Turns[Address, tuple[Diagnostic, ...]] = Turns(pool, clock, every)
         self._looks: dict[Address, int] = {}
-        self.changed: dict[Address, Diagnostic] = {}
+        self.problems: dict[Address, Diagnostic] = {}
 
     def look(self, running: Mapping[Address, Description]) -> None:
         """Process the last result, and check the query whose last check is the oldest."""
         for gone in self._looks.keys() - running.keys():
             del self._looks[gone]
-            self.changed.pop(gone, None)
+            self.problems.pop(gone, None)
         for address in running.keys() - self._looks.keys():
             self._looks[address] = 0
-            self.changed.pop(address, None)
+            self.problems.pop(address, None)
         if (ended := self.turns.ended()) is not None:
             self._take_in(*ended)
         if (due := self.turns.due(running)) is not None:
@@ -245,11 +245,11 @@ class UpstreamWatch:
         # With on_upstream_change, the check only warns of what a restart will do.
         changes = (d for d in diagnostics if d.kind in CHANGED and d.severity != "warning")
         change = next(changes, None)
-        if change is not None and address not in self.changed:
+        if change is not None and address not in self.problems:
             log.warning("%s: [%s] %s %s", address, change.code, change.summary, change.detail)
         if change is not None:
-            self.changed[address] = change
+            self.problems[address] = change
         elif not any(d.severity == "error" for d in diagnostics):
-            before = self.changed.get(address)
+            before = self.problems.get(address)
             if self._is_whole(address) or (before is not None and before.kind in _STORAGE):
-                self.changed.pop(address, None)
+                self.problems.pop(address, None)

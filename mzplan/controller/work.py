@@ -134,7 +134,7 @@ class RunningIds:
             command=Stop(address=address, names=names),
             memory=Memory(accepted=memory.accepted),
             condition="starting",
-            shown=None,
+            run=None,
         )
 
     def is_elsewhere(
@@ -217,7 +217,7 @@ class Switcher:
             if not errors and result.must_create:
                 errors = list(
                     self.executor.prepare(command.description, self.secrets)
-                    if command.makes
+                    if command.create
                     else result.missing
                 )
                 if not errors:

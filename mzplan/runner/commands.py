@@ -125,4 +125,4 @@ def policy_of(collection: CollectionDescription) -> ReadPolicy:
 
 def parameters_of(settings: RunnerSettings, now: StorageParameters) -> StorageParameters:
     """Return the parameters in `now`, changed as the settings say."""
-    return replace(now, retain_dropped=settings.retain_dropped, pace=settings.retries)
+    return replace(now, retain_dropped=settings.retain_dropped, backoff=settings.retries)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mzplan.controller.observations import QueryState
-from mzplan.controller.reconcile import Key, key_of, runs
+from mzplan.controller.reconcile import Key, is_run_of, key_of
 from mzplan.controller.terms import HeldQuery, InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
@@ -285,8 +285,8 @@ class Canaries:
 
 
 def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verdict | None:
-    shown, memory = query.shown, query.memory
-    if query.condition == "running" and shown is not None and runs(shown, key):
+    run, memory = query.run, query.memory
+    if query.condition == "running" and run is not None and is_run_of(run, key):
         return Verdict(serial=canary.serial, passed=True)
     if memory.target == key and memory.verdict in ("rejected", "failed"):
         return Verdict(
@@ -327,7 +327,7 @@ class Gates(NamedTuple):
             or self.canaries.reason(address)
             or self.replacements.reason(address)
         )
-        return replace(query, held=held, failed=self.canaries.failed(address))
+        return replace(query, hold_reason=held, canary_verdict=self.canaries.failed(address))
 
 
 def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> Gates:

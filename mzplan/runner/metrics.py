@@ -140,8 +140,8 @@ class RunnerCollector:
 
     def _of_query(self, one: Observation) -> dict[str, Any]:
         state = self._runner.overview.queries.get(one.address)
-        shown = state.decision.shown if state is not None and state.decision is not None else None
-        heard = shown.heard_at if shown is not None and shown.active else None
+        run = state.decision.run if state is not None and state.decision is not None else None
+        heard = run.last_progress_at if run is not None and run.active else None
         return {
             "step": one.step if one.step >= 0 else None,
             "input_rows_per_second": one.input_rows_per_second,

@@ -10,8 +10,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from mzplan.controller.core import Controller
-from mzplan.controller.executor import Measured
-from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe, wait_of
+from mzplan.controller.executor import Measurement
+from mzplan.controller.observations import (
+    InstanceOverview,
+    QueryState,
+    differs,
+    is_fresh,
+    observe,
+    trigger_delay,
+)
 from mzplan.controller.watches import FRESH_EVERY, MEASURED_EVERY, ConnectionWatch, Sampler, UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
@@ -59,18 +66,18 @@ class Watches:
         self._answers_again = controller.answers_again
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.reach, pool, clock)
-        self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
+        self.backlogs: Sampler[Address, Description, Measurement] = Sampler(controller.measure, pool, clock)
         self._runs: dict[Address, str] = {}
 
     def look(self, overview: InstanceOverview) -> None:
         """Collect finished checks, and start those that are due."""
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
-        self.upstreams.look({a: query.running for a, query in queries.items() if query.running is not None})
+        self.upstreams.look({a: d for a, query in queries.items() if (d := query.running_query) is not None})
         if not self._executor.is_open():
             return  # don't slow Spark's start down
         now = time.time()
-        fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
+        fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.run, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
         self._answers_again(self.connections.look(used, overview.secrets))
         self._forget_what_waited(overview)
@@ -81,7 +88,7 @@ class Watches:
 
     def _forget_what_waited(self, overview: InstanceOverview) -> None:
         """Forget the backlogs that were measured before a new run: most of an outage came later."""
-        runs = {a: query.shown.run_id for a, query in overview.queries.items() if query.shown is not None}
+        runs = {a: query.run.run_id for a, query in overview.queries.items() if query.run is not None}
         for address in runs.keys() & self._runs.keys():
             if runs[address] != self._runs[address]:
                 self.backlogs.forget(address)
@@ -91,8 +98,8 @@ class Watches:
         """Return the query's state with the results of the three watches."""
         return replace(
             query,
-            changed=self.upstreams.changed.get(address),
-            measured=self.backlogs.found.get(address),
+            upstream_problem=self.upstreams.problems.get(address),
+            measurement=self.backlogs.found.get(address),
             fault=self.connections.fault(address),
         )
 
@@ -144,7 +151,7 @@ class StatusWriter:
         running = [o for o in observations if o.condition == "running"]
         counted = frozenset(o.run_id for o in running if o.run_id and o.run_rows is not None)
         first = not counted <= self._counted
-        if self._written is not None and not first and not differs(self._written, status, rates_too=due):
+        if self._written is not None and not first and not differs(self._written, status, with_rates=due):
             return
         failpoint(Failpoint.RUNNER_BEFORE_STATUS)
         self._store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
@@ -237,4 +244,4 @@ def _slowest(overview: InstanceOverview) -> float | None:
     if not overview.cores:
         return None
     now = time.time()
-    return float(round(max((wait_of(query, now) for query in overview.queries.values()), default=0.0)))
+    return float(round(max((trigger_delay(query, now) for query in overview.queries.values()), default=0.0)))

@@ -26,7 +26,7 @@ from mzplan.controller.executor import (
     CheckResult,
     ExecutorContext,
     ExecutorGoneError,
-    Measured,
+    Measurement,
     QueryName,
     QueryReport,
 )
@@ -106,11 +106,11 @@ class SparkExecutor(SparkDriver):
         reads = {read.address: read.place for read in description.inputs.values()}
         return missing_storage(self._warehouse, description.address, description.place, reads)
 
-    def measure(self, description: Description, secrets: Secrets) -> Measured:
+    def measure(self, description: Description, secrets: Secrets) -> Measurement:
         try:
             query = self._resolve(description, secrets)
         except MzplanError:  # a secret without a value
-            return Measured(at=time.time())
+            return Measurement(at=time.time())
         return measured(self._warehouse, query, self._connectors)
 
     def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:

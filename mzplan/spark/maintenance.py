@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import ResolvedQuery, Rewriting
 from mzplan.connectors.catalogue import Connectors
-from mzplan.controller.executor import Measured
+from mzplan.controller.executor import Measurement
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.losses import Loss
@@ -62,7 +62,7 @@ def vacuum(spark: SparkSession, table: str, older: float) -> None:
         spark.sql(f"VACUUM {table_at(table)} RETAIN {max(hours, _FULL_HOURS)} HOURS")
 
 
-def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measured:
+def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measurement:
     """Return the backlog of a query, whether it runs or not.
 
     The backlog comes from the logs of the collections that the query reads, or from its upstream. Needs no
@@ -86,8 +86,8 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
         recent = history.index.recent()
         since = history.index.oldest() if description.address.writes_collection else None
     except (OSError, ValueError, MzplanError):
-        return Measured(backlog=backlog, at=at)
-    return Measured(backlog=backlog, loss=loss, recent=recent, since=since, at=at)
+        return Measurement(backlog=backlog, at=at)
+    return Measurement(backlog=backlog, loss=loss, recent=recent, since=since, at=at)
 
 
 def _unread(warehouse: str, description: Description) -> Mapping[str, int]:

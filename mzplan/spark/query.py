@@ -158,7 +158,7 @@ class Running:
             run_rows=recorded.rows if counted >= step else None,
             resumed=self.resumed,
             warning=self.warning,
-            heard_at=None if ending else (newest.heard_at if progress else self.started_at),
+            last_progress_at=None if ending else (newest.heard_at if progress else self.started_at),
             error=(ending.text or None) if ending else None,
             error_code=(ending.code or None) if ending else None,
             error_kind=ending.kind if ending else "",

@@ -197,7 +197,7 @@ def settle(controller: Controller, until: Callable[[], bool] | None = None) -> N
         if not controller.busy and (until is None or until()):
             return
         assert time.monotonic() < deadline, {
-            str(a): (d.condition, d.shown and d.shown.step, d.memory.error)
+            str(a): (d.condition, d.run and d.run.step, d.memory.error)
             for a, d in controller.decisions.items()
         }
         controller.ready()

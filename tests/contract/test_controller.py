@@ -128,12 +128,12 @@ def test_configuration_changes_without_a_restart(world: World) -> None:
     settle(controller)
     before = run_ids(controller.executor)
     controller.update_configuration(
-        StorageParameters(pace=Retries(first=9.0), retain_dropped=5.0, maintain_every=7.0, parallelism=2)
+        StorageParameters(backoff=Retries(first=9.0), retain_dropped=5.0, maintain_every=7.0, parallelism=2)
     )
     settle(controller)
     assert run_ids(controller.executor) == before
     assert controller.queries is not None
-    assert controller.queries.pace.first == 9.0 and controller.queries.claims.retain == 5.0
+    assert controller.queries.backoff.first == 9.0 and controller.queries.claims.retain == 5.0
     assert controller.maintenance.turns.every == 7.0
 
 
@@ -685,11 +685,11 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
         controller.storage.needs["k", 1] = 0
     settle(controller, lambda: len(looked) > 1)
     assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
-    kept = controller.holds_back("k")
+    kept = controller.describe_holds("k")
     assert kept == "It has read source.s_a up to step 0, and later rows are kept for it, for at most 1h."
     controller.create_collections([("a", local_source("a", max_hold="0s"))])
     settle(controller, lambda: state.since == 3)
-    assert controller.holds_back("k") is None
+    assert controller.describe_holds("k") is None
 
 
 def test_rows_of_a_key_come_and_go(world: World) -> None:

@@ -128,7 +128,7 @@ def test_a_healthy_project_gives_no_false_alarm_under_load(
 
 def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     assert crew.controller.queries is not None
-    monkeypatch.setattr(crew.controller.queries, "pace", Retries(first=12.0))  # to be looked at meanwhile
+    monkeypatch.setattr(crew.controller.queries, "backoff", Retries(first=12.0))  # to be looked at meanwhile
     before = crew.run_id("source.halted")
     crew.stop_by_hand("source.halted")
 

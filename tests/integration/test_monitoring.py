@@ -83,7 +83,9 @@ def troubled(tmp_path: Path) -> Iterator[int]:
     world.settle()
     name = world.executor.running()[ORDERS].name
     late = time.time() - 400.0
-    world.executor.progress(name, step=7, lag=12, heard_at=late, batch_seconds=0.4, latency_seconds=2.5)
+    world.executor.progress(
+        name, step=7, lag=12, last_progress_at=late, batch_seconds=0.4, latency_seconds=2.5
+    )
     world.settle()
     server = serve_metrics(world.runner, MetricsPlace(port=0), str(tmp_path), drift_of_instance)
     assert server is not None

@@ -73,8 +73,8 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
         create(made, altered(source, "1:b"))
         settle(made)
         (decision,) = made.decisions.values()
-        assert decision.condition == "running" and decision.shown is not None
-        assert decision.shown.name.digest == "1:a"
+        assert decision.condition == "running" and decision.run is not None
+        assert decision.run.name.digest == "1:a"
         # It is let go, and then has to go back, whatever the check says.
         first.held = second.held = None
         settle(made)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.reconcile import (
-    DEFAULT_PACE,
+    BACKOFF,
     Accept,
     Decision,
     Desired,
@@ -14,10 +14,10 @@ from mzplan.controller.reconcile import (
     Memory,
     Stop,
     Switch,
+    after_failed_start,
+    after_rejection,
     decide,
     key_of,
-    rejected,
-    start_failed,
 )
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
@@ -67,17 +67,17 @@ def test_a_running_query_is_accepted_after_its_first_trigger_and_then_left_alone
 
 
 def test_a_rejected_change_leaves_the_old_query_and_is_tried_again_later() -> None:
-    memory = rejected(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
+    memory = after_rejection(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
     found = step(NEW, [report(OLD)], memory, now=0.5)
     assert found.command is None
     assert found.condition == "rejected"
-    assert found.shown is not None and found.shown.name.digest == OLD.digest
+    assert found.run is not None and found.run.name.digest == OLD.digest
     later = step(NEW, [report(OLD)], memory, now=1.5)
     assert isinstance(later.command, Switch) and later.command.check
 
 
 def test_a_rejected_change_after_a_restart_of_the_runner_runs_what_was_accepted() -> None:
-    memory = rejected(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
+    memory = after_rejection(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
     found = step(NEW, [], memory, now=0.5)
     assert found.command == Switch(address=A, description=OLD, stop=(), check=False)
     assert found.condition == "rejected"
@@ -97,7 +97,7 @@ def test_a_change_that_fails_before_its_first_trigger_goes_back() -> None:
 
 
 def test_a_fallback_that_dies_is_not_restarted_in_a_hot_loop() -> None:
-    memory = rejected(Memory(target=key_of(NEW), accepted=OLD), "x", "MZ052", now=0.0)
+    memory = after_rejection(Memory(target=key_of(NEW), accepted=OLD), "x", "MZ052", now=0.0)
     dead = report(OLD, active=False, error="y")
     found = step(NEW, [dead], replace(memory, retry_at=100.0), now=0.5)
     assert found.command == Stop(address=A, names=(dead.name,))
@@ -118,7 +118,7 @@ def test_a_query_that_dies_heals_with_back_off() -> None:
         now = memory.retry_at
         assert isinstance(step(NEW, [], memory, now=now).command, Switch)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert DEFAULT_PACE.wait(10_000) == DEFAULT_PACE.last
+    assert BACKOFF.wait(10_000) == BACKOFF.last
 
 
 def test_a_query_that_runs_long_enough_is_forgiven() -> None:
@@ -150,15 +150,15 @@ def test_the_former_generation_of_a_source_resumes_if_a_check_has_refused_the_ne
     """As after a restart of the runner. A generation that has begun may have left nothing to go back to."""
     replaced = replace(NEW, generation=2)
     untried = Memory(target=key_of(replaced), accepted=OLD)
-    refused = rejected(untried, "x", "MZ052", now=0.0)
+    refused = after_rejection(untried, "x", "MZ052", now=0.0)
     decision = step(replaced, [], refused, now=0.5)
     assert isinstance(decision.command, Switch) and decision.condition == "rejected"
     assert (decision.command.description, decision.command.check) == (OLD, False)
-    unmigrated = start_failed(untried, "x", "MZ294", now=0.0, kind="not-migratable")
+    unmigrated = after_failed_start(untried, "x", "MZ294", now=0.0, kind="not-migratable")
     assert step(replaced, [], unmigrated, now=0.5).command is not None
-    assert step(replaced, [], start_failed(untried, "x", "MZ063", now=0.0), now=0.5).command is None
+    assert step(replaced, [], after_failed_start(untried, "x", "MZ063", now=0.0), now=0.5).command is None
     of_another = replace(untried, accepted=replace(OLD, generation=3))
-    assert step(replaced, [], rejected(of_another, "x", "MZ052", now=0.0), now=0.5).command is None
+    assert step(replaced, [], after_rejection(of_another, "x", "MZ052", now=0.0), now=0.5).command is None
     sink = replace(replaced, address=Address("sink", "orders"))
     assert step(sink, [], refused, now=0.5).command is None
 

@@ -60,17 +60,17 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
         for _ in range(4):
             round_()
         assert sorted(asked) == ["a", "b"]
-        assert watch.changed == {Address("source", "b"): OTHER}
+        assert watch.problems == {Address("source", "b"): OTHER}
         found["b"] = Diagnostic(code="MZ050", summary="not reached")
         now[0] = 130.0
         for _ in range(4):
             round_()
-        assert watch.changed == {Address("source", "b"): OTHER}  # a dead server proves nothing
+        assert watch.problems == {Address("source", "b"): OTHER}  # a dead server proves nothing
         del found["b"]
         now[0] = 200.0
         for _ in range(4):
             round_()
-        assert watch.changed == {}
+        assert watch.problems == {}
 
 
 def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
@@ -92,12 +92,12 @@ def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
     assert asked.count(("source.a", True)) == 6
     # Its storage as often, its target at every fifth look; what was found stays meanwhile.
     assert [whole for name, whole in asked if name == "sink.out"] == [False] * 4 + [True, False]
-    assert watch.changed == {out: OTHER}
+    assert watch.problems == {out: OTHER}
 
 
 def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
-    decision = Decision(command=None, memory=Memory(), condition="running", shown=None)
-    seen = observe(Address("source", "a"), QueryState(decision=decision, changed=OTHER))
+    decision = Decision(command=None, memory=Memory(), condition="running", run=None)
+    seen = observe(Address("source", "a"), QueryState(decision=decision, upstream_problem=OTHER))
     assert (seen.condition, seen.error_code) == ("running", "MZ043")
     assert seen.error == "another upstream. topic t was deleted"
 

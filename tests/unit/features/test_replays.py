@@ -217,7 +217,7 @@ def test_only_what_is_committed_has_tasks(state: State) -> None:
     desired = Desired(description=wanted, paused=False)
     for description, kept in ((wanted, (ASKED,)), (forged, ())):
         switch = Switch(address=SINK, description=description, stop=(), check=True)
-        decision = Decision(command=switch, memory=Memory(), condition="starting", shown=None)
+        decision = Decision(command=switch, memory=Memory(), condition="starting", run=None)
         command = _as_committed(decision, desired).command
         assert isinstance(command, Switch)
         assert command.description.tasks == kept

@@ -25,12 +25,12 @@ def test_the_slowest_query_waits_since_its_last_step_or_for_as_long_as_that_took
     status = world.settle()
     assert (status.cores, status.slowest) == (0, None)
     now = time.time()
-    assert slowest(world, heard_at=now - 40.0) is None  # its input may be slow, while cores suffice
+    assert slowest(world, last_progress_at=now - 40.0) is None  # its input may be slow, while cores suffice
     world.executor.cores = 2
     status = world.settle()
     assert status.cores == 2 and status.slowest == pytest.approx(39.0, abs=5.0)  # a trigger of 1 s
     world.now += 10.0
-    assert slowest(world, heard_at=time.time(), batch_seconds=61.0) == pytest.approx(60.0, abs=5.0)
+    assert slowest(world, last_progress_at=time.time(), batch_seconds=61.0) == pytest.approx(60.0, abs=5.0)
     world.executor.cores = 0
     status = world.settle()
     assert (status.cores, status.slowest) == (0, None)
@@ -46,7 +46,7 @@ def test_status_says_how_many_queries_share_the_cores(world: World, slow: float,
     world.settle()
     world.executor.cores = 1
     world.now += 10.0
-    slowest(world, heard_at=time.time(), batch_seconds=slow)
+    slowest(world, last_progress_at=time.time(), batch_seconds=slow)
     project = SimpleNamespace(store=world.store, settings=SimpleNamespace(instances={}, environment=""))
     status = read_project_status(project)  # type: ignore[arg-type]
     shown = render_status(status)

@@ -54,7 +54,7 @@ def test_each_is_given_here() -> None:
 def test_each_comes_from_the_report_into_the_stored_status_and_the_measures_to_all_who_look() -> None:
     name = QueryName("shop", ORDERS, 1, "1:aa")
     report = QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, **vars_of(FACTS))
-    decision = Decision(command=None, memory=Memory(), condition="running", shown=report)
+    decision = Decision(command=None, memory=Memory(), condition="running", run=report)
     seen = observe(ORDERS, QueryState(decision=decision))
     assert facts_of(seen) == facts_of(FACTS)
     status = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: seen})

@@ -609,7 +609,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
 
 
 def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_former(world: World) -> None:
-    world.runner.controller.queries.pace = Retries(budget=1)
+    world.runner.controller.queries.backoff = Retries(budget=1)
     world.executor.fail_start = lambda description: "boom" if description.id == "s" else None
     world.commit(make_state(1))
     world.settle()
@@ -698,7 +698,9 @@ def test_a_batch_that_does_not_end_is_told_in_the_status(
     assert world.settle().observations[SINK].quiet_since is None
     reports = world.executor.reports
     heard = 1_000_000.0
-    monkeypatch.setattr(world.executor, "reports", lambda: [replace(r, heard_at=heard) for r in reports()])
+    monkeypatch.setattr(
+        world.executor, "reports", lambda: [replace(r, last_progress_at=heard) for r in reports()]
+    )
     world.now += 5.0
     assert world.settle().observations[SINK].quiet_since == heard
     heard = time.time()

@@ -35,7 +35,7 @@ from tests.unit.runner.test_runner import ORDERS, World, make_state, starts
 def with_budget(world: World, budget: int) -> None:
     queries = world.runner.controller.queries
     assert queries is not None
-    queries.pace = Retries(budget=budget)
+    queries.backoff = Retries(budget=budget)
 
 
 def test_a_query_that_keeps_failing_is_given_up_until_it_is_changed(world: World) -> None:

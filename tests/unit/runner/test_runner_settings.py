@@ -151,11 +151,11 @@ def test_a_runner_does_what_is_committed(world: World) -> None:
     world.commit(with_settings(make_state(1), retain_dropped=300.0, retries=Retries(first=2.0, budget=4)))
     world.settle()
     found = world.runner.controller.parameters
-    assert (found.retain_dropped, found.pace) == (300.0, Retries(first=2.0, last=60.0, budget=4))
+    assert (found.retain_dropped, found.backoff) == (300.0, Retries(first=2.0, last=60.0, budget=4))
     world.commit(with_settings(make_state(2), retain_dropped=600.0))
     world.settle()
     found = world.runner.controller.parameters
-    assert (found.retain_dropped, found.pace) == (600.0, Retries())
+    assert (found.retain_dropped, found.backoff) == (600.0, Retries())
 
 
 def test_its_own_file_counts_only_where_no_state_says_it(world: World) -> None:

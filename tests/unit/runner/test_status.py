@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
+from mzplan.controller.executor import CheckResult, Measurement, QueryName, QueryReport
 from mzplan.controller.observations import Fault, QueryState, observe
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.watches import ConnectionWatch, Sampler
@@ -79,7 +79,7 @@ def shown(observation: Observation | None, as_of: float | None = None) -> Projec
 
 
 def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
-    world.executor.measured = lambda d: Measured(
+    world.executor.measured = lambda d: Measurement(
         backlog={"records": 7},
         recent=(StepRecord(step=3, rows=4, total=40, time=5.5), StepRecord(step=2)),
         since=(1, 2.5),
@@ -94,10 +94,10 @@ def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
 
 
 def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:
-    world.executor.measured = lambda d: Measured(backlog={"records": 0}, at=time.time())
+    world.executor.measured = lambda d: Measurement(backlog={"records": 0}, at=time.time())
     world.commit(make_state(1))
     first = until(world, lambda seen: seen.lag == 0).run_id
-    world.executor.measured = lambda d: Measured(backlog={"records": 7}, at=time.time())
+    world.executor.measured = lambda d: Measurement(backlog={"records": 7}, at=time.time())
     world.commit(make_state(2, where="amount > 1"))
     seen = until(world, lambda seen: seen.run_id != first)
     assert seen.lag in (None, 7)
@@ -107,13 +107,13 @@ def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:
 def test_of_what_a_run_says_and_what_was_measured_the_newer_counts() -> None:
     name = QueryName("shop", ORDERS, 1, "d")
     report = QueryReport(
-        name=name, query_id="q", run_id="r", active=True, triggered=True, lag=0, heard_at=100.0
+        name=name, query_id="q", run_id="r", active=True, triggered=True, lag=0, last_progress_at=100.0
     )
 
     def lag(report: QueryReport, at: float) -> tuple[int | None, str | None]:
-        measured = Measured(backlog={"rows": 5, "steps": 2}, at=at)
-        decision = Decision(command=None, memory=Memory(), condition="running", shown=report)
-        seen = observe(ORDERS, QueryState(decision=decision, measured=measured))
+        measured = Measurement(backlog={"rows": 5, "steps": 2}, at=at)
+        decision = Decision(command=None, memory=Memory(), condition="running", run=report)
+        seen = observe(ORDERS, QueryState(decision=decision, measurement=measured))
         return seen.lag, seen.lag_unit
 
     assert lag(report, at=99.0) == (0, "records")
@@ -126,7 +126,7 @@ def test_the_lag_behind_a_server_that_does_not_answer_is_unknown() -> None:
         name=QueryName("shop", ORDERS, 1, "a"), query_id="q", run_id="r", active=True, triggered=True, lag=0
     )
     fault = Fault(connection=KAFKA, problem=DOWN, since=1.0)
-    decision = Decision(command=None, memory=Memory(), condition="running", shown=report)
+    decision = Decision(command=None, memory=Memory(), condition="running", run=report)
     assert observe(ORDERS, QueryState(decision=decision)).lag == 0
     seen = observe(ORDERS, QueryState(decision=decision, fault=fault))
     assert (seen.lag, seen.lag_unit) == (None, None)
@@ -136,7 +136,7 @@ def test_the_lag_behind_a_server_that_does_not_answer_is_unknown() -> None:
 def test_a_code_is_the_one_of_the_error_that_is_told() -> None:
     """Not that of another cause, which says something else."""
     failed = Verdict(serial=2, passed=False, reason="no progress within 30 s")
-    query = QueryState(memory=Memory(error="refused", error_code="MZ050"), failed=failed)
+    query = QueryState(memory=Memory(error="refused", error_code="MZ050"), canary_verdict=failed)
     seen = observe(ORDERS, query)
     assert (seen.error, seen.error_code) == ("no progress within 30 s", None)
 
@@ -651,8 +651,8 @@ def test_a_repair_is_proven_by_where_queries_went_on() -> None:
 def test_a_desired_query_without_a_run_reports_its_recorded_step() -> None:
     state = make_state(1)
     wanted = Desired(description=describe(state.resources[ORDERS], state.resources), paused=True)
-    decision = Decision(command=None, memory=Memory(), condition="paused", shown=None)
-    seen = observe(ORDERS, QueryState(wanted=wanted, decision=decision, reached=4))
+    decision = Decision(command=None, memory=Memory(), condition="paused", run=None)
+    seen = observe(ORDERS, QueryState(wanted=wanted, decision=decision, last_step=4))
     assert (seen.step, seen.lag, seen.lag_unit) == (4, None, None)
 
 
