@@ -178,7 +178,7 @@ class Claims:
             return
         for entry in self.dropped:
             if entry.place not in self._released and entry.place not in self._releasing:
-                self._releasing[entry.place] = pool.submit(self.executor.release, *entry.place)
+                self._releasing[entry.place] = pool.submit(self.executor.release_upstream, *entry.place)
 
     def _harvest(self) -> None:
         done = {place: future for place, future in self._removing.items() if future.done()}

@@ -96,7 +96,7 @@ class Controller(Frontiers):
             self._configure(self.queries)
         if isinstance(self.pool, WorkPool):
             self.pool.resize(parameters.parallelism)
-        self.maintenance.turns.every = self.targets.turns.every = parameters.maintain_every
+        self.maintenance.schedule.every = self.targets.schedule.every = parameters.maintain_every
         self.wake()
 
     # --- instances
@@ -135,7 +135,7 @@ class Controller(Frontiers):
         queries = self.queries
         if queries is None or not self._initialized:
             return InstanceOverview()
-        wanted, decisions, counted = queries.desired(), self.decisions, self.executor.counted()
+        wanted, decisions, counted = queries.desired(), self.decisions, self.executor.query_counters()
         left = [a for a, d in decisions.items() if d.run is not None or a in queries.under_way]
         states = {}
         for address in dict.fromkeys([*wanted, *left]):
@@ -155,12 +155,12 @@ class Controller(Frontiers):
         return InstanceOverview(
             queries=states,
             busy=self.busy,
-            maintained=tuple(work.at_work_on for work in at_work if work.at_work_on is not None),
+            maintained=tuple(work.in_progress for work in at_work if work.in_progress is not None),
             secrets=digests,
             rotated=rotated,
-            foreign=tuple(self.executor.foreign()),
+            foreign=tuple(self.executor.foreign_queries()),
             reports=queries.reports,
-            cores=self.executor.short_of_cores(),
+            cores=self.executor.scarce_cores(),
         )
 
     @property
@@ -192,7 +192,7 @@ class Controller(Frontiers):
         self._observe(wanted)
         queries.look_at_secrets()
         self.maintain(self.instances.require())
-        self.targets.look(self._running_sinks(wanted))
+        self.targets.start_due(self._running_sinks(wanted))
         queries.reclaim(wanted, self.decisions)
 
     def reconcile_state(self) -> None:
@@ -203,7 +203,7 @@ class Controller(Frontiers):
             log.info("%s is claimed by nothing: it is stopped", name)
             self.executor.stop(name)
         try:
-            listed = self.storage.listed()
+            listed = self.storage.places()
             noted = recorded_places(self.store)
         except (OSError, MzplanError) as problem:  # the list is informative, so the runner continues
             log.warning("which storage is unclaimed is not known: %s", problem)
@@ -252,7 +252,7 @@ class Controller(Frontiers):
 
         If `whole`, also check its upstream or target. Changes nothing. Any thread may call it.
         """
-        gone = self.executor.missing(description)
+        gone = self.executor.missing_storage(description)
         if gone or not whole:
             return gone
         checked = self.executor.check(description, self.secrets)
@@ -262,9 +262,9 @@ class Controller(Frontiers):
         """Measure the backlog of a query, whether it runs or not. Any thread may call it."""
         return self.executor.measure(description, self.secrets)
 
-    def reach(self, connection: InlinedConnection) -> tuple[Diagnostic, ...]:
+    def check_connection(self, connection: InlinedConnection) -> tuple[Diagnostic, ...]:
         """Return the problems of a connection, empty if it works. Any thread may call it."""
-        return self.executor.reach(connection, self.secrets)
+        return self.executor.check_connection(connection, self.secrets)
 
     def release(self) -> None:
         """Give the lease back. The caller stops the queries first."""

@@ -124,7 +124,7 @@ class Executor(Protocol):
     def is_open(self) -> bool:
         """Whether `start` may be called."""
 
-    def why_dead(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Return why the engine can't run queries any more, as a sentence.
 
         None if it can, or isn't open. Called once a second. Returns at once, even if the engine hangs.
@@ -133,13 +133,13 @@ class Executor(Protocol):
     def kill(self) -> None:
         """End the engine without stopping its queries, so that hanging calls return. Idempotent."""
 
-    def short_of_cores(self) -> int:
+    def scarce_cores(self) -> int:
         """Return the number of cores if jobs wait seconds for one; 0 if the cores suffice."""
 
     def versions(self) -> Versions | None:
         """Return the versions that write checkpoints; None before `open`, or without checkpoints."""
 
-    def replaced(self) -> str | None:
+    def replacement(self) -> str | None:
         """Return the release that has replaced this engine's installation; None if it is unchanged."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
@@ -175,13 +175,13 @@ class Executor(Protocol):
         Raises ExecutorGoneError.
         """
 
-    def counted(self) -> Mapping[Address, Counters]:
+    def query_counters(self) -> Mapping[Address, Counters]:
         """Return the `rows` and `batches` of every query hosted here, over all of its runs.
 
         They never decrease.
         """
 
-    def missing(self, description: Description) -> tuple[Diagnostic, ...]:
+    def missing_storage(self, description: Description) -> tuple[Diagnostic, ...]:
         """Return the missing storage (MZ161) of a query that has run before.
 
         Its storage is its checkpoint, and the collections that it writes or reads. Never raises: storage
@@ -194,7 +194,7 @@ class Executor(Protocol):
         Never raises for a failure of a server or the storage: the measurement is then unknown.
         """
 
-    def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Return the problems of a connection; empty if it works, or has no server of its own.
 
         Takes a few seconds at most.
@@ -207,10 +207,10 @@ class Executor(Protocol):
         MzplanError if the target can't be compacted now; the query continues.
         """
 
-    def foreign(self) -> list[str]:
+    def foreign_queries(self) -> list[str]:
         """Return the names (or else ids) of queries in the engine that this executor didn't start."""
 
-    def release(self, id_: str, generation: int) -> None:
+    def release_upstream(self, id_: str, generation: int) -> None:
         """Remove the upstream objects of an unclaimed generation, such as a replication slot. Idempotent.
 
         Raises MzplanError if they can't be removed now.

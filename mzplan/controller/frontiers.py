@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from mzplan.controller.hosting import Hosting
-from mzplan.controller.maintenance import Maintenance, Surveyed, max_hold
+from mzplan.controller.maintenance import Maintenance, Survey, max_hold
 from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
@@ -22,7 +22,7 @@ from mzplan.controller.terms import (
 )
 from mzplan.model.address import Place
 
-LOCAL = "local"  # the type of sources that are appended to
+LOCAL_TYPE = "local"  # the type of sources that are appended to
 
 
 class Frontiers(Hosting):
@@ -34,7 +34,7 @@ class Frontiers(Hosting):
         self.instances.require()
         planned = [(self.collection(command.id).description, command) for command in commands]
         for description, _ in planned:
-            if description.query.type != LOCAL:
+            if description.query.type != LOCAL_TYPE:
                 raise StorageError(
                     f"{description.query.address} is not local: nothing can be appended to it."
                 )
@@ -62,7 +62,7 @@ class Frontiers(Hosting):
             state.policy = policy
             # Don't ask storage about a collection without known steps: it has nothing to expire yet, and a
             # runner that starts has hundreds of collections.
-            state.advance(self.maintenance.young(state.place, policy) if state.upper else None)
+            state.advance(self.maintenance.first_recent(state.place, policy) if state.upper else None)
         for state, _ in states:
             self._downgrade(state)
 
@@ -91,24 +91,24 @@ class Frontiers(Hosting):
 
     def maintain(self, instance: InstanceId) -> None:
         """Survey the collection of this instance that is due."""
-        self.maintenance.harvest()
-        if (survey := self.maintenance.surveyed()) is not None:
-            self._take_survey(survey)
-        self.maintenance.look(
+        self.maintenance.log_result()
+        if (survey := self.maintenance.take_survey()) is not None:
+            self._apply_survey(survey)
+        self.maintenance.start_due(
             {i: c for i, c in self._collections.items() if c.description.instance == instance},
             self._readers,
         )
 
-    def _take_survey(self, survey: Surveyed) -> None:
+    def _apply_survey(self, survey: Survey) -> None:
         collection = self._collections.get(survey.id)
         if collection is None or collection.place != survey.place:
             return
         collection.since = max(collection.since, survey.extent.since)
         collection.advance_upper(survey.extent.upper)
         if collection.policy == survey.policy:
-            collection.advance(survey.young)
+            collection.advance(survey.first_recent)
         self.update_read_capabilities(
-            {survey.id: {sink: max(step, survey.limit) for sink, step in survey.needed.items()}}
+            {survey.id: {sink: max(step, survey.hold_limit) for sink, step in survey.first_unread.items()}}
         )
         address = collection.description.query.address
         self.maintenance.maintain(address, survey.place, collection.since)
@@ -117,7 +117,7 @@ class Frontiers(Hosting):
         """Describe the steps that collections keep for a sink, beyond their policy; None if none."""
         export = self._exports.get(sink)
         read = self._read_by(export) if export is not None else ()
-        return " ".join(filter(None, (_held_by(sink, collection) for collection in read))) or None
+        return " ".join(filter(None, (_held_steps(sink, collection) for collection in read))) or None
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
         """Return the checkpoint places of a collection's exports, by id."""
@@ -133,7 +133,7 @@ class Frontiers(Hosting):
         collection.since = wanted
 
 
-def _held_by(reader: GlobalId, collection: CollectionState) -> str | None:
+def _held_steps(reader: GlobalId, collection: CollectionState) -> str | None:
     step = collection.holds.get(reader, collection.upper)
     if step >= min(collection.implied, collection.upper):
         return None

@@ -12,9 +12,9 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from mzplan.controller.round_robin import RoundRobin
 from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.terms import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
-from mzplan.controller.turns import Turns
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.times import seconds
@@ -24,21 +24,21 @@ from mzplan.schema.source_columns import collection_kind
 
 log = logging.getLogger("mzplan.storage")
 
-EVERY = 60.0  # seconds
-PATIENCE = 10.0  # times the usual interval after a failed compaction, because the target may be large
+SURVEY_INTERVAL = 60.0  # seconds
+COMPACTION_BACKOFF = 10.0  # times the usual interval after a failure, because the target may be large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surveyed:
-    """A survey of a collection. `needed`: the first step that each of its exports still has to read."""
+class Survey:
+    """A survey of a collection. `first_unread`: the first step that each of its exports still has to read."""
 
     id: GlobalId
     place: Place
     extent: Extent
-    needed: Mapping[GlobalId, Step]
+    first_unread: Mapping[GlobalId, Step]
     policy: ReadPolicy
-    young: Step | None  # the first step within the policy's duration; None if the policy has no duration
-    limit: Step  # exports hold no steps before this one, because those are older than `max_hold`
+    first_recent: Step | None  # the first step within the policy's duration; None if it has none
+    hold_limit: Step  # exports hold no steps before this one, because those are older than `max_hold`
 
 
 def max_hold(source: Description) -> str | None:
@@ -56,22 +56,22 @@ class Maintenance:
         pool: Pool,
         clock: Callable[[], float],
         wake: Callable[[], None],
-        every: float = EVERY,
+        every: float = SURVEY_INTERVAL,
     ):
         self.wake = wake
         self.storage = storage
         self.pool = pool
-        self.turns: Turns[Place, Surveyed] = Turns(pool, clock, every, wake)
+        self.schedule: RoundRobin[Place, Survey] = RoundRobin(pool, clock, every, wake)
         self._work: tuple[Address, Place, Future[None]] | None = None
 
     @property
-    def at_work_on(self) -> Address | None:
+    def in_progress(self) -> Address | None:
         """The source whose collection is being maintained; a collection has one writer at a time."""
         return self._work[0] if self._work is not None else None
 
-    def surveyed(self) -> Surveyed | None:
+    def take_survey(self) -> Survey | None:
         """Return the last survey once; None if it failed or there is none."""
-        if (ended := self.turns.ended()) is None:
+        if (ended := self.schedule.take_result()) is None:
             return None
         place, survey = ended
         try:
@@ -82,7 +82,7 @@ class Maintenance:
             log.warning("collection %s g%d: %s: %s", *place, type(problem).__name__, problem)
         return None
 
-    def look(
+    def start_due(
         self,
         collections: Mapping[GlobalId, CollectionState],
         readers: Callable[[GlobalId], Mapping[GlobalId, Place]],
@@ -94,11 +94,11 @@ class Maintenance:
         if self._work is not None:
             return
         places = {state.place: id_ for id_, state in collections.items()}
-        if (due := self.turns.due(places)) is not None:
+        if (due := self.schedule.due(places)) is not None:
             id_ = places[due]
-            self.turns.start(due, self._look, id_, collections[id_], readers(id_))
+            self.schedule.start(due, self._survey, id_, collections[id_], readers(id_))
 
-    def young(self, place: Place, policy: ReadPolicy) -> Step | None:
+    def first_recent(self, place: Place, policy: ReadPolicy) -> Step | None:
         """Return the first step within the policy's duration.
 
         None if the policy has no duration, or if storage doesn't answer; the next survey asks again.
@@ -106,7 +106,7 @@ class Maintenance:
         if not isinstance(policy, LagDuration):
             return None
         try:
-            return self.storage.first_young(place, time.time() - policy.seconds)
+            return self.storage.first_recent(place, time.time() - policy.seconds)
         except Exception as problem:  # foreign files in the storage must not end the runner
             log.warning("collection %s g%d: %s", *place, problem)
             return None
@@ -121,7 +121,7 @@ class Maintenance:
             self._work = (address, place, future)
             future.add_done_callback(lambda _: self.wake())
 
-    def harvest(self) -> None:
+    def log_result(self) -> None:
         """Log the failure of maintenance that has ended. A later survey retries it."""
         if self._work is None or not self._work[2].done():
             return
@@ -131,17 +131,17 @@ class Maintenance:
         if problem is not None:
             log.warning("collection %s g%d is not maintained: %s", *place, problem)
 
-    def _look(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Surveyed:
+    def _survey(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Survey:
         place, policy, now = state.place, state.policy, time.time()
         hold = max_hold(state.description.query)
-        return Surveyed(
+        return Survey(
             id=id_,
             place=place,
             extent=self.storage.extent(place),
-            needed={export: self.storage.needed(reader, place) for export, reader in readers.items()},
+            first_unread={export: self.storage.first_unread(at, place) for export, at in readers.items()},
             policy=policy,
-            young=self.young(place, policy),
-            limit=self.storage.first_young(place, now - seconds(hold)) if hold is not None else 0,
+            first_recent=self.first_recent(place, policy),
+            hold_limit=self.storage.first_recent(place, now - seconds(hold)) if hold is not None else 0,
         )
 
 
@@ -154,39 +154,39 @@ class TargetMaintenance:
         pool: Pool,
         clock: Callable[[], float],
         wake: Callable[[], None],
-        every: float = EVERY,
+        every: float = SURVEY_INTERVAL,
     ):
         self.compact = compact
-        self.turns: Turns[Address, str | None] = Turns(pool, clock, every, wake)
+        self.schedule: RoundRobin[Address, str | None] = RoundRobin(pool, clock, every, wake)
 
     @property
-    def at_work_on(self) -> Address | None:
+    def in_progress(self) -> Address | None:
         """The sink whose target is being compacted; the sink's next runner waits for the end."""
-        return self.turns.at_work_on
+        return self.schedule.in_progress
 
-    def look(self, sinks: Mapping[Address, Description]) -> None:
+    def start_due(self, sinks: Mapping[Address, Description]) -> None:
         """Log the result of the last compaction, and start the next one that is due. `sinks` run here."""
-        self._harvest()
+        self._log_result()
         wanted = {}
         for address, sink in sinks.items():
             if resource_kind("sink", sink.type).with_defaults(sink.body).get("compaction") is not None:
                 wanted[address] = sink
-        if (due := self.turns.due(wanted)) is not None:
-            self.turns.start(due, self.compact, wanted[due])
+        if (due := self.schedule.due(wanted)) is not None:
+            self.schedule.start(due, self.compact, wanted[due])
 
-    def _harvest(self) -> None:
-        if (ended := self.turns.ended()) is None:
+    def _log_result(self) -> None:
+        if (ended := self.schedule.take_result()) is None:
             return
         address, done = ended
         problem = done.exception()
         if problem is not None:
-            log.warning("%s: %s", address, _described(problem))
-            self.turns.postpone(address, PATIENCE)
+            log.warning("%s: %s", address, _problem_text(problem))
+            self.schedule.postpone(address, COMPACTION_BACKOFF)
         elif done.result() is not None:
             log.info("%s: %s", address, done.result())
 
 
-def _described(problem: BaseException) -> str:
+def _problem_text(problem: BaseException) -> str:
     if not isinstance(problem, MzplanError):
         return f"{type(problem).__name__}: {problem}"
     first = problem.diagnostics[0]

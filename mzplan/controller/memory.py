@@ -36,9 +36,9 @@ class InMemoryExecutor:
     """Hosts queries that exist only as reports.
 
     As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
-    while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `gone`,
-    `dead`, `cores`, `strangers`, `measured`, `unreached`, `counters` and `compacted`, and call `end` and
-    `progress`.
+    while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `missing`,
+    `failure`, `cores`, `foreign`, `measurement`, `faults`, `counters` and `compaction`, and call `end`
+    and `progress`.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -47,15 +47,15 @@ class InMemoryExecutor:
         self.fail_start: Callable[[Description], str | None] = lambda description: None
         self.triggers_at_once = True
         self.log: list[tuple[str, str]] = []
-        self.gone: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
-        self.dead: str | None = None
+        self.missing: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
+        self.failure: str | None = None
         self.cores = 0
-        self.strangers: list[str] = []
+        self.foreign: list[str] = []
         self.replaced_by: str | None = None
-        self.measured: Callable[[Description], Measurement] = lambda description: Measurement()
-        self.unreached: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
+        self.measurement: Callable[[Description], Measurement] = lambda description: Measurement()
+        self.faults: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self.counters: dict[Address, Counters] = {}
-        self.compacted: Callable[[Description], str | None] = lambda description: None
+        self.compaction: Callable[[Description], str | None] = lambda description: None
         self._lock = threading.Lock()
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
@@ -86,19 +86,19 @@ class InMemoryExecutor:
     def is_open(self) -> bool:
         return True
 
-    def why_dead(self) -> str | None:
-        return self.dead
+    def failure_reason(self) -> str | None:
+        return self.failure
 
     def kill(self) -> None:
         self.log.append(("kill", ""))
 
-    def short_of_cores(self) -> int:
+    def scarce_cores(self) -> int:
         return self.cores
 
     def versions(self) -> Versions | None:
         return None
 
-    def replaced(self) -> str | None:
+    def replacement(self) -> str | None:
         return self.replaced_by
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
@@ -152,31 +152,31 @@ class InMemoryExecutor:
         with self._lock:
             return list(self._reports.values())
 
-    def counted(self) -> Mapping[Address, Counters]:
+    def query_counters(self) -> Mapping[Address, Counters]:
         return dict(self.counters)
 
-    def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        return self.gone(description)
+    def missing_storage(self, description: Description) -> tuple[Diagnostic, ...]:
+        return self.missing(description)
 
     def measure(self, description: Description, secrets: Secrets) -> Measurement:
-        return self.measured(description)
+        return self.measurement(description)
 
-    def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        return self.unreached(connection)
+    def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        return self.faults(connection)
 
     def compact(self, description: Description, secrets: Secrets) -> str | None:
         with self._lock:
             self.log.append(("compact", str(description.address)))
-        return self.compacted(description)
+        return self.compaction(description)
 
-    def foreign(self) -> list[str]:
-        return list(self.strangers)
+    def foreign_queries(self) -> list[str]:
+        return list(self.foreign)
 
     def running(self) -> Mapping[Address, QueryReport]:
         """Return the active queries by address (for tests)."""
         return {r.name.address: r for r in self.reports() if r.active}
 
-    def release(self, id_: str, generation: int) -> None:
+    def release_upstream(self, id_: str, generation: int) -> None:
         pass
 
     def reclaim(self, id_: str, generation: int) -> None:
@@ -207,12 +207,12 @@ class InMemoryStorage:
                 upper=len(self._steps.get(place, ())),
             )
 
-    def first_young(self, place: Place, when: float) -> Step:
+    def first_recent(self, place: Place, when: float) -> Step:
         with self._lock:
             times = self._times.get(place, [])
             return next((step for step, time_ in times if time_ >= when), times[-1][0] if times else 0)
 
-    def needed(self, export: Place, source: Place) -> Step:
+    def first_unread(self, export: Place, source: Place) -> Step:
         """Return the step that a test has set in `needs`, or else the upper."""
         return self.needs.get(export, self.extent(source).upper)
 
@@ -262,7 +262,7 @@ class InMemoryStorage:
     def migrate(self, places: Sequence[Place]) -> None:
         """Do nothing, because there is only one layout."""
 
-    def listed(self) -> list[Place]:
+    def places(self) -> list[Place]:
         with self._lock:
             return sorted(self._steps)
 

@@ -47,13 +47,13 @@ class Storage(Protocol):
     def extent(self, place: Place) -> Extent:
         """Return the extent of a collection; it is empty if the collection has no storage yet."""
 
-    def first_young(self, place: Place, when: float) -> Step:
+    def first_recent(self, place: Place, when: float) -> Step:
         """Return the first step that became durable at `when` (seconds since the epoch) or later.
 
         Returns the newest step if all are older, and 0 if the collection has no steps.
         """
 
-    def needed(self, export: Place, source: Place) -> Step:
+    def first_unread(self, export: Place, source: Place) -> Step:
         """Return the oldest step of a collection that an export still has to read, or else the upper."""
 
     def maintain(self, place: Place, since: Step) -> None:
@@ -80,7 +80,7 @@ class Storage(Protocol):
     def migrate(self, places: Sequence[Place]) -> None:
         """Migrate the storage of places to the current layout. Raises StorageError for a later layout."""
 
-    def listed(self) -> list[Place]:
+    def places(self) -> list[Place]:
         """Return all places that have storage."""
 
 

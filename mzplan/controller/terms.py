@@ -147,17 +147,17 @@ class CollectionState:
         """The least of all read capabilities, but at least `since`."""
         return max(self.since, min([self.implied, *self.holds.values()]))
 
-    def advance(self, young: Step | None = None) -> None:
+    def advance(self, first_recent: Step | None = None) -> None:
         """Advance the policy's read capability, after the upper or the time has advanced.
 
-        `young`: the first step within the policy's duration (Storage.first_young); None if it has no duration
-        or the step isn't known.
+        `first_recent`: the first step within the policy's duration (Storage.first_recent); None if it has no
+        duration or the step isn't known.
         """
         match self.policy:
             case LagSteps(steps=steps):
                 step = max(0, self.upper - steps)
             case LagDuration():
-                step = young or 0
+                step = first_recent or 0
             case RetainFrom(step=step):
                 pass
             case _:

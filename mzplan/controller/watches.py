@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from mzplan.controller.observations import Fault
-from mzplan.controller.turns import Turns
+from mzplan.controller.round_robin import RoundRobin
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 from mzplan.schema.description import Description, InlinedConnection, references_of_connections
@@ -211,7 +211,7 @@ class UpstreamWatch:
         every: float = UPSTREAM_EVERY,
     ):
         self._look_at = look_at
-        self.turns: Turns[Address, tuple[Diagnostic, ...]] = Turns(pool, clock, every)
+        self.schedule: RoundRobin[Address, tuple[Diagnostic, ...]] = RoundRobin(pool, clock, every)
         self._looks: dict[Address, int] = {}
         self.problems: dict[Address, Diagnostic] = {}
 
@@ -223,11 +223,11 @@ class UpstreamWatch:
         for address in running.keys() - self._looks.keys():
             self._looks[address] = 0
             self.problems.pop(address, None)
-        if (ended := self.turns.ended()) is not None:
+        if (ended := self.schedule.take_result()) is not None:
             self._take_in(*ended)
-        if (due := self.turns.due(running)) is not None:
+        if (due := self.schedule.due(running)) is not None:
             self._looks[due] += 1
-            self.turns.start(due, self._look_at, running[due], self._is_whole(due))
+            self.schedule.start(due, self._look_at, running[due], self._is_whole(due))
 
     def _is_whole(self, address: Address) -> bool:
         return address.writes_collection or self._looks[address] % SINKS == 0

@@ -245,7 +245,7 @@ class Switcher:
         Without its storage, the query would start over and write rows twice.
         """
         place = description.place
-        missing = self.executor.missing(description)
+        missing = self.executor.missing_storage(description)
         if not missing or self.claims.ran_here(place):
             return missing
         if self.claims.was_dropped(place):

@@ -40,7 +40,7 @@ def end(
     """
     log.info("stopping")
     executor = runner.controller.executor
-    is_gone = executor.why_dead() is not None
+    is_gone = executor.failure_reason() is not None
     if is_gone or problem or lost or sys.exc_info()[0] is not None:
         end_within(GONE if is_gone else ENDING)
     beside.close_server()

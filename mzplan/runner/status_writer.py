@@ -65,7 +65,7 @@ class Watches:
         self._executor = controller.executor
         self._answers_again = controller.answers_again
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
-        self.connections = ConnectionWatch(controller.reach, pool, clock)
+        self.connections = ConnectionWatch(controller.check_connection, pool, clock)
         self.backlogs: Sampler[Address, Description, Measurement] = Sampler(controller.measure, pool, clock)
         self._runs: dict[Address, str] = {}
 
@@ -207,7 +207,7 @@ class StatusWriter:
             opening_since=None if self._executor.is_open() else self._began_at,
             opened_in=self._opened(),
             versions=self._executor.versions(),
-            replaced=self._executor.replaced() or "",
+            replaced=self._executor.replacement() or "",
             cores=overview.cores,
             slowest=_slowest(overview),
         )

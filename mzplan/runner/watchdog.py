@@ -39,7 +39,7 @@ class Watchdog:
 
     def look(self) -> str | None:
         """Return why the runner can't continue; None while it can. Call every LOOK seconds."""
-        if (why := self._executor.why_dead()) is not None:
+        if (why := self._executor.failure_reason()) is not None:
             return why
         if self._round_ended_at != self._runner.round_ended_at:
             self._round_ended_at, self._looks = self._runner.round_ended_at, 0

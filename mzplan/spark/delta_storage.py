@@ -119,10 +119,10 @@ class DeltaStorage:
         steps = StepHistory(self._warehouse, place).read(1)
         return Extent(since=steps.since, upper=steps.upper)
 
-    def first_young(self, place: Place, when: float) -> Step:
+    def first_recent(self, place: Place, when: float) -> Step:
         return StepHistory(self._warehouse, place).first_young(when)
 
-    def needed(self, export: Place, source: Place) -> Step:
+    def first_unread(self, export: Place, source: Place) -> Step:
         sink = StepHistory(self._warehouse, export, source)
         needed = oldest_needed_step(sink)
         return StepHistory(self._warehouse, source).upper() if needed is None else needed
@@ -217,7 +217,7 @@ class DeltaStorage:
                     f"this one knows {LAYOUT}."
                 )
 
-    def listed(self) -> list[Place]:
+    def places(self) -> list[Place]:
         return places_below(self._warehouse)
 
 

@@ -68,20 +68,20 @@ class SparkDriver:
     def is_open(self) -> bool:
         return self._spark is not None
 
-    def why_dead(self) -> str | None:
+    def failure_reason(self) -> str | None:
         return self._liveness.why_dead() if self._liveness is not None else None
 
     def kill(self) -> None:
         if self._liveness is not None:
             self._liveness.kill()
 
-    def short_of_cores(self) -> int:
+    def scarce_cores(self) -> int:
         return self._cores.short_of() if self._cores is not None else 0
 
     def versions(self) -> Versions | None:
         return self._versions
 
-    def replaced(self, *, at_once: bool = False) -> str | None:
+    def replacement(self, *, at_once: bool = False) -> str | None:
         installation = self._installation
         return installation.replaced_by(at_once=at_once) if installation is not None else None
 

@@ -102,7 +102,7 @@ class SparkExecutor(SparkDriver):
 
     # ── storage and servers, beside the queries
 
-    def missing(self, description: Description) -> tuple[Diagnostic, ...]:
+    def missing_storage(self, description: Description) -> tuple[Diagnostic, ...]:
         reads = {read.address: read.place for read in description.inputs.values()}
         return missing_storage(self._warehouse, description.address, description.place, reads)
 
@@ -113,13 +113,13 @@ class SparkExecutor(SparkDriver):
             return Measurement(at=time.time())
         return measured(self._warehouse, query, self._connectors)
 
-    def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return check_connection(connection, secrets, self._context.directory) or ()
 
-    def foreign(self) -> list[str]:
+    def foreign_queries(self) -> list[str]:
         return self._progress.foreign()
 
-    def release(self, id_: str, generation: int) -> None:
+    def release_upstream(self, id_: str, generation: int) -> None:
         release_upstream(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
 
     def reclaim(self, id_: str, generation: int) -> None:
@@ -317,7 +317,7 @@ class SparkExecutor(SparkDriver):
 
     # ── reporting
 
-    def counted(self) -> Mapping[Address, Counters]:
+    def query_counters(self) -> Mapping[Address, Counters]:
         return self._steps.counted()
 
     def reports(self) -> list[QueryReport]:
@@ -337,7 +337,7 @@ class SparkExecutor(SparkDriver):
         """Report MZ243 for an unexplained end: Python tasks fail so after PySpark has been replaced."""
         if report.error is None or report.error_kind != "unexplained":
             return report
-        if (now := self.replaced(at_once=True)) is None:
+        if (now := self.replacement(at_once=True)) is None:
             return report
         why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python are of that one."
         fix = "Fix: restart the runner: mzplan down, then mzplan up."

@@ -134,7 +134,7 @@ def test_configuration_changes_without_a_restart(world: World) -> None:
     assert run_ids(controller.executor) == before
     assert controller.queries is not None
     assert controller.queries.backoff.first == 9.0 and controller.queries.claims.retain == 5.0
-    assert controller.maintenance.turns.every == 7.0
+    assert controller.maintenance.schedule.every == 7.0
 
 
 # ── instances
@@ -678,8 +678,8 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
     play(controller, "a", 4)
     state = controller.collection("a")
     looked: list[int] = []
-    needed = controller.storage.needed
-    monkeypatch.setattr(controller.storage, "needed", lambda *places: looked.append(1) or needed(*places))
+    read = controller.storage.first_unread
+    monkeypatch.setattr(controller.storage, "first_unread", lambda *places: looked.append(1) or read(*places))
     controller.update_configuration(StorageParameters(maintain_every=0.1))
     if isinstance(controller.storage, InMemoryStorage):
         controller.storage.needs["k", 1] = 0

@@ -51,7 +51,7 @@ class Crew:
         self.controller.create_instance("local")
         self.controller.connect_replica("local", ReplicaLocation(owner="test"))
         self.runner = Runner(self.controller, gates)
-        self.runner.watches.upstreams.turns.every = 1.0
+        self.runner.watches.upstreams.schedule.every = 1.0
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.runner.serve, args=(self.stopping,))
         self.thread.start()

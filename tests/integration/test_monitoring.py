@@ -77,7 +77,7 @@ def test_the_page_has_every_alert_and_every_metric() -> None:
 def troubled(tmp_path: Path) -> Iterator[int]:
     """The port of a runner in memory: its source has stalled and its login is refused, its sink fails."""
     world = World(tmp_path / "state")
-    world.executor.unreached = lambda connection: (Diagnostic(code="MZ051", summary="Kafka refused"),)
+    world.executor.faults = lambda connection: (Diagnostic(code="MZ051", summary="Kafka refused"),)
     world.executor.fail_start = lambda one: "no room" if one.address == SINK else None
     world.commit(make_state(1))
     world.settle()

@@ -88,7 +88,7 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     for query, least in ((source, 0.0), (sink, (third.time or 0.0) - made[15])):
         latency = lab.report(query).latency_seconds
         assert latency is not None and least < latency <= time.time() - made[15]
-    assert lab.executor.counted()[sink.address] == Counters(rows=12, batches=2)
+    assert lab.executor.query_counters()[sink.address] == Counters(rows=12, batches=2)
     lab.stop(sink, source)
     lab.produce(name, *orders(20, 23))
     assert lab.waits(source) == {"records": 3}

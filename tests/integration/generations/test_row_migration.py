@@ -309,7 +309,7 @@ def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) ->
     first = StepHistory(str(lab.folder / "warehouse"), wide.place).read().records[0]
     assert (first.step, first.rows, first.migrated) == (0, 99, 1)
     assert lab.waits(wide) is not None
-    lab.executor.release(*source.place)
+    lab.executor.release_upstream(*source.place)
     assert slots() == [slot]
     lab.finish(wide, wide_sink)
 
@@ -327,7 +327,7 @@ def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) ->
     assert slots() == [slot]
     lab.finish(wider, wider_sink)
     assert lab.codes(wider) == []
-    lab.executor.release(*wide.place)
+    lab.executor.release_upstream(*wide.place)
     assert slots() == [slot]
-    lab.executor.release(*wider.place)
+    lab.executor.release_upstream(*wider.place)
     assert slots() == []

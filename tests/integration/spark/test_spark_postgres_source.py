@@ -166,7 +166,7 @@ def has_ended_well(
     ended = lab.ended(moved, 180)
     assert ended.error_code == "MZ230" and "note" in (ended.error or ""), ended
     lab.stop(moved, sink)
-    lab.executor.release(moved.id, 1)
+    lab.executor.release_upstream(moved.id, 1)
     assert lab.rows(shop, "SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
     assert lab.rows(shop, "SELECT 1 FROM pg_publication") == []
     lab.execute(

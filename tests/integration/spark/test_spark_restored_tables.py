@@ -93,7 +93,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     assert ended.error_code == "MZ161" and "is missing step 3" in str(ended.error)
     lab.stop(source)
     restore(collection, 2)
-    (gone,) = lab.executor.missing(source)
+    (gone,) = lab.executor.missing_storage(source)
     assert gone.code == "MZ161" and str(collection) in gone.detail
     assert "is missing steps 2 to 4" in gone.summary
     assert refusal(lab, source)[0] == "MZ161"
@@ -139,12 +139,12 @@ def test_a_step_that_only_moves_the_checkpoint_is_no_loss(lab: Lab, tmp_path: Pa
     assert position is not None
     checkpoint.log.move(position)
     assert (checkpoint.log.committed(), checkpoint.log.last_written()) == (2, 0)
-    assert lab.executor.missing(source) == ()
+    assert lab.executor.missing_storage(source) == ()
     lab.start(source)
     drop(orders, 1, 1)
     until("it goes on", lambda: lab.count(source) == 2)
     lab.finish(source)
-    assert lab.executor.missing(source) == () and checkpoint.log.last_written() == 3
+    assert lab.executor.missing_storage(source) == () and checkpoint.log.last_written() == 3
     settings = json.loads(checkpoint.log.lines(3)[1])
     assert "mzplanMoved" not in settings, "Spark has not copied it"
     newest = CollectionLog(str(lab._collection(source))).last_transaction(checkpoint.log.query_id() or "")

@@ -57,10 +57,10 @@ def test_what_there_is(source: StoredSource) -> None:
     times = [r.time for r in StepHistory(str(source.warehouse), source.place).read().records]
     for step, at in enumerate(times):
         assert at is not None
-        assert storage.first_young(source.place, at) == times.index(at) <= step
-    assert storage.first_young(source.place, 2e9) == 3  # the newest can always be read
-    assert storage.first_young(("nobody", 1), 0.0) == 0
-    assert storage.listed() == [source.place]
+        assert storage.first_recent(source.place, at) == times.index(at) <= step
+    assert storage.first_recent(source.place, 2e9) == 3  # the newest can always be read
+    assert storage.first_recent(("nobody", 1), 0.0) == 0
+    assert storage.places() == [source.place]
     assert storage.extent(("nobody", 1)).upper == 0
     held = sorted(storage.snapshot(source.place, 1), key=lambda one: one[0]["id"])
     assert held == [({"id": n, "name": "x"}, 1) for n in (0, 1)]
@@ -231,11 +231,11 @@ def test_a_duration_reaches_back_however_many_steps_it_has(tmp_path: Path) -> No
     index = StepHistory(str(tmp_path), place).index
     index.append(StepRecord(step=n, time=1000.0 + n, version=n + 1) for n in range(12_000))
     storage = DeltaStorage(str(tmp_path), Tables())
-    assert storage.first_young(place, 0.0) == 0
-    assert storage.first_young(place, 1000.0 + 7_321) == 7_321
+    assert storage.first_recent(place, 0.0) == 0
+    assert storage.first_recent(place, 1000.0 + 7_321) == 7_321
     index.expire(8_100)
-    assert storage.first_young(place, 0.0) == 8_100
-    assert storage.first_young(place, 1e6) == 11_999
+    assert storage.first_recent(place, 0.0) == 8_100
+    assert storage.first_recent(place, 1e6) == 11_999
 
 
 def test_the_change_feed_of_a_step_is_kept_although_it_is_older_than_its_commit(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.maintenance import PATIENCE
+from mzplan.controller.maintenance import COMPACTION_BACKOFF
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
 from mzplan.model.state import ResourceState, State
@@ -46,8 +46,8 @@ def pass_time(world: World, seconds: float) -> None:
     """So long a time, and all that is done then."""
     world.now += seconds
     world.settle()
-    turns = world.runner.controller.targets.turns  # type: ignore[attr-defined]
-    eventually("it has ended", lambda: turns._work is None or turns._work[1].done())
+    schedule = world.runner.controller.targets.schedule  # type: ignore[attr-defined]
+    eventually("it has ended", lambda: schedule._work is None or schedule._work[1].done())
     world.settle()
 
 
@@ -65,12 +65,12 @@ def test_only_who_asks_for_it_and_runs_is_looked_at_each_minute(
     world.settle()
     assert world.executor.running()[SINK].run_id == runs  # it is no other query
     assert compacted(world) == 0
-    world.executor.compacted = lambda sink: f"{sink.body['compaction']['min_files']} files merged"
+    world.executor.compaction = lambda sink: f"{sink.body['compaction']['min_files']} files merged"
     pass_time(world, EVERY + 1)
     pass_time(world, EVERY / 2)
     assert compacted(world) == 1
     assert caplog.messages == ["sink.orders_out: 10 files merged"]
-    world.executor.compacted = lambda sink: None
+    world.executor.compaction = lambda sink: None
     pass_time(world, EVERY)
     assert (compacted(world), len(caplog.messages)) == (2, 1)
     world.commit(with_delta(3, paused=True, **asked))
@@ -83,7 +83,7 @@ def test_a_failure_is_a_warning_and_tried_again_later(world: World, caplog: pyte
     def fail(sink: Description) -> None:
         raise error("MZ280", "They could not be merged now", "Somebody else has.", "nothing to do.")
 
-    world.executor.compacted = fail
+    world.executor.compaction = fail
     world.commit(with_delta(1, compaction={"min_files": 2}))
     world.settle()
     with caplog.at_level(logging.WARNING, "mzplan.storage"):
@@ -93,7 +93,7 @@ def test_a_failure_is_a_warning_and_tried_again_later(world: World, caplog: pyte
     assert caplog.messages == [f"sink.orders_out: {warning}"]
     seen = world.settle().observations[SINK]
     assert (seen.condition, seen.error, seen.warning, compacted(world)) == ("running", None, None, 1)
-    pass_time(world, EVERY * PATIENCE)
+    pass_time(world, EVERY * COMPACTION_BACKOFF)
     assert compacted(world) == 2
 
 
@@ -104,7 +104,7 @@ def test_who_runs_a_moved_sink_next_waits_for_what_is_under_way(world: World) ->
         begun.set()
         assert go_on.wait(60)
 
-    world.executor.compacted = slow
+    world.executor.compaction = slow
     state = with_delta(1, compaction={"min_files": 2})
     world.commit(state)
     world.settle()

@@ -481,7 +481,7 @@ def test_a_rollback_waits_for_the_end_of_a_removal(world: World) -> None:
 @pytest.mark.parametrize("begun", ["being removed", "removed", "removed before the runner"])
 def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: World, begun: str) -> None:
     first, let = dropped_and_being_removed(world)
-    world.executor.gone = lambda description: (
+    world.executor.missing = lambda description: (
         (Diagnostic(code="MZ161", summary="gone", detail="x"),) if description.generation == 1 else ()
     )
     if begun != "being removed":
@@ -511,7 +511,7 @@ def test_what_is_claimed_again_before_its_removal_and_lost_is_not_begun_anew(wor
     world.settle()
     world.commit(emptied(2))
     world.settle()
-    world.executor.gone = lambda description: (Diagnostic(code="MZ161", summary="gone", detail="x"),)
+    world.executor.missing = lambda description: (Diagnostic(code="MZ161", summary="gone", detail="x"),)
     world.commit(replace(first, serial=3))
     world.settle()
     assert {o.error_code for o in world.settle().observations.values()} == {"MZ161"}
@@ -601,7 +601,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
     assert {d.id for d in world.store.read_accepted("local").values()} == {"s2", "o2"}
     assert [entry.id for entry in world.store.read_journal("local")] == ["o", "s"]
     # Its storage is lost: that is seen now.
-    world.executor.gone = lambda description: (Diagnostic(code="MZ161", summary="gone"),)
+    world.executor.missing = lambda description: (Diagnostic(code="MZ161", summary="gone"),)
     world.executor.end(world.executor.running()[ORDERS].name, "boom")
     world.settle()
     world.now += 10.0
@@ -712,7 +712,7 @@ def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     gone = Diagnostic(code="MZ161", summary="gone")
-    world.executor.gone = lambda description: (gone,) if description.id == "s" else ()
+    world.executor.missing = lambda description: (gone,) if description.id == "s" else ()
     world.executor.end(world.executor.running()[ORDERS].name, "boom")
     world.settle()
     world.now += 10.0
@@ -763,9 +763,9 @@ def test_what_was_prepared_for_a_sink_that_is_no_longer_wanted_is_given_back(
 def test_what_runs_beside_it_is_in_the_status(world: World) -> None:
     world.commit(make_state(1))
     assert world.settle().foreign == ()
-    world.executor.strangers.append("by_hand")
+    world.executor.foreign.append("by_hand")
     assert world.settle().foreign == ("by_hand",)
-    world.executor.strangers.clear()
+    world.executor.foreign.clear()
     assert world.settle().foreign == ()
 
 

@@ -169,7 +169,7 @@ def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Wo
     worlds.commit(1)
     worlds.settle("big")
     worlds.settle("local")
-    worlds.executors["big"].gone = lambda description: (
+    worlds.executors["big"].missing = lambda description: (
         Diagnostic(code="MZ161", summary="x", detail="Gone."),
     )
     worlds.commit(2, sink="big")
@@ -240,7 +240,7 @@ def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> 
     for instance in ("local", "local", "big"):
         worlds.settle(instance)
     assert worlds.store.read_journal("local") == []
-    worlds.executors["big"].gone = lambda description: (
+    worlds.executors["big"].missing = lambda description: (
         Diagnostic(code="MZ161", summary="x", detail="Gone."),
     )
     worlds.commit(3, source="big", sink="big")

@@ -79,7 +79,7 @@ def shown(observation: Observation | None, as_of: float | None = None) -> Projec
 
 
 def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
-    world.executor.measured = lambda d: Measurement(
+    world.executor.measurement = lambda d: Measurement(
         backlog={"records": 7},
         recent=(StepRecord(step=3, rows=4, total=40, time=5.5), StepRecord(step=2)),
         since=(1, 2.5),
@@ -94,10 +94,10 @@ def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
 
 
 def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:
-    world.executor.measured = lambda d: Measurement(backlog={"records": 0}, at=time.time())
+    world.executor.measurement = lambda d: Measurement(backlog={"records": 0}, at=time.time())
     world.commit(make_state(1))
     first = until(world, lambda seen: seen.lag == 0).run_id
-    world.executor.measured = lambda d: Measurement(backlog={"records": 7}, at=time.time())
+    world.executor.measurement = lambda d: Measurement(backlog={"records": 7}, at=time.time())
     world.commit(make_state(2, where="amount > 1"))
     seen = until(world, lambda seen: seen.run_id != first)
     assert seen.lag in (None, 7)
@@ -185,7 +185,7 @@ def test_a_failed_query_that_starts_again_has_failed_until_it_has_triggered(
 def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
-    world.executor.unreached = lambda one: (DOWN,)
+    world.executor.faults = lambda one: (DOWN,)
     world.now += 5.0
     until(world, lambda seen: seen.at_fault is not None)
     seen = world.settle().observations
@@ -202,7 +202,7 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     assert "source.orders: error[MZ154]: connection.k is at fault: Kafka does not answer." in text
     assert "\n  Since 2" in text
     assert "mzplan alter \"ALTER CONNECTION k SET BROKERS = ('new-host:9092')\"" in text
-    world.executor.unreached = lambda one: ()
+    world.executor.faults = lambda one: ()
     world.now += 5.0
     until(world, lambda seen: seen.at_fault is None)
 
@@ -213,9 +213,9 @@ def test_what_still_starts_is_not_healthy_yet(condition: Condition, fails: bool)
 
 
 def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) -> None:
-    world.executor.unreached = lambda one: (DOWN,)
+    world.executor.faults = lambda one: (DOWN,)
     world.executor.check_result = lambda description: CheckResult(
-        diagnostics=(DOWN,) if description.address == ORDERS and world.executor.unreached(None) else ()  # type: ignore[arg-type]
+        diagnostics=(DOWN,) if description.address == ORDERS and world.executor.faults(None) else ()  # type: ignore[arg-type]
     )
     world.commit(make_state(1))
     for _ in range(8):
@@ -223,7 +223,7 @@ def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) ->
         world.now += 61.0
     seen = until(world, lambda seen: seen.at_fault is not None and seen.failures > 6)
     assert seen.condition == "rejected" and seen.retry_at is not None
-    world.executor.unreached = lambda one: ()
+    world.executor.faults = lambda one: ()
     began = world.now
     healed = until(world, lambda seen: seen.condition == "running")
     assert world.now - began < 10.0
@@ -318,7 +318,7 @@ def test_a_server_that_has_answered_has_not_moved(world: World) -> None:
     )
     world.commit(make_state(1))
     world.settle()
-    world.executor.unreached = lambda one: (refused,)
+    world.executor.faults = lambda one: (refused,)
     world.now += 5.0
     seen = until(world, lambda seen: seen.at_fault is not None)
     project = SimpleNamespace(store=world.store, settings=SimpleNamespace(instances={}, environment=""))

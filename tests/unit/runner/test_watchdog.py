@@ -60,7 +60,7 @@ def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_o
     world.settle()
 
     def die() -> None:
-        world.executor.dead = "Java has ended."
+        world.executor.failure = "Java has ended."
 
     assert reason(world, at_once, die) == "Java has ended."
     assert ("kill", "") in world.executor.log  # calls that hang in it return

@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 
-class Turns(Generic[K, R]):
+class RoundRobin(Generic[K, R]):
     """Runs the work of each key every `every` seconds, on a pool.
 
     `clock` returns monotonic seconds. `wake` is called when work has ended. A new key waits `every` seconds
@@ -27,8 +27,8 @@ class Turns(Generic[K, R]):
         self._work: tuple[K, Future[R]] | None = None
 
     @property
-    def at_work_on(self) -> K | None:
-        """The key whose work is under way, or whose result `ended` hasn't returned yet."""
+    def in_progress(self) -> K | None:
+        """The key whose work is under way, or whose result `take_result` hasn't returned yet."""
         return self._work[0] if self._work is not None else None
 
     def due(self, wanted: Collection[K]) -> K | None:
@@ -49,14 +49,14 @@ class Turns(Generic[K, R]):
         self._work = (key, future)
         future.add_done_callback(lambda _: self._wake())
 
-    def ended(self) -> tuple[K, Future[R]] | None:
+    def take_result(self) -> tuple[K, Future[R]] | None:
         """Return the work that has ended, once."""
         if self._work is None or not self._work[1].done():
             return None
         ended, self._work = self._work, None
         return ended
 
-    def postpone(self, key: K, times: float) -> None:
+    def postpone(self, key: K, factor: float) -> None:
         """Delay the next turn of a key to this many times the usual interval."""
         if key in self._last:
-            self._last[key] = self._clock() + self.every * (times - 1)
+            self._last[key] = self._clock() + self.every * (factor - 1)
