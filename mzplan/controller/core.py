@@ -146,11 +146,11 @@ class Controller(Frontiers):
                 memory=queries.memories.get(address) or Memory(),
                 upstream=queries.upstreams.get(address),
                 retained_steps=self.describe_holds(query.id) if query is not None else None,
-                secret_problem=queries.secrets_in_use.unread(address, query) if query is not None else None,
+                secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
                 last_step=self.last_step(query) if query is not None else -1,
                 counters=queries.attempts.added_to(counted.get(address, Counters()), address),
             )
-        digests, rotated = queries.secrets_in_use.of(wanted)
+        digests, rotated = queries.secrets_in_use.digests(wanted)
         at_work = (self.maintenance, self.targets)
         return InstanceOverview(
             queries=states,
@@ -247,13 +247,13 @@ class Controller(Frontiers):
             self.queries.hurry(connections)
             self.wake()
 
-    def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
+    def inspect(self, description: Description, with_endpoint: bool = True) -> tuple[Diagnostic, ...]:
         """Return the problems of a running query's checkpoint and collection.
 
-        If `whole`, also check its upstream or target. Changes nothing. Any thread may call it.
+        If `with_endpoint`, also check its upstream or target. Changes nothing. Any thread may call it.
         """
         gone = self.executor.missing_storage(description)
-        if gone or not whole:
+        if gone or not with_endpoint:
             return gone
         checked = self.executor.check(description, self.secrets)
         return (*checked.diagnostics, *checked.missing)

@@ -229,7 +229,7 @@ def is_fresh(run: QueryReport | None, now: float) -> bool:
     return run.last_progress_at is not None and now - run.last_progress_at < FRESH
 
 
-def trigger_delay(query: QueryState, now: float) -> float:
+def row_delay(query: QueryState, now: float) -> float:
     """Return how many seconds a running query makes its rows wait beyond its trigger interval."""
     run, wanted = query.run, query.wanted
     if query.condition != "running" or run is None or run.last_progress_at is None or wanted is None:

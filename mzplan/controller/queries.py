@@ -33,7 +33,7 @@ from mzplan.controller.reconcile import (
     without_failures,
 )
 from mzplan.controller.runs import Runs
-from mzplan.controller.secrets_used import SecretsInUse
+from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.controller.terms import Step
 from mzplan.controller.work import LONG, Attempts, Done, Lane, Switcher, WorkPool
 from mzplan.model.address import KINDS, Address
@@ -216,7 +216,7 @@ class Queries:
 
         Running queries aren't restarted: a plan does that.
         """
-        if changed := self.secrets_in_use.changed():
+        if changed := self.secrets_in_use.changed_references():
             self.forgive(changed)
 
     def forgive(self, references: Set[str]) -> None:

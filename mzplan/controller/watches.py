@@ -24,21 +24,21 @@ log = logging.getLogger("mzplan.runner")
 
 BUDGET = 0.2  # seconds in which a job may begin new questions
 REST = 0.8  # seconds of rest after a job that left questions, because looks may follow each other at once
-REACHED_EVERY = 2.0  # seconds; a refused connection fails within two, so a fault is reported within five
-REACHING = 2  # jobs, so that a silent server doesn't delay the others
-UPSTREAM_EVERY = 60.0  # seconds between two checks of a query's upstream
-SINKS = 5  # a sink's target is part of every fifth check, because the sink notices most changes itself
-MEASURED_EVERY = 10.0  # seconds between two measurements of a backlog that the run doesn't report
+CONNECTION_INTERVAL = 2.0  # seconds; a refusal takes up to two, so a fault is reported within five
+CONNECTION_JOBS = 2  # jobs, so that a silent server doesn't delay the others
+UPSTREAM_INTERVAL = 60.0  # seconds between two checks of a query's upstream
+SINK_CHECKS = 5  # a sink's target is part of every fifth check, because the sink notices most changes itself
+MEASURE_EVERY = 10.0  # seconds between two measurements of a backlog that the run doesn't report
 FRESH_EVERY = 60.0  # seconds between two measurements of a backlog that the run reports
 _STORAGE: frozenset[ProblemKind] = frozenset({"checkpoint-missing", "collection-missing", "steps-missing"})
 # A replaced upstream or target; missing columns, offsets or steps in it; a missing checkpoint or collection.
-CHANGED = _STORAGE | {"another-upstream", "target-behind", "offsets-gone", "target-restored"}
+CHANGE_KINDS = _STORAGE | {"another-upstream", "target-behind", "offsets-gone", "target-restored"}
 
 
 class Sampler(Generic[K, D, R]):
     """Asks the same question about many subjects, within a bounded share of the time.
 
-    `found` has the newest answer by key. Questions run on the pool, the longest waiting first, as often as
+    `answers` has the newest answer by key. Questions run on the pool, the longest waiting first, as often as
     the budget allows. A question that raises has no answer.
     """
 
@@ -47,39 +47,39 @@ class Sampler(Generic[K, D, R]):
         self._lock = threading.Lock()
         self._asked: dict[K, float] = {}
         self._due: deque[tuple[K, D]] = deque()
-        self._at_work: set[K] = set()
-        self._working: list[Future[None]] = []
-        self._rests_until = float("-inf")
-        self.found: dict[K, R] = {}
+        self._in_progress: set[K] = set()
+        self._running_jobs: list[Future[None]] = []
+        self._resume_at = float("-inf")
+        self.answers: dict[K, R] = {}
 
-    def look(self, wanted: Mapping[K, D], every: Callable[[K], float]) -> None:
+    def poll(self, wanted: Mapping[K, D], every: Callable[[K], float]) -> None:
         """Ask about each wanted key whose last question is at least `every(key)` seconds old.
 
         Forgets keys that aren't wanted.
         """
         now = self._clock()
-        self._working = [future for future in self._working if not future.done()]
+        self._running_jobs = [future for future in self._running_jobs if not future.done()]
         with self._lock:
-            for gone in [key for known in (self._asked, self.found) for key in known if key not in wanted]:
+            for gone in [key for known in (self._asked, self.answers) for key in known if key not in wanted]:
                 self._asked.pop(gone, None)
-                self.found.pop(gone, None)
-            free = self._jobs - len(self._working)
-            if free <= 0 or time.monotonic() < self._rests_until:
+                self.answers.pop(gone, None)
+            free = self._jobs - len(self._running_jobs)
+            if free <= 0 or time.monotonic() < self._resume_at:
                 return
             last = self._asked
             due = [key for key in wanted if key not in last or now - last[key] >= every(key)]
             due.sort(key=lambda key: last.get(key, float("-inf")))
-            self._due = deque((key, wanted[key]) for key in due if key not in self._at_work)
+            self._due = deque((key, wanted[key]) for key in due if key not in self._in_progress)
             free = min(free, len(self._due))
-        self._working += [self._pool.submit(self._work, now) for _ in range(free)]
+        self._running_jobs += [self._pool.submit(self._ask_due, now) for _ in range(free)]
 
     def forget(self, key: K) -> None:
         """Forget the answer for a key, including one under way, so that it is asked again at once."""
         with self._lock:
             self._asked.pop(key, None)
-            self.found.pop(key, None)
+            self.answers.pop(key, None)
 
-    def _work(self, now: float) -> None:
+    def _ask_due(self, now: float) -> None:
         until = time.monotonic() + BUDGET
         while time.monotonic() < until:
             with self._lock:
@@ -87,23 +87,23 @@ class Sampler(Generic[K, D, R]):
                     return
                 key, subject = self._due.popleft()
                 self._asked[key] = now
-                self._at_work.add(key)
+                self._in_progress.add(key)
             try:
                 answer = self._ask(subject)
             except Exception as problem:  # a defect of a connector must not end the runner
                 log.warning("%s: it could not be looked at: %s", key, type(problem).__name__)
                 with self._lock:
-                    self.found.pop(key, None)
+                    self.answers.pop(key, None)
             else:
                 with self._lock:
                     if key in self._asked:
-                        self.found[key] = answer
+                        self.answers[key] = answer
             finally:
                 with self._lock:
-                    self._at_work.discard(key)
+                    self._in_progress.discard(key)
         with self._lock:
             if self._due:
-                self._rests_until = time.monotonic() + REST
+                self._resume_at = time.monotonic() + REST
 
 
 class ConnectionWatch:
@@ -114,19 +114,19 @@ class ConnectionWatch:
 
     def __init__(
         self,
-        reach: Callable[[InlinedConnection], tuple[Diagnostic, ...]],
+        check: Callable[[InlinedConnection], tuple[Diagnostic, ...]],
         pool: Pool,
         clock: Callable[[], float],
     ):
         self._sampler: Sampler[Address, InlinedConnection, tuple[Diagnostic, ...]] = Sampler(
-            reach, pool, clock, jobs=REACHING
+            check, pool, clock, jobs=CONNECTION_JOBS
         )
         self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
         # By address: the connection as it was checked, and the digests of its secret values.
         self._asked: dict[Address, tuple[InlinedConnection, dict[str, str | None]]] = {}
 
-    def look(
+    def poll(
         self, queries: Mapping[Address, Description], digests: Mapping[str, str]
     ) -> dict[Address, Address]:
         """Check the connections that are due, and update the faults from the results.
@@ -140,11 +140,11 @@ class ConnectionWatch:
             if address not in self._used or self._used[address][0] is not description:
                 self._used[address] = (description, tuple(_connections(description.connections)))
         wanted = {connection.address: connection for _, used in self._used.values() for connection in used}
-        self._forget_what_was_otherwise(wanted, digests)
-        self._sampler.look(wanted, lambda _: REACHED_EVERY)
+        self._forget_outdated(wanted, digests)
+        self._sampler.poll(wanted, lambda _: CONNECTION_INTERVAL)
         now = round(time.time(), 1)
         faults = {}
-        for address, diagnostics in list(self._sampler.found.items()):
+        for address, diagnostics in list(self._sampler.answers.items()):
             if (problem := next((d for d in diagnostics if d.severity == "error"), None)) is not None:
                 before = self._faults.get(address)
                 since = before.since if before is not None else now
@@ -165,7 +165,7 @@ class ConnectionWatch:
             if connection.address in healed
         }
 
-    def _forget_what_was_otherwise(
+    def _forget_outdated(
         self, wanted: Mapping[Address, InlinedConnection], digests: Mapping[str, str]
     ) -> None:
         for gone in self._asked.keys() - wanted.keys():
@@ -205,34 +205,34 @@ class UpstreamWatch:
 
     def __init__(
         self,
-        look_at: Callable[[Description, bool], tuple[Diagnostic, ...]],
+        inspect: Callable[[Description, bool], tuple[Diagnostic, ...]],
         pool: Pool,
         clock: Callable[[], float],
-        every: float = UPSTREAM_EVERY,
+        every: float = UPSTREAM_INTERVAL,
     ):
-        self._look_at = look_at
+        self._inspect = inspect
         self.schedule: RoundRobin[Address, tuple[Diagnostic, ...]] = RoundRobin(pool, clock, every)
-        self._looks: dict[Address, int] = {}
+        self._checks: dict[Address, int] = {}
         self.problems: dict[Address, Diagnostic] = {}
 
-    def look(self, running: Mapping[Address, Description]) -> None:
+    def poll(self, running: Mapping[Address, Description]) -> None:
         """Process the last result, and check the query whose last check is the oldest."""
-        for gone in self._looks.keys() - running.keys():
-            del self._looks[gone]
+        for gone in self._checks.keys() - running.keys():
+            del self._checks[gone]
             self.problems.pop(gone, None)
-        for address in running.keys() - self._looks.keys():
-            self._looks[address] = 0
+        for address in running.keys() - self._checks.keys():
+            self._checks[address] = 0
             self.problems.pop(address, None)
         if (ended := self.schedule.take_result()) is not None:
-            self._take_in(*ended)
+            self._record_result(*ended)
         if (due := self.schedule.due(running)) is not None:
-            self._looks[due] += 1
-            self.schedule.start(due, self._look_at, running[due], self._is_whole(due))
+            self._checks[due] += 1
+            self.schedule.start(due, self._inspect, running[due], self._includes_endpoint(due))
 
-    def _is_whole(self, address: Address) -> bool:
-        return address.writes_collection or self._looks[address] % SINKS == 0
+    def _includes_endpoint(self, address: Address) -> bool:
+        return address.writes_collection or self._checks[address] % SINK_CHECKS == 0
 
-    def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]]) -> None:
+    def _record_result(self, address: Address, check: Future[tuple[Diagnostic, ...]]) -> None:
         try:
             diagnostics = check.result()
         except MzplanError as problem:
@@ -240,10 +240,10 @@ class UpstreamWatch:
         except Exception as problem:  # a defect of a connector must not end the runner
             log.warning("%s: it could not be looked at: %s", address, type(problem).__name__)
             return
-        if address not in self._looks:
+        if address not in self._checks:
             return
         # With on_upstream_change, the check only warns of what a restart will do.
-        changes = (d for d in diagnostics if d.kind in CHANGED and d.severity != "warning")
+        changes = (d for d in diagnostics if d.kind in CHANGE_KINDS and d.severity != "warning")
         change = next(changes, None)
         if change is not None and address not in self.problems:
             log.warning("%s: [%s] %s %s", address, change.code, change.summary, change.detail)
@@ -251,5 +251,5 @@ class UpstreamWatch:
             self.problems[address] = change
         elif not any(d.severity == "error" for d in diagnostics):
             before = self.problems.get(address)
-            if self._is_whole(address) or (before is not None and before.kind in _STORAGE):
+            if self._includes_endpoint(address) or (before is not None and before.kind in _STORAGE):
                 self.problems.pop(address, None)

@@ -14,7 +14,7 @@ from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
 from mzplan.controller.hosting import Hosting
 from mzplan.controller.reconcile import Command, Decision, Desired, Memory, Stop, Switch, key_of
-from mzplan.controller.secrets_used import SecretsInUse
+from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.cause import CauseKind
@@ -233,7 +233,7 @@ class Switcher:
         )
         values = self.secrets_in_use.read(command.description)
         self.executor.start(command.description, self.secrets, self.epoch)
-        self.secrets_in_use.started(command.address, values)
+        self.secrets_in_use.record_start(command.address, values)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
         for gate in self.hosting.gates:
             gate.started(command.address)

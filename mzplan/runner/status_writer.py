@@ -11,15 +11,8 @@ from typing import TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Measurement
-from mzplan.controller.observations import (
-    InstanceOverview,
-    QueryState,
-    differs,
-    is_fresh,
-    observe,
-    trigger_delay,
-)
-from mzplan.controller.watches import FRESH_EVERY, MEASURED_EVERY, ConnectionWatch, Sampler, UpstreamWatch
+from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe, row_delay
+from mzplan.controller.watches import FRESH_EVERY, MEASURE_EVERY, ConnectionWatch, Sampler, UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -73,17 +66,17 @@ class Watches:
         """Collect finished checks, and start those that are due."""
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
-        self.upstreams.look({a: d for a, query in queries.items() if (d := query.running_query) is not None})
+        self.upstreams.poll({a: d for a, query in queries.items() if (d := query.running_query) is not None})
         if not self._executor.is_open():
             return  # don't slow Spark's start down
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.run, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
-        self._answers_again(self.connections.look(used, overview.secrets))
+        self._answers_again(self.connections.poll(used, overview.secrets))
         self._forget_what_waited(overview)
-        self.backlogs.look(
+        self.backlogs.poll(
             {a: want.description for a, (_, want) in wanted.items()},
-            lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,
+            lambda address: FRESH_EVERY if address in fresh else MEASURE_EVERY,
         )
 
     def _forget_what_waited(self, overview: InstanceOverview) -> None:
@@ -99,7 +92,7 @@ class Watches:
         return replace(
             query,
             upstream_problem=self.upstreams.problems.get(address),
-            measurement=self.backlogs.found.get(address),
+            measurement=self.backlogs.answers.get(address),
             fault=self.connections.fault(address),
         )
 
@@ -244,4 +237,4 @@ def _slowest(overview: InstanceOverview) -> float | None:
     if not overview.cores:
         return None
     now = time.time()
-    return float(round(max((trigger_delay(query, now) for query in overview.queries.values()), default=0.0)))
+    return float(round(max((row_delay(query, now) for query in overview.queries.values()), default=0.0)))

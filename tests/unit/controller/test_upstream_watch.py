@@ -39,17 +39,17 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
         bad = found.get(description.address.name)
         return CheckResult(diagnostics=(bad,) if bad else ())
 
-    def look_at(description: Description, whole: bool) -> tuple[Diagnostic, ...]:
+    def inspect(description: Description, with_endpoint: bool) -> tuple[Diagnostic, ...]:
         return executor.check(description, Secrets(".")).diagnostics
 
     executor, now = InMemoryExecutor("shop"), [0.0]
     executor.check_result = check
     running = dict([source("a"), source("b")])
     with ThreadPoolExecutor(1) as pool:
-        watch = UpstreamWatch(look_at, pool, lambda: now[0], every=60.0)
+        watch = UpstreamWatch(inspect, pool, lambda: now[0], every=60.0)
 
         def round_() -> None:
-            watch.look(running)
+            watch.poll(running)
             pool.submit(lambda: None).result()  # what was submitted before is done
 
         round_()
@@ -76,18 +76,18 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
 def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
     asked: list[tuple[str, bool]] = []
 
-    def look_at(description: Description, whole: bool) -> tuple[Diagnostic, ...]:
-        asked.append((str(description.address), whole))
-        return (OTHER,) if whole and description.address.kind == "sink" else ()
+    def inspect(description: Description, with_endpoint: bool) -> tuple[Diagnostic, ...]:
+        asked.append((str(description.address), with_endpoint))
+        return (OTHER,) if with_endpoint and description.address.kind == "sink" else ()
 
     now = [0.0]
     address, description = source("a")
     out = Address("sink", "out")
     running = {address: description, out: replace(description, address=out)}
     with ThreadPoolExecutor(1) as pool:
-        watch = UpstreamWatch(look_at, pool, lambda: now[0], every=60.0)
+        watch = UpstreamWatch(inspect, pool, lambda: now[0], every=60.0)
         for now[0] in range(0, 400, 10):
-            watch.look(running)
+            watch.poll(running)
             pool.submit(lambda: None).result()
     assert asked.count(("source.a", True)) == 6
     # Its storage as often, its target at every fifth look; what was found stays meanwhile.

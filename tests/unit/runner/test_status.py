@@ -373,11 +373,11 @@ def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
     with ThreadPoolExecutor(2) as pool:
         watch = ConnectionWatch(reach, pool, lambda: 0.0)
         both = {ORDERS: query, SINK: replace(query, address=SINK)}
-        watch.look(both, {})
+        watch.poll(both, {})
         pool.submit(lambda: None).result()
         until = time.monotonic() + 30.0
         while watch.fault(ORDERS) is None and time.monotonic() < until:
-            watch.look(both, {})
+            watch.poll(both, {})
         fault = watch.fault(ORDERS)
     assert fault is not None and fault.connection == bastion.address
     assert sorted(asked) == [bastion.address, KAFKA]  # once, for both queries
@@ -399,9 +399,9 @@ def test_what_was_found_with_other_values_is_no_fault() -> None:
         reference = "${env:PG_PASSWORD}"
         until = time.monotonic() + 30.0
         while watch.fault(SINK) is None and time.monotonic() < until:
-            watch.look({SINK: query}, {reference: "wrong"})
+            watch.poll({SINK: query}, {reference: "wrong"})
         assert watch.fault(SINK) is not None
-        watch.look({SINK: query}, {reference: "right"})
+        watch.poll({SINK: query}, {reference: "right"})
         assert watch.fault(SINK) is None
     assert len(asked) == 2  # and it is asked at once
 
@@ -410,9 +410,9 @@ def test_a_look_asks_for_a_bounded_time_and_the_rest_comes_next(monkeypatch: pyt
     monkeypatch.setattr("mzplan.controller.watches.BUDGET", 0.0)
     with ThreadPoolExecutor(1) as pool:
         sampler: Sampler[int, int, int] = Sampler(lambda n: n, pool, lambda: 0.0)
-        sampler.look(dict.fromkeys(range(1000), 1), lambda _: 10.0)
+        sampler.poll(dict.fromkeys(range(1000), 1), lambda _: 10.0)
         pool.submit(lambda: None).result()
-        assert sampler.found == {}
+        assert sampler.answers == {}
 
 
 def test_who_had_to_leave_some_rests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +431,7 @@ def test_who_had_to_leave_some_rests(monkeypatch: pytest.MonkeyPatch) -> None:
         counted = []
         for rest in (0.0, 0.7, 0.2, 0.0):
             now[0] += rest
-            sampler.look({n: n for n in range(4)}, lambda _: 10.0)
+            sampler.poll({n: n for n in range(4)}, lambda _: 10.0)
             pool.submit(lambda: None).result()
             counted.append(len(asked))
     assert counted == [2, 2, 4, 4]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.admission import GuardedSecrets
-from mzplan.controller import secrets_used
+from mzplan.controller import secrets_in_use
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets import vault
@@ -44,7 +44,7 @@ sinks:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets_used, "EVERY", 0.05)
+    monkeypatch.setattr(secrets_in_use, "READ_INTERVAL", 0.05)
     monkeypatch.setattr("mzplan.secrets.remote.RETRY_AFTER", 0.05)
 
 
@@ -160,41 +160,41 @@ def test_in_a_file_that_kubernetes_mounts(tmp_path: Path) -> None:
 
 def test_what_fails_is_tried_again_with_the_new_value(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("wrong")
-    watch = secrets_used.SecretsWatch(Secrets(str(tmp_path)), _Inline(), time.monotonic)  # type: ignore[arg-type]
+    watch = secrets_in_use.SecretsWatch(Secrets(str(tmp_path)), _Inline(), time.monotonic)  # type: ignore[arg-type]
     in_use = {"${file:password}": {b"what it was started with"}}
-    assert watch.look({**in_use, "${env:HOME}": set()}) == set()
-    assert set(watch.found) == {"${file:password}"}
+    assert watch.poll({**in_use, "${env:HOME}": set()}) == set()
+    assert set(watch.reads) == {"${file:password}"}
     (tmp_path / "password").write_text("right")
     time.sleep(0.06)
-    assert watch.look(in_use) == {"${file:password}"}
+    assert watch.poll(in_use) == {"${file:password}"}
     (tmp_path / "password").unlink()
     time.sleep(0.06)
-    assert watch.look(in_use) == set()
-    assert "MZ056" in str(watch.problems) and "can't be read" not in str(watch.unread(["${env:HOME}"]))
+    assert watch.poll(in_use) == set()
+    assert "MZ056" in str(watch.problems) and "can't be read" not in str(watch.problem(["${env:HOME}"]))
 
 
 def test_what_an_apply_has_restarted_a_query_for_is_no_news(tmp_path: Path) -> None:
     """The look that sees it comes up to five seconds after the apply."""
     (tmp_path / "password").write_text("first")
-    in_use = secrets_used.SecretsInUse(Secrets(str(tmp_path)), {}, _Inline(), time.monotonic)  # type: ignore[arg-type]
+    in_use = secrets_in_use.SecretsInUse(Secrets(str(tmp_path)), {}, _Inline(), time.monotonic)  # type: ignore[arg-type]
     sink, source = Address("sink", "s"), Address("source", "s")
 
     def start(address: Address, value: str) -> None:
         values = {"${file:password}": value}
-        in_use.started(address, secrets_used.ReadValues(at=time.monotonic(), by_reference=values))
+        in_use.record_start(address, secrets_in_use.ReadValues(at=time.monotonic(), by_reference=values))
 
     start(sink, "first")
     start(source, "first")
-    assert in_use.changed() == set()
+    assert in_use.changed_references() == set()
     (tmp_path / "password").write_text("second")
     start(sink, "second")
     time.sleep(0.06)
-    assert in_use.changed() == {"${file:password}"}  # the source has the first one
+    assert in_use.changed_references() == {"${file:password}"}  # the source has the first one
     (tmp_path / "password").write_text("third")
     start(sink, "third")
     start(source, "third")
     time.sleep(0.06)
-    assert in_use.changed() == set()
+    assert in_use.changed_references() == set()
 
 
 class _Inline:

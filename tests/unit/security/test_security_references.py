@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.connectors.api.queries import resolve, resolve_connection
 from mzplan.connectors.checks import check_description
-from mzplan.controller.secrets_used import SecretsInUse
+from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, references_of
