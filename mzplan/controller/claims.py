@@ -9,7 +9,7 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
 from mzplan.controller.executor import Executor
-from mzplan.controller.runs import Notes
+from mzplan.controller.runs import EventQueue
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import COLLECTIONS, READERS, Address, Place
 from mzplan.model.diagnostics import MzplanError
@@ -20,8 +20,8 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.storage")
 
-RETRY = 60.0  # seconds after a failed removal
-PATIENCE = 7 * 86_400.0  # seconds that storage is kept for an upstream that can't be reached
+RETRY_DELAY = 60.0  # seconds after a failed removal
+RELEASE_GRACE = 7 * 86_400.0  # seconds that storage is kept for an upstream that can't be reached
 Accepted = dict[Address, Description]
 
 
@@ -31,21 +31,21 @@ class Claims:
     Storage without a claim is journalled, kept for `retain` seconds, and then removed.
     """
 
-    def __init__(self, store: Store, executor: Executor, instance: str, retain: float, notes: Notes):
+    def __init__(self, store: Store, executor: Executor, instance: str, retain: float, events: EventQueue):
         self.store = store
-        self.notes = notes
+        self.events = events
         self.executor = executor
         self.instance = instance
         self.retain = retain
         self.accepted: Accepted = store.read_accepted(instance)
         self.dropped: list[Dropped] = store.read_journal(instance)
-        self.former = store.read_past_runs(instance)
-        self._removing: dict[Place, Future[None]] = {}
-        self._releasing: dict[Place, Future[None]] = {}
+        self.past_runs = store.read_past_runs(instance)
+        self._removals: dict[Place, Future[None]] = {}
+        self._releases: dict[Place, Future[None]] = {}
         self._released: set[Place] = set()
         self._release_at = 0.0
         self._retry_at = 0.0
-        self._read_elsewhere: dict[Place, float] = {}
+        self._recheck_at: dict[Place, float] = {}
 
     def record(self, accepted: Accepted, claimed: Collection[Place]) -> None:
         """Write the accepted descriptions to the store.
@@ -54,22 +54,22 @@ class Claims:
         A query that moved to another instance or was renamed stays in the record: its next runner must know
         that it has run before.
         """
-        accepted = {**self._left(accepted, claimed), **accepted}
+        accepted = {**self._still_claimed(accepted, claimed), **accepted}
         before = {d.place: a for a, d in self.accepted.items()}
         after = {d.place for d in accepted.values()}
         known = {entry.place for entry in self.dropped}
-        gone = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}
-        if gone:
+        orphans = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}
+        if orphans:
             now = time.time()
-            self.dropped += [Dropped.of(address, *place, now) for place, address in sorted(gone.items())]
+            self.dropped += [Dropped.of(address, *place, now) for place, address in sorted(orphans.items())]
             self.store.write_journal(self.instance, self.dropped)
-            for (_, generation), address in sorted(gone.items()):
-                self.notes.note(
+            for (_, generation), address in sorted(orphans.items()):
+                self.events.add(
                     "generation", address, generation=generation, detail="nothing claims it any more"
                 )
             failpoint(Failpoint.STORAGE_JOURNALED)
         # When two queries swap names, the first to run under its new name overwrites the other's record.
-        self._note_former(before.keys() - after - gone.keys() - known)
+        self._record_past_runs(before.keys() - after - orphans.keys() - known)
         failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         self.store.write_accepted(self.instance, accepted)
         self.accepted = accepted
@@ -79,73 +79,73 @@ class Claims:
 
         Objects on the upstream (a replication slot) are released at once, because they cost the upstream.
         """
-        if not self.dropped and not self.removing:
+        if not self.dropped and not self.is_removing:
             return
-        self._harvest()
-        self._unclaim(claimed)
+        self._finish_removals()
+        self._restore_claimed(claimed)
         self._release(pool)
         now = time.time()
         wanted = []
         for entry in self.dropped:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
-            if entry.place not in self._released and now - entry.dropped_at < self.retain + PATIENCE:
+            if entry.place not in self._released and now - entry.dropped_at < self.retain + RELEASE_GRACE:
                 continue  # the storage records where the upstream objects are, so they are released first
-            if due and not is_read(entry.place, reading) and entry.place not in self._removing:
+            if due and not is_read(entry.place, reading) and entry.place not in self._removals:
                 wanted.append(entry.place)
-        for place in self._unread_elsewhere(wanted):
-            self._removing[place] = pool.submit(self.executor.reclaim, *place)
+        for place in self._without_remote_readers(wanted):
+            self._removals[place] = pool.submit(self.executor.reclaim, *place)
 
-    def is_left(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
+    def has_stale_record(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
         """Whether the record has a query that is neither wanted here nor claimed any more."""
         return any(a not in wanted and d.place not in claimed for a, d in self.accepted.items())
 
-    def ran_here(self, place: Place) -> bool:
+    def has_run_here(self, place: Place) -> bool:
         """Whether a query with this storage has run on this instance and hasn't been dropped."""
         return any(d.place == place for d in self.accepted.values())
 
     def was_dropped(self, place: Place) -> bool:
         """Whether a query with this storage has run on this instance and was dropped."""
-        return any(entry.place == place for entry in self.dropped) or place in self.former
+        return any(entry.place == place for entry in self.dropped) or place in self.past_runs
 
-    def ran_elsewhere(self, place: Place) -> str | None:
+    def former_instance(self, place: Place) -> str | None:
         """Return another instance that has run a query with this storage, or None.
 
         The query may have been dropped there. Raises MzplanError if the store can't be read.
         """
         others = (name for name in recorded_instances(self.store) if name != self.instance)
-        return next((other for other in others if self._ran_on(other, place)), None)
+        return next((other for other in others if self._has_run_on(other, place)), None)
 
-    def _ran_on(self, other: str, place: Place) -> bool:
+    def _has_run_on(self, other: str, place: Place) -> bool:
         accepted, dropped = self.store.read_accepted(other), self.store.read_journal(other)
-        noted = {*(d.place for d in accepted.values()), *(entry.place for entry in dropped)}
-        return place in noted or place in self.store.read_past_runs(other)
+        recorded = {*(d.place for d in accepted.values()), *(entry.place for entry in dropped)}
+        return place in recorded or place in self.store.read_past_runs(other)
 
-    def is_going(self, description: Description) -> bool:
+    def is_being_removed(self, description: Description) -> bool:
         """Whether storage that the query uses or reads is being removed."""
         places = {description.place, *places_read({description.address: description})}
-        return not places.isdisjoint({*self._removing, *self._releasing})
+        return not places.isdisjoint({*self._removals, *self._releases})
 
-    def _unread_elsewhere(self, places: list[Place]) -> list[Place]:
+    def _without_remote_readers(self, places: list[Place]) -> list[Place]:
         """Return the places that no query of another instance reads.
 
         A query whose change was rejected there still reads its former collections. A place that is read is
         checked again after RETRY seconds.
         """
         clock = time.monotonic()
-        self._read_elsewhere = {p: at for p, at in self._read_elsewhere.items() if at > clock}
-        places = [place for place in places if place not in self._read_elsewhere]
+        self._recheck_at = {p: at for p, at in self._recheck_at.items() if at > clock}
+        places = [place for place in places if place not in self._recheck_at]
         if not places:
             return []
         try:
-            read = self._places_read_elsewhere()
+            read = self._places_read_remotely()
         except MzplanError as problem:
             log.warning("what other instances read is not known, so nothing is removed: %s", problem)
             read = set(places)
         still = {place for place in places if is_read(place, read)}
-        self._read_elsewhere |= dict.fromkeys(still, clock + RETRY)
+        self._recheck_at |= dict.fromkeys(still, clock + RETRY_DELAY)
         return [place for place in places if place not in still]
 
-    def _places_read_elsewhere(self) -> set[Place]:
+    def _places_read_remotely(self) -> set[Place]:
         """Return the places that other instances have recorded as read, except deleted ones."""
         places: set[Place] = set()
         known = self.store.read_state().instances
@@ -154,68 +154,68 @@ class Claims:
                 places |= places_read(self.store.read_accepted(other))
         return places
 
-    def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
+    def _still_claimed(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
         now = {d.place for d in accepted.values()}
         kept = self.accepted.items()
         return {a: d for a, d in kept if d.place in claimed and d.place not in now}
 
     @property
-    def removing(self) -> bool:
+    def is_removing(self) -> bool:
         """Whether a removal is under way, or has ended but isn't recorded yet."""
-        return bool(self._removing or self._releasing)
+        return bool(self._removals or self._releases)
 
     def _release(self, pool: Pool) -> None:
-        for place, future in list(self._releasing.items()):
+        for place, future in list(self._releases.items()):
             if future.done():
-                del self._releasing[place]
+                del self._releases[place]
                 problem = future.exception()
                 if problem is None:
                     self._released.add(place)
                 else:
                     log.warning("what %s g%d has made on its upstream: %s", *place, problem)
-                    self._release_at = time.monotonic() + RETRY
+                    self._release_at = time.monotonic() + RETRY_DELAY
         if time.monotonic() < self._release_at:
             return
         for entry in self.dropped:
-            if entry.place not in self._released and entry.place not in self._releasing:
-                self._releasing[entry.place] = pool.submit(self.executor.release_upstream, *entry.place)
+            if entry.place not in self._released and entry.place not in self._releases:
+                self._releases[entry.place] = pool.submit(self.executor.release_upstream, *entry.place)
 
-    def _harvest(self) -> None:
-        done = {place: future for place, future in self._removing.items() if future.done()}
+    def _finish_removals(self) -> None:
+        done = {place: future for place, future in self._removals.items() if future.done()}
         for place, future in done.items():
-            del self._removing[place]
+            del self._removals[place]
             try:
                 future.result()
             except Exception as problem:  # foreign files in the storage must not end the runner
                 log.warning("storage %s g%d: %s", *place, problem)
-                self._retry_at = time.monotonic() + RETRY
+                self._retry_at = time.monotonic() + RETRY_DELAY
                 continue
             log.info("storage %s g%d is removed", *place)
             for entry in self.dropped:
                 if entry.place == place:
                     address, detail = Address(entry.kind, entry.name), "its storage is removed"
-                    self.notes.note("generation", address, generation=entry.generation, detail=detail)
+                    self.events.add("generation", address, generation=entry.generation, detail=detail)
             failpoint(Failpoint.STORAGE_REMOVED)
-            self._keep([entry for entry in self.dropped if entry.place != place])
+            self._reduce_journal([entry for entry in self.dropped if entry.place != place])
 
-    def _unclaim(self, claimed: Collection[Place]) -> None:
+    def _restore_claimed(self, claimed: Collection[Place]) -> None:
         """Remove entries from the journal that the state claims again, as after a rollback."""
         self._released -= set(claimed)
-        kept = [entry for entry in self.dropped if entry.place not in claimed]
-        if len(kept) != len(self.dropped):
-            self._keep(kept)
+        remaining = [entry for entry in self.dropped if entry.place not in claimed]
+        if len(remaining) != len(self.dropped):
+            self._reduce_journal(remaining)
 
-    def _keep(self, entries: list[Dropped]) -> None:
+    def _reduce_journal(self, entries: list[Dropped]) -> None:
         """Reduce the journal to these entries, and record the other entries as past runs."""
-        self._note_former({entry.place for entry in self.dropped} - {entry.place for entry in entries})
+        self._record_past_runs({entry.place for entry in self.dropped} - {entry.place for entry in entries})
         self.store.write_journal(self.instance, entries)
         self.dropped = entries
 
-    def _note_former(self, places: Collection[Place]) -> None:
-        if not self.former.issuperset(places):
-            former = self.former.union(places)
-            self.store.write_past_runs(self.instance, former)
-            self.former = former
+    def _record_past_runs(self, places: Collection[Place]) -> None:
+        if not self.past_runs.issuperset(places):
+            past_runs = self.past_runs.union(places)
+            self.store.write_past_runs(self.instance, past_runs)
+            self.past_runs = past_runs
 
 
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
@@ -232,7 +232,7 @@ def is_read(place: Place, read: Collection[Place]) -> bool:
     return any(other == id_ and earlier <= generation for other, earlier in read)
 
 
-def was_known(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
+def is_recorded(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
     """Whether the durable history has this id: in an accepted, dropped or committed query.
 
     `kind` is "source" for a collection and "sink" for an export; a view is both.

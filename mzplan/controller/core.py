@@ -20,7 +20,7 @@ from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
-from mzplan.controller.runs import taken_over
+from mzplan.controller.runs import takeover
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
     Gate,
@@ -42,8 +42,8 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
 
-BUSY = 0.05  # seconds between looks while something is under way
-SHOWN = 10  # places in a line of the log
+BUSY_INTERVAL = 0.05  # seconds between looks while something is under way
+MAX_LISTED = 10  # places in a line of the log
 
 
 class ControllerOptions(TypedDict, total=False):
@@ -52,14 +52,14 @@ class ControllerOptions(TypedDict, total=False):
     clock: Callable[[], float]
     parameters: StorageParameters
     gates: Sequence[Gate]
-    woken: threading.Event
+    wake_event: threading.Event
 
 
 class Controller(Frontiers):
     """Implements StorageController for the instance that its process leads.
 
     It knows the created instances, collections and exports. It runs the queries of the attached instance,
-    unless a gate holds them. `clock` returns monotonic seconds. Setting `woken` ends `ready`.
+    unless a gate holds them. `clock` returns monotonic seconds. Setting `wake_event` ends `ready`.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Controller(Frontiers):
         pool: Pool,
         **options: Unpack[ControllerOptions],
     ):
-        clock, woken = options.get("clock", time.monotonic), options.get("woken") or threading.Event()
-        gates = options.get("gates", ())
-        super().__init__(store, executor, storage, secrets, pool, clock, gates, woken)
+        clock, gates = options.get("clock", time.monotonic), options.get("gates", ())
+        wake_event = options.get("wake_event") or threading.Event()
+        super().__init__(store, executor, storage, secrets, pool, clock, gates, wake_event)
         self.parameters = options.get("parameters") or StorageParameters()  # see `update_configuration`
         self.maintenance = Maintenance(storage, pool, clock, self.wake)
         self.targets = TargetMaintenance(
@@ -81,7 +81,7 @@ class Controller(Frontiers):
         )
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
-        self._before: Status | None = None
+        self._previous_status: Status | None = None
         self._initialized = False
 
     # --- initialization
@@ -112,8 +112,8 @@ class Controller(Frontiers):
         `cause` is why queries start that have run before. By default, the cause is the change of runner.
         """
         self.instances.attached = (id_, lease)
-        before = self._before = self.store.read_status(id_)
-        self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.notes)
+        before = self._previous_status = self.store.read_status(id_)
+        self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
         self.queries = Queries(self, self.claims, lease.epoch, before, cause)
         self._configure(self.queries)
         self.prepared = {(token.id, token.from_id): token for token in self.store.read_prepared(id_)}
@@ -136,7 +136,7 @@ class Controller(Frontiers):
         if queries is None or not self._initialized:
             return InstanceOverview()
         wanted, decisions, counted = queries.desired(), self.decisions, self.executor.query_counters()
-        left = [a for a, d in decisions.items() if d.run is not None or a in queries.under_way]
+        left = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
         states = {}
         for address in dict.fromkeys([*wanted, *left]):
             query = wanted[address].description if address in wanted else None
@@ -148,7 +148,7 @@ class Controller(Frontiers):
                 retained_steps=self.describe_holds(query.id) if query is not None else None,
                 secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
                 last_step=self.last_step(query) if query is not None else -1,
-                counters=queries.attempts.added_to(counted.get(address, Counters()), address),
+                counters=queries.attempts.add_to(counted.get(address, Counters()), address),
             )
         digests, rotated = queries.secrets_in_use.digests(wanted)
         at_work = (self.maintenance, self.targets)
@@ -168,29 +168,29 @@ class Controller(Frontiers):
         """Whether work is under way, so that `process` should be called again soon."""
         queries = self.queries
         starting = any(decision.condition == "starting" for decision in self.decisions.values())
-        return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
+        return starting or (queries is not None and (bool(queries.in_flight) or queries.claims.is_removing))
 
     def ready(self) -> None:
-        self.woken.wait(BUSY if self.busy else self.store.backend.idle_interval)
-        self.woken.clear()
+        self.wake_event.wait(BUSY_INTERVAL if self.busy else self.store.backend.idle_interval)
+        self.wake_event.clear()
 
     def process(self) -> None:
-        if self.instances.lost is not None:
+        if self.instances.loss is not None:
             self.executor.close()
         self.instances.require()
         queries = self.queries
         if queries is None or not self._initialized:
             return
-        queries.harvest()
+        queries.collect_results()
         if not self.executor.is_open():
             self.decisions = {}
             return
-        if queries.taken_over is None:
-            queries.taken_over = self._taken_over()
+        if queries.takeover is None:
+            queries.takeover = self._takeover()
         wanted = queries.desired()
-        self.decisions = queries.round(wanted)
+        self.decisions = queries.reconcile(wanted)
         self._observe(wanted)
-        queries.look_at_secrets()
+        queries.check_secrets()
         self.maintain(self.instances.require())
         self.targets.start_due(self._running_sinks(wanted))
         queries.reclaim(wanted, self.decisions)
@@ -210,8 +210,8 @@ class Controller(Frontiers):
             return
         places = unclaimed(listed, self.claimed(), noted)
         if places:
-            names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:SHOWN])
-            more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+            names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:MAX_LISTED])
+            more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
             log.info("storage that nothing claims: %s%s (mzplan state gc)", names, more)
 
     def validate(self, description: Description, values: Mapping[str, str] | None = None) -> CheckResult:
@@ -232,19 +232,19 @@ class Controller(Frontiers):
         changed = {f"${{env:{name}}}" for name in values if environment.get(name) != values[name]}
         environment.update(values)
         if changed and self.queries is not None:
-            self.queries.forgive(changed)
+            self.queries.retry_with_secrets(changed)
             self.wake()
 
-    def try_again(self) -> None:
+    def retry_failed(self) -> None:
         """Retry failed queries at once, because a command asks for it."""
         if self.queries is not None:
-            self.queries.try_failed_again()
+            self.queries.retry_failed()
             self.wake()
 
-    def answers_again(self, connections: Mapping[Address, Address]) -> None:
+    def retry_reconnected(self, connections: Mapping[Address, Address]) -> None:
         """Retry failed queries at once. `connections`: for each query, its connection that answers again."""
         if connections and self.queries is not None:
-            self.queries.hurry(connections)
+            self.queries.retry_reconnected(connections)
             self.wake()
 
     def inspect(self, description: Description, with_endpoint: bool = True) -> tuple[Diagnostic, ...]:
@@ -272,17 +272,17 @@ class Controller(Frontiers):
 
     # --- inside
 
-    def _taken_over(self) -> Cause:
+    def _takeover(self) -> Cause:
         lease, versions = self.instances.lease, self.executor.versions()
         assert lease is not None
-        cause = taken_over(self.store.leases.former, self._before, lease.epoch, versions)
-        self.notes.note("runner-began", cause=cause, detail=cause.detail, versions=versions)
+        cause = takeover(self.store.leases.former, self._previous_status, lease.epoch, versions)
+        self.events.add("runner-began", cause=cause, detail=cause.detail, versions=versions)
         return cause
 
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped
         queries.backoff = self.parameters.backoff
-        queries.short.most = self.parameters.parallelism
+        queries.short_lane.limit = self.parameters.parallelism
 
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
         """Return the committed descriptions of the running sinks."""

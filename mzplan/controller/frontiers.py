@@ -116,7 +116,7 @@ class Frontiers(Hosting):
     def describe_holds(self, sink: GlobalId) -> str | None:
         """Describe the steps that collections keep for a sink, beyond their policy; None if none."""
         export = self._exports.get(sink)
-        read = self._read_by(export) if export is not None else ()
+        read = self._collections_read_by(export) if export is not None else ()
         return " ".join(filter(None, (_held_steps(sink, collection) for collection in read))) or None
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 
-from mzplan.controller.claims import Claims, was_known
+from mzplan.controller.claims import Claims, is_recorded
 from mzplan.controller.executor import Executor
 from mzplan.controller.instances import Instances
 from mzplan.controller.reconcile import COMMITTED_CHANGE, Desired
-from mzplan.controller.runs import Notes
+from mzplan.controller.runs import EventQueue
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
     CollectionDescription,
@@ -46,8 +46,8 @@ class Hosting:
     """Hosts collections and exports.
 
     Methods write to the journal before they change anything. A method that raises has changed nothing.
-    `clock` returns monotonic seconds. Setting `woken` ends `ready`. `kept` is storage that must stay although
-    no query here uses it.
+    `clock` returns monotonic seconds. Setting `wake_event` ends `ready`. `retained` is storage that must stay
+    although no query here uses it.
     """
 
     def __init__(
@@ -59,29 +59,29 @@ class Hosting:
         pool: Pool,
         clock: Callable[[], float],
         gates: Sequence[Gate],
-        woken: threading.Event,
+        wake_event: threading.Event,
     ):
         self.store, self.executor, self.storage = store, executor, storage
         self.secrets, self.pool, self.clock, self.gates = secrets, pool, clock, gates
-        self.woken = woken
-        self.notes = Notes()
-        self.instances = Instances(store, self._sever)
+        self.wake_event = wake_event
+        self.events = EventQueue()
+        self.instances = Instances(store, self._stop_queries)
         self.claims: Claims | None = None  # of the attached instance
         self.prepared: dict[tuple[GlobalId, GlobalId], CreateExportToken] = {}
-        self.kept: frozenset[Place] = frozenset()
+        self.retained: frozenset[Place] = frozenset()
         self._collections: dict[GlobalId, CollectionState] = {}
         self._exports: dict[GlobalId, ExportState] = {}
         self._dropped: set[tuple[str, GlobalId]] = set()
 
     def wake(self) -> None:
         """End `ready`. Any thread may call it."""
-        self.woken.set()
+        self.wake_event.set()
 
     # --- instances
 
-    def _sever(self) -> None:
+    def _stop_queries(self) -> None:
         """Stop every query, because the lease is lost. Called on the thread that kept the lease."""
-        log.error("the lease is lost: %s; stopping every query", self.instances.lost)
+        log.error("the lease is lost: %s; stopping every query", self.instances.loss)
         self.executor.close()
         self.wake()
 
@@ -113,7 +113,7 @@ class Hosting:
 
     def claimed(self) -> set[Place]:
         """Return the storage that hosted queries use, and the storage that must stay."""
-        return {state.place for state in self._states()} | self.kept
+        return {state.place for state in self._states()} | self.retained
 
     def state_of(self, query: Description) -> CollectionState | ExportState | None:
         """Return the state of a query of this generation."""
@@ -127,7 +127,7 @@ class Hosting:
 
     def claim_storage(self, places: Iterable[Place]) -> None:
         """Keep storage that no query here uses, for other instances or on purpose."""
-        self.kept = frozenset(places)
+        self.retained = frozenset(places)
         self.wake()
 
     def _states(self) -> list[CollectionState | ExportState]:
@@ -183,12 +183,12 @@ class Hosting:
         """Add the holds of prepared and created exports to new collections."""
         for token in self.prepared.values():
             if token.from_id in self._collections:
-                self._collections[token.from_id].hold(_prepared(token.id), token.step)
+                self._collections[token.from_id].hold(_holder(token.id), token.step)
         for id_, export in self._exports.items():
-            for collection in self._read_by(export):
+            for collection in self._collections_read_by(export):
                 collection.hold(id_, export.read_holds.get(collection.description.query.id, 0))
 
-    def _read_by(self, export: ExportState) -> list[CollectionState]:
+    def _collections_read_by(self, export: ExportState) -> list[CollectionState]:
         """Return the collections that an export reads and this controller hosts."""
         from_ids = export.description.from_ids
         return [self._collections[from_id] for from_id in from_ids if from_id in self._collections]
@@ -198,7 +198,7 @@ class Hosting:
         hosted = self._collections.keys() if kind == "source" else self._exports.keys()
         for id_ in ids if validated else ():
             known = id_ in hosted or (kind, id_) in self._dropped
-            if not known and not was_known(self.store, self.claims, kind, id_):
+            if not known and not is_recorded(self.store, self.claims, kind, id_):
                 raise IdentifierMissingError(kind, id_)
         for id_ in ids:
             self._forget(id_, kind)
@@ -209,7 +209,7 @@ class Hosting:
         states = self._collections if kind == "source" else self._exports
         dropped = states.pop(id_, None)
         if isinstance(dropped, ExportState):
-            for collection in self._read_by(dropped):
+            for collection in self._collections_read_by(dropped):
                 collection.release(id_)
         if dropped is not None:
             self._dropped.add((kind, id_))
@@ -249,13 +249,13 @@ class Hosting:
             self._journal(instance, after)
             self.prepared = after
             for token in tokens:
-                self.collection(token.from_id).hold(_prepared(token.id), token.step)
+                self.collection(token.from_id).hold(_holder(token.id), token.step)
         return tokens
 
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
         self._cancel([token] if self._is_prepared(token) else [])
 
-    def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
+    def cancel_stale_tokens(self, wanted: Collection[GlobalId]) -> None:
         """Cancel tokens that a crash or a failed command left behind.
 
         A token is left behind if its export isn't wanted or doesn't read the collection, or the collection
@@ -284,7 +284,7 @@ class Hosting:
             if wanted.setdefault(token.id, description) != description:
                 raise IdentifierReusedError(f"{token.id} is described twice, as {description.query.address}.")
         if exports:
-            self._journal(instance, self._without([token for token, _ in exports]))
+            self._journal(instance, self._prepared_without([token for token, _ in exports]))
         for token, description in exports:
             self._install(token, description)
         self.wake()
@@ -301,7 +301,7 @@ class Hosting:
     def _cancel(self, tokens: Sequence[CreateExportToken]) -> None:
         instance = self.instances.require()
         if tokens:
-            self._journal(instance, self._without(tokens))
+            self._journal(instance, self._prepared_without(tokens))
         for token in tokens:
             log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
             self._consume(token)
@@ -324,9 +324,9 @@ class Hosting:
 
     def _consume(self, token: CreateExportToken) -> None:
         if self.prepared.pop((token.id, token.from_id), None) and token.from_id in self._collections:
-            self._collections[token.from_id].release(_prepared(token.id))
+            self._collections[token.from_id].release(_holder(token.id))
 
-    def _without(self, tokens: Iterable[CreateExportToken]) -> Tokens:
+    def _prepared_without(self, tokens: Iterable[CreateExportToken]) -> Tokens:
         gone = {(token.id, token.from_id) for token in tokens}
         return {key: token for key, token in self.prepared.items() if key not in gone}
 
@@ -335,5 +335,5 @@ class Hosting:
         self.store.write_prepared(instance, list(tokens.values()))
 
 
-def _prepared(id_: GlobalId) -> str:
+def _holder(id_: GlobalId) -> str:
     return f"prepared:{id_}"

@@ -26,23 +26,23 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.lease")
 
-RELEASE = 5.0  # seconds to wait for the release of a lease, which otherwise lapses
+RELEASE_TIMEOUT = 5.0  # seconds to wait for the release of a lease, which otherwise lapses
 
 
 class Instances:
     """The known instances. Each has at most one runner, and this process runs at most one instance.
 
-    `sever` is called when the lease is lost, on the thread that kept it. Queries must end before the lease
-    lapses, even if other threads are blocked.
+    `stop_queries` is called when the lease is lost, on the thread that kept it. Queries must end before the
+    lease lapses, even if other threads are blocked.
     """
 
-    def __init__(self, store: Store, sever: Callable[[], None]):
+    def __init__(self, store: Store, stop_queries: Callable[[], None]):
         self._store = store
-        self._sever = sever
+        self._stop_queries = stop_queries
         self._known: set[InstanceId] = set()
         self._keeper: LeaseKeeper | None = None
         self.attached: tuple[InstanceId, Lease] | None = None
-        self.lost: str | None = None
+        self.loss: str | None = None
 
     def create(self, id_: InstanceId) -> None:
         """Register an instance. Raises IdentifierReusedError if the name is in use."""
@@ -75,12 +75,12 @@ class Instances:
         Raises IdentifierMissingError; StorageError while this process leads another instance.
         """
         self.ensure(id_)
-        if self.attached is not None and self.attached[0] != id_ and self.lost is None:
+        if self.attached is not None and self.attached[0] != id_ and self.loss is None:
             raise StorageError(f"This runner leads instance {self.attached[0]}: it can't lead {id_} as well.")
         self.release()
         lease = self._store.leases.take(id_, location.owner)
-        self.attached, self.lost = (id_, lease), None
-        self._keeper = LeaseKeeper(self._store, lease, self._on_lost)
+        self.attached, self.loss = (id_, lease), None
+        self._keeper = LeaseKeeper(self._store, lease, self._on_loss)
         self._keeper.start()
         return lease
 
@@ -95,8 +95,8 @@ class Instances:
         """Return the instance that this process leads. Raises NotAttachedError without one."""
         if self.attached is None:
             raise NotAttachedError("No instance is attached to this controller: connect_replica comes first.")
-        if self.lost is not None:
-            raise NotAttachedError(f"Instance {self.attached[0]} is no longer led from here: {self.lost}.")
+        if self.loss is not None:
+            raise NotAttachedError(f"Instance {self.attached[0]} is no longer led from here: {self.loss}.")
         return self.attached[0]
 
     def release(self) -> None:
@@ -105,34 +105,34 @@ class Instances:
         if keeper is not None:
             keeper.release()
 
-    def _on_lost(self, why: str) -> None:
-        self.lost = why
-        self._sever()
+    def _on_loss(self, reason: str) -> None:
+        self.loss = reason
+        self._stop_queries()
 
 
 class LeaseKeeper:
     """Renews a lease on its own threads, so that no slow batch or server lets it lapse.
 
     One thread renews the lease and may hang in the store. The other waits for the renewal no longer than the
-    lease allows. `on_lost` is called once: when another runner has taken over, or when the lease wasn't
+    lease allows. `on_loss` is called once: when another runner has taken over, or when the lease wasn't
     renewed for two thirds of its time to live. The queries then end while no other runner may start them. A
     later renewal changes nothing.
     """
 
-    def __init__(self, store: Store, lease: Lease, on_lost: Callable[[str], None]):
+    def __init__(self, store: Store, lease: Lease, on_loss: Callable[[str], None]):
         self.store = store
         self.lease = lease
-        self.on_lost = on_lost
+        self.on_loss = on_loss
         self._renewed_at = time.monotonic() - max(0.0, time.time() - lease.heartbeat)
-        self._is_taken = False
+        self._is_taken_over = False
         self._ended = threading.Event()  # released or lost
-        self._news = threading.Condition()
-        self._renewing = threading.Thread(target=self._renew, name="lease renewal", daemon=True)
-        self._watching = threading.Thread(target=self._watch, name="lease", daemon=True)
+        self._change = threading.Condition()
+        self._renewal_thread = threading.Thread(target=self._renew, name="lease renewal", daemon=True)
+        self._watch_thread = threading.Thread(target=self._watch, name="lease", daemon=True)
 
     def start(self) -> None:
-        self._renewing.start()
-        self._watching.start()
+        self._renewal_thread.start()
+        self._watch_thread.start()
 
     def release(self) -> None:
         """Stop renewing the lease and release it in the store.
@@ -140,19 +140,19 @@ class LeaseKeeper:
         Waits RELEASE seconds at most for a store that hangs; the lease then lapses.
         """
         self._end()
-        giving = threading.Thread(target=self._give_back, name="lease release", daemon=True)
-        giving.start()
-        giving.join(timeout=RELEASE)
-        if giving.is_alive():
-            log.warning("the lease could not be released within %.0f s: it lapses by itself", RELEASE)
+        thread = threading.Thread(target=self._release_now, name="lease release", daemon=True)
+        thread.start()
+        thread.join(timeout=RELEASE_TIMEOUT)
+        if thread.is_alive():
+            log.warning("the lease could not be released within %.0f s: it lapses by itself", RELEASE_TIMEOUT)
 
     def _end(self) -> None:
-        with self._news:
+        with self._change:
             self._ended.set()
-            self._news.notify_all()
+            self._change.notify_all()
 
-    def _give_back(self) -> None:
-        self._renewing.join()  # two writes at once would conflict
+    def _release_now(self) -> None:
+        self._renewal_thread.join()  # two writes at once would conflict
         try:
             self.store.leases.renew(self.lease, released=True)
         except MzplanError as problem:
@@ -171,35 +171,35 @@ class LeaseKeeper:
             except Exception:  # log defects of a backend too, because the lease may lapse
                 log.exception("the lease could not be renewed")
                 continue
-            with self._news:
+            with self._change:
                 if self._ended.is_set():
                     return
                 if renewed is None:
-                    self._is_taken = True
+                    self._is_taken_over = True
                 else:
                     # Count from the request, because the written heartbeat is no older.
                     self.lease, self._renewed_at = renewed, began
-                self._news.notify_all()
+                self._change.notify_all()
             if renewed is None:
                 return
 
     def _watch(self) -> None:
-        why = self._wait_for_loss()
-        if why is None:
+        reason = self._wait_for_loss()
+        if reason is None:
             return
         try:
-            self.on_lost(why)
+            self.on_loss(reason)
         except Exception:
             log.exception("the queries could not all be stopped")
 
     def _wait_for_loss(self) -> str | None:
         """Wait until the lease is lost and return how; None if it was released."""
         asked_late: float | None = None
-        with self._news:
+        with self._change:
             while True:
                 if self._ended.is_set():
                     return None
-                if self._is_taken:
+                if self._is_taken_over:
                     self._ended.set()
                     return "another runner leads this instance now"
                 allowed = self.lease.ttl * 2 / 3
@@ -211,4 +211,4 @@ class LeaseKeeper:
                 elif now >= until:
                     self._ended.set()
                     return f"the store could not be reached for {allowed:.0f} s"
-                self._news.wait(until - now)
+                self._change.wait(until - now)

@@ -37,7 +37,7 @@ class InMemoryExecutor:
 
     As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
     while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `missing`,
-    `failure`, `cores`, `foreign`, `measurement`, `faults`, `counters` and `compaction`, and call `end`
+    `failure`, `cores`, `foreign`, `measurement`, `faults`, `counters` and `compaction`, and call `fail_query`
     and `progress`.
     """
 
@@ -60,9 +60,9 @@ class InMemoryExecutor:
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
         if known is not None:
-            self._adopt(known)
+            self._restore(known)
 
-    def _adopt(self, known: Status) -> None:
+    def _restore(self, known: Status) -> None:
         """Adopt the queries of an earlier process from its status, the only memory of a dry instance."""
         for address, seen in known.observations.items():
             if seen.query_id is None or seen.run_id is None:
@@ -131,7 +131,7 @@ class InMemoryExecutor:
             if self._reports.pop(name, None) is not None:
                 self.log.append(("stop", str(name)))
 
-    def end(self, name: QueryName, problem: str) -> None:
+    def fail_query(self, name: QueryName, problem: str) -> None:
         """Let the query fail with this error."""
         with self._lock:
             report = self._reports[name]

@@ -35,7 +35,7 @@ from mzplan.controller.reconcile import (
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.controller.terms import Step
-from mzplan.controller.work import LONG, Attempts, Done, Lane, Switcher, WorkPool
+from mzplan.controller.work import LONG_JOBS, Attempts, Lane, Result, Switcher, WorkPool
 from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
@@ -52,82 +52,82 @@ class Queries:
     A gate may hold a query; the first gate that does decides what it runs.
 
     - `before`: the status of the earlier runner.
-    - `taken_over`: why queries start that another runner has run; None until the engine is open.
+    - `takeover`: why queries start that another runner has run; None until the engine is open.
     """
 
     def __init__(
-        self, hosting: Hosting, claims: Claims, epoch: int, before: Status | None, taken_over: Cause | None
+        self, hosting: Hosting, claims: Claims, epoch: int, before: Status | None, takeover: Cause | None
     ):
-        self.hosting, self.claims, self.taken_over = hosting, claims, taken_over
-        self.executor, self.gates, self.notes = hosting.executor, hosting.gates, hosting.notes
+        self.hosting, self.claims, self.takeover = hosting, claims, takeover
+        self.executor, self.gates, self.events = hosting.executor, hosting.gates, hosting.events
         self.clock = hosting.clock
         known = before.secrets if before is not None else {}
         self.secrets_in_use = SecretsInUse(hosting.secrets, known, hosting.pool, hosting.clock)
         self.switcher = Switcher(hosting, claims, self.secrets_in_use, epoch)
         pool = hosting.pool
-        self.short = Lane(pool, 8)  # stops and starts
-        self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with tasks
-        seen = before.observations if before is not None else {}
-        self.behind = {address: o.lag for address, o in seen.items() if o.lag}
+        self.short_lane = Lane(pool, 8)  # stops and starts
+        self.long_lane = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG_JOBS)  # with tasks
+        observations = before.observations if before is not None else {}
+        self.previous_lags = {address: o.lag for address, o in observations.items() if o.lag}
         self.backoff = BACKOFF
         self.memories: dict[Address, Memory] = {
-            a: Memory(accepted=d, started_here=a in seen and seen[a].condition == "paused")
+            a: Memory(accepted=d, started_here=a in observations and observations[a].condition == "paused")
             for a, d in claims.accepted.items()
         }
-        self.under_way: dict[Address, Future[Done]] = {}
+        self.in_flight: dict[Address, Future[Result]] = {}
         self._starting: dict[Address, str] = {}  # the query ids of the starts under way
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
-        self.runs = Runs(hosting.store.project, self.notes, self._last_step)
+        self.runs = Runs(hosting.store.project, self.events, self._last_step)
         self._accepted_changed = False
-        self._outdated: set[Address] = set()  # under way with former secret values or a former description
+        self._ignored: set[Address] = set()  # in flight with former secrets or a former description
         self._wanted: dict[Address, Description] = {}  # in the last round
-        self._failed: set[Address] = set()  # noted as failed, and not as healed since
-        self.runs.look(self.executor.reports(), ())
+        self._failing: set[Address] = set()  # noted as failed, and not as healed since
+        self.runs.update(self.executor.reports(), ())
 
     def desired(self) -> dict[Address, Desired]:
         """Return the queries that should run on this instance."""
         return self.hosting.desired(self.claims.instance)
 
-    def harvest(self) -> None:
+    def collect_results(self) -> None:
         """Process the results of commands that have ended."""
-        for address in [a for a, future in self.under_way.items() if future.done()]:
-            done = self.under_way.pop(address).result()
+        for address in [a for a, future in self.in_flight.items() if future.done()]:
+            result = self.in_flight.pop(address).result()
             self._starting.pop(address, None)
-            if done.upstream is not None:
-                self.upstreams[address] = done.upstream
-            outdated = address in self._outdated
-            self._outdated.discard(address)
-            if isinstance(done.command, Switch) and not (outdated and done.problem is not None):
-                self._remember(address, done.command, done)
+            if result.upstream is not None:
+                self.upstreams[address] = result.upstream
+            outdated = address in self._ignored
+            self._ignored.discard(address)
+            if isinstance(result.command, Switch) and not (outdated and result.problem is not None):
+                self._record_result(address, result.command, result)
 
-    def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
+    def reconcile(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
         """Decide on each query and start its next step. Returns the decisions by address."""
-        self._look_at_descriptions(wanted)
+        self._retry_changed(wanted)
         reports: dict[Address, list[QueryReport]] = {}
-        self.reports = self.runs.look(self.executor.reports(), self.under_way)
+        self.reports = self.runs.update(self.executor.reports(), self.in_flight)
         for report in self.reports:
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
         for address in sorted(
-            {*wanted, *reports, *self.memories}, key=lambda a: self._turn(a, wanted.get(a))
+            {*wanted, *reports, *self.memories}, key=lambda a: self._start_order(a, wanted.get(a))
         ):
             memory = self.memories.get(address) or Memory()
             own_reports = reports.get(address, [])
             desired = wanted.get(address)
-            decision = self.switcher.running_ids.strangers(address, desired, own_reports, memory)
+            decision = self.switcher.running_ids.stop_strangers(address, desired, own_reports, memory)
             if decision is None:
                 decision = self._decide(address, desired, own_reports, memory, now)
             decision = _as_committed(decision, desired)
             if isinstance(decision.command, Switch) and (
-                self.switcher.running_ids.is_elsewhere(decision.command, reports, self._starting)
-                or self.claims.is_going(decision.command.description)
+                self.switcher.running_ids.is_in_use(decision.command, reports, self._starting)
+                or self.claims.is_being_removed(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
             lane = self._lane(decision, own_reports)
-            if address in self.under_way or (lane is not None and lane.is_full()):
+            if address in self.in_flight or (lane is not None and lane.is_full()):
                 # The result of the command in flight isn't known yet, or the lane is full: report, but don't
                 # act or remember.
                 decision = replace(decision, command=None)
@@ -137,19 +137,19 @@ class Queries:
             else:
                 self.memories[address] = decision.memory
                 self._note_failure(address, memory, decision.memory)
-                if address in self._failed and decision.memory.healthy_since is not None:
-                    self._failed.remove(address)
-                    self.notes.note("healed", address)
+                if address in self._failing and decision.memory.healthy_since is not None:
+                    self._failing.remove(address)
+                    self.events.add("healed", address)
                 # If another resource had this name, the store must also forget its accepted description.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
-                    self.attempts.carries_out(decision)
-                    self._carry_out(decision.command, lane)
+                    self.attempts.count_retry(decision)
+                    self._execute(decision.command, lane)
             decisions[address] = decision
         self._write_accepted(wanted)
         return decisions
 
-    def _turn(self, address: Address, desired: Desired | None) -> tuple[bool, int, int, Address]:
+    def _start_order(self, address: Address, desired: Desired | None) -> tuple[bool, int, int, Address]:
         """Return the sort key of a query in the start order.
 
         Queries that already failed with this description go last, so that slow failures don't delay first
@@ -159,7 +159,7 @@ class Queries:
         has_failed, memory = False, self.memories.get(address)
         if memory is not None and desired is not None:
             has_failed = memory.failures > 0 and memory.target == key_of(desired.description)
-        return (has_failed, KINDS.index(address.kind), -self.behind.get(address, 0), address)
+        return (has_failed, KINDS.index(address.kind), -self.previous_lags.get(address, 0), address)
 
     def _lane(self, decision: Decision, reports: list[QueryReport]) -> Lane | None:
         """Return the lane for the next step; None for a step that takes no time."""
@@ -167,9 +167,9 @@ class Queries:
             case Switch(description=description):
                 takes_long = has_tasks(description, decision.memory, reports)
                 takes_long |= has_to_migrate(description, decision.memory)
-                return self.long if takes_long else self.short
+                return self.long_lane if takes_long else self.short_lane
             case Stop():
-                return self.short
+                return self.short_lane
             case _:
                 return None
 
@@ -187,14 +187,14 @@ class Queries:
         holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
         held = next((hold for hold in holds if hold is not None), None)
         if held is None:
-            decision = decide(address, desired, reports, memory, now, self.backoff, self._taken_over())
+            decision = decide(address, desired, reports, memory, now, self.backoff, self._takeover())
             return self._with_cause(decision, desired, memory)
         if held.description is None:
             run = next((report for report in reports if report.active), None)
             condition = "running" if run is not None else held.condition
             return Decision(command=None, memory=memory, condition=condition, run=run)
-        instead = replace(desired, description=held.description)
-        decision = decide(address, instead, reports, memory, now, self.backoff, self._taken_over())
+        held_query = replace(desired, description=held.description)
+        decision = decide(address, held_query, reports, memory, now, self.backoff, self._takeover())
         if isinstance(decision.command, Switch):
             decision = replace(decision, command=replace(decision.command, check=held.check, create=False))
         return self._with_cause(decision, desired, memory)
@@ -205,33 +205,33 @@ class Queries:
         if not isinstance(switch, Switch) or switch.cause.cause == "retry":
             return decision
         causes = (gate.cause(desired.description, memory.accepted) for gate in self.gates)
-        stated = next((cause for cause in causes if cause is not None), None)
-        return decision if stated is None else replace(decision, command=replace(switch, cause=stated))
+        cause = next((cause for cause in causes if cause is not None), None)
+        return decision if cause is None else replace(decision, command=replace(switch, cause=cause))
 
-    def _taken_over(self) -> Cause:
-        return self.taken_over or Cause(cause="runner")
+    def _takeover(self) -> Cause:
+        return self.takeover or Cause(cause="runner")
 
-    def look_at_secrets(self) -> None:
+    def check_secrets(self) -> None:
         """Check whether secret values have changed, and retry failed queries that use a changed one.
 
         Running queries aren't restarted: a plan does that.
         """
         if changed := self.secrets_in_use.changed_references():
-            self.forgive(changed)
+            self.retry_with_secrets(changed)
 
-    def forgive(self, references: Set[str]) -> None:
+    def retry_with_secrets(self, references: Set[str]) -> None:
         """Retry failed queries at once that use one of these references, whose values have changed.
 
         The failure of a start that is under way doesn't count, because it may have used the former value.
         """
         text = f"another value of {', '.join(sorted(references))}"
-        self.notes.note("secret", detail=text)
+        self.events.add("secret", detail=text)
         retry_cause = Cause(cause="secret", detail=text)
         for address, desired in self.desired().items():
             if not self.secrets_in_use.references_of(address, desired.description).isdisjoint(references):
-                self._try_again(address, retry_cause)
+                self._retry(address, retry_cause)
 
-    def _look_at_descriptions(self, wanted: Mapping[Address, Desired]) -> None:
+    def _retry_changed(self, wanted: Mapping[Address, Desired]) -> None:
         """Retry failed queries at once whose description has changed, and forget their failures.
 
         The digest may be the same, because a changed validation setting may fix the failure.
@@ -240,10 +240,10 @@ class Queries:
         for address, description in now.items():
             before = self._wanted.get(address)
             if before is not None and before is not description and before != description:
-                self._try_again(address, None)
+                self._retry(address, None)
         self._wanted = now
 
-    def hurry(self, connections: Mapping[Address, Address]) -> None:
+    def retry_reconnected(self, connections: Mapping[Address, Address]) -> None:
         """Retry failed queries at once, unless they were given up.
 
         `connections` has the connection that answers again, by query.
@@ -251,11 +251,11 @@ class Queries:
         for address, connection in connections.items():
             memory = self.memories.get(address)
             if memory is not None and memory.verdict is not None and not math.isinf(memory.retry_at):
-                self._outdate(address)
+                self._ignore_result(address)
                 retry_cause = Cause(cause="retry", detail=f"{connection} answers again")
                 self.memories[address] = replace(memory, retry_at=0.0, retry_cause=retry_cause)
 
-    def try_failed_again(self) -> None:
+    def retry_failed(self) -> None:
         """Retry failed queries at once after an apply, because a user may have fixed the cause.
 
         Queries that were given up aren't retried: their message names what they wait for.
@@ -263,18 +263,18 @@ class Queries:
         retry_cause = Cause(cause="retry", detail="an apply asks for it")
         for address, memory in list(self.memories.items()):
             if memory.verdict is not None and not math.isinf(memory.retry_at):
-                self._try_again(address, retry_cause)
+                self._retry(address, retry_cause)
 
-    def _try_again(self, address: Address, retry_cause: Cause | None) -> None:
+    def _retry(self, address: Address, retry_cause: Cause | None) -> None:
         """Retry the query at once, if it has failed. `retry_cause` is the cause of the retry."""
-        self._outdate(address)
+        self._ignore_result(address)
         if (memory := self.memories.get(address)) is not None:
             self.memories[address] = without_failures(memory, retry_cause if memory.failures else None)
 
-    def _outdate(self, address: Address) -> None:
+    def _ignore_result(self, address: Address) -> None:
         """Ignore the failure of a start that is under way."""
-        if address in self.under_way:
-            self._outdated.add(address)
+        if address in self.in_flight:
+            self._ignored.add(address)
 
     def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that no query claims or reads any more, once it is due."""
@@ -284,19 +284,19 @@ class Queries:
         if not stopping:  # a query that is being stopped still writes to its unclaimed storage
             self.claims.reclaim(self.hosting.claimed(), read, self.hosting.pool)
 
-    def _carry_out(self, command: Command, lane: Lane | None) -> None:
+    def _execute(self, command: Command, lane: Lane | None) -> None:
         match command:
             case Accept():
                 self._accepted_changed = True
             case Drop():
                 dropped = self.memories.pop(command.address, Memory())
-                self._failed.discard(command.address)
+                self._failing.discard(command.address)
                 self._accepted_changed |= dropped.accepted is not None
             case Stop() | Switch():
-                self.runs.commanded(command)
+                self.runs.record_command(command)
                 if isinstance(command, Switch):
                     self._starting[command.address] = command.description.id
-                self.under_way[command.address] = (lane or self.short).submit(self.switcher.do, command)
+                self.in_flight[command.address] = (lane or self.short_lane).submit(self.switcher.run, command)
             case _:
                 assert_never(command)
 
@@ -309,7 +309,7 @@ class Queries:
         Also write them when nothing claims the storage of a query that has left this instance.
         """
         claimed = self.hosting.claimed()
-        if self._accepted_changed or self.claims.is_left(claimed, {*wanted, *self.memories}):
+        if self._accepted_changed or self.claims.has_stale_record(claimed, {*wanted, *self.memories}):
             self.claims.record(self._accepted(), claimed)
             self._accepted_changed = False
 
@@ -323,13 +323,13 @@ class Queries:
             attempt = f" (attempt {after.failures})" if after.failures > 1 else ""
             log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
             kind: EventKind = "refused" if after.verdict == "rejected" else "failed"
-            self.notes.note(kind, address, code=after.error_code or "", detail=f"{after.error}{attempt}")
-            self._failed.add(address)
+            self.events.add(kind, address, code=after.error_code or "", detail=f"{after.error}{attempt}")
+            self._failing.add(address)
 
-    def _remember(self, address: Address, switch: Switch, done: Done) -> None:
+    def _record_result(self, address: Address, switch: Switch, result: Result) -> None:
         memory = self.memories.get(address) or Memory()
-        if done.problem is None:
-            self.attempts.started(address, switch.cause.cause)
+        if result.problem is None:
+            self.attempts.count_start(address, switch.cause.cause)
             self.memories[address] = replace(memory, started_here=True, retry_cause=None)
             log.info(
                 "%s g%d started: %s",
@@ -339,16 +339,16 @@ class Queries:
             )
             if memory.accepted is None or memory.accepted.place != switch.description.place:
                 generation = switch.description.generation
-                self.notes.note("generation", address, generation=generation, detail="its first start here")
+                self.events.add("generation", address, generation=generation, detail="its first start here")
             return
-        text, code, now = sentence(done.problem), done.problem.code, self.clock()
+        text, code, now = sentence(result.problem), result.problem.code, self.clock()
         if memory.target != key_of(switch.description):
             log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
             fallback_at = now + self.backoff.delay(memory.failures + 1)
             self.memories[address] = replace(memory, fallback_at=fallback_at)
             return
-        failed = (after_failed_start if done.checked else after_rejection)(
-            memory, text, code, now, self.backoff, done.problem.kind
+        failed = (after_failed_start if result.checked else after_rejection)(
+            memory, text, code, now, self.backoff, result.problem.kind
         )
         self._note_failure(address, memory, failed)
         self.memories[address] = failed

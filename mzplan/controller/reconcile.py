@@ -346,7 +346,7 @@ def _backoff_factor(memory: Memory) -> float:
 
 
 def is_run_of(report: QueryReport, key: Key) -> bool:
-    """Whether the report is of this query. Names have no id: see RunningIds.strangers."""
+    """Whether the report is of this query. Names have no id: see RunningIds.stop_strangers."""
     return (report.name.generation, report.name.digest) == key[1:]
 
 

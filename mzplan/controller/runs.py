@@ -24,16 +24,16 @@ from mzplan.store.leases import is_local
 MAX_WAITING = 20_000  # events not taken yet; the oldest are dropped
 
 
-class Notes:
+class EventQueue:
     """A queue of events for the event log; any thread may add one. `clock`: seconds since the epoch."""
 
     def __init__(self, clock: Callable[[], float] = time.time):
         self._clock = clock
-        self._waiting: deque[Event] = deque(maxlen=MAX_WAITING)
+        self._queue: deque[Event] = deque(maxlen=MAX_WAITING)
 
-    def note(self, kind: EventKind, address: Address | None = None, **more: Any) -> None:
+    def add(self, kind: EventKind, address: Address | None = None, **more: Any) -> None:
         """Queue an event with the current time. `more`: further fields of the Event."""
-        self._waiting.append(Event(at=self.now(), kind=kind, address=address, **more))
+        self._queue.append(Event(at=self.now(), kind=kind, address=address, **more))
 
     def now(self) -> str:
         """Return the current time in the format of events."""
@@ -41,59 +41,59 @@ class Notes:
 
     def take(self) -> list[Event]:
         """Return and remove the queued events."""
-        taken = []
-        while self._waiting:
-            taken.append(self._waiting.popleft())
-        return taken
+        events = []
+        while self._queue:
+            events.append(self._queue.popleft())
+        return events
 
 
 class Runs:
     """The runs of one instance's queries. `last_step`: returns a query's last known step, or -1."""
 
-    def __init__(self, project: str, notes: Notes, last_step: Callable[[Address], Step]):
+    def __init__(self, project: str, events: EventQueue, last_step: Callable[[Address], Step]):
         self._project = project
-        self._notes = notes
+        self._events = events
         self._last_step = last_step
         self._causes: dict[QueryName, Cause] = {}  # of starts that are under way
-        self._of_run: dict[str, Cause] = {}
+        self._cause_by_run: dict[str, Cause] = {}
         self._stops: dict[Address, Cause | None] = {}
-        self._known: dict[str, QueryReport] = {}  # by run
+        self._reports_by_run: dict[str, QueryReport] = {}
 
-    def commanded(self, command: Stop | Switch) -> None:
+    def record_command(self, command: Stop | Switch) -> None:
         """Record the cause of a command that is about to be carried out."""
         self._stops[command.address] = command.cause
         if isinstance(command, Switch) and command.cause is not None:
             name = QueryName.of(self._project, command.description)
-            self._causes[name] = replace(command.cause, at=self._notes.now())
+            self._causes[name] = replace(command.cause, at=self._events.now())
 
-    def look(self, reports: Sequence[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
+    def update(self, reports: Sequence[QueryReport], busy: Collection[Address]) -> tuple[QueryReport, ...]:
         """Return a round's reports with their runs' causes. Queue events of started and ended runs."""
         now = {report.run_id: report for report in reports}
-        ended, begun = self._known.keys() - now.keys(), now.keys() - self._known.keys()
+        ended, started = self._reports_by_run.keys() - now.keys(), now.keys() - self._reports_by_run.keys()
         for run_id in ended:
-            self._ended(self._known[run_id])
-            self._of_run.pop(run_id, None)
-        for run_id in begun:
-            given = self._causes.get(now[run_id].name)
-            if given is not None:  # else this controller didn't start it
-                self._of_run[run_id] = given
-                self._note("started", now[run_id], given)
-        if begun:
-            self._causes = {name: c for name, c in self._causes.items() if name.address in under_way}
-        self._known = now
+            self._note_stopped(self._reports_by_run[run_id])
+            self._cause_by_run.pop(run_id, None)
+        for run_id in started:
+            cause = self._causes.get(now[run_id].name)
+            if cause is not None:  # else this controller didn't start it
+                self._cause_by_run[run_id] = cause
+                self._note("started", now[run_id], cause)
+        if started:
+            self._causes = {name: c for name, c in self._causes.items() if name.address in busy}
+        self._reports_by_run = now
+        causes = self._cause_by_run
         return tuple(
-            replace(report, started_because=cause) if (cause := self._of_run.get(report.run_id)) else report
-            for report in reports
+            replace(r, started_because=causes[r.run_id]) if r.run_id in causes else r for r in reports
         )
 
-    def _ended(self, run: QueryReport) -> None:
+    def _note_stopped(self, run: QueryReport) -> None:
         if run.error is None:  # a failed run is noted as failed elsewhere
             self._note("stopped", run, self._stops.get(run.name.address))
 
     def _note(self, kind: EventKind, run: QueryReport, cause: Cause | None) -> None:
         address = run.name.address
         step = run.step if run.step >= 0 else self._last_step(address)
-        self._notes.note(
+        self._events.add(
             kind,
             address,
             run_id=run.run_id,
@@ -103,7 +103,7 @@ class Runs:
         )
 
 
-def taken_over(former: Lease | None, before: Status | None, epoch: int, versions: Versions | None) -> Cause:
+def takeover(former: Lease | None, before: Status | None, epoch: int, versions: Versions | None) -> Cause:
     """Return the cause for a new runner to start queries that have run before.
 
     `former` is the lease before its own, and `before` the Status that the former runner left.
@@ -111,10 +111,10 @@ def taken_over(former: Lease | None, before: Status | None, epoch: int, versions
     known = before.versions if before is not None else None
     if known is not None and versions is not None and known != versions:
         return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(known, versions)}")
-    return Cause(cause="runner", detail=f"its runner began (epoch {epoch}){_end_of(former)}")
+    return Cause(cause="runner", detail=f"its runner began (epoch {epoch}){_former_end(former)}")
 
 
-def _end_of(former: Lease | None) -> str:
+def _former_end(former: Lease | None) -> str:
     if former is None:
         return ""
     who = f"; the one before it (epoch {former.epoch}, process {former.pid} on {former.host})"

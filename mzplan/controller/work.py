@@ -23,7 +23,7 @@ from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
-LONG = 2  # concurrent commands that may take hours
+LONG_JOBS = 2  # concurrent commands that may take hours
 
 
 log = logging.getLogger("mzplan.runner")
@@ -39,7 +39,7 @@ class WorkPool(Pool):
 
     def __init__(self, size: int) -> None:
         self._by_size: dict[int, ThreadPoolExecutor] = {}
-        self.long = ThreadPoolExecutor(LONG, thread_name_prefix="long")
+        self.long = ThreadPoolExecutor(LONG_JOBS, thread_name_prefix="long")
         self.resize(size)
 
     def resize(self, size: int) -> None:
@@ -56,16 +56,16 @@ class WorkPool(Pool):
 
 
 class Lane:
-    """Limits one sort of work on a pool to `most` at once. A caller that finds it full asks again later."""
+    """Limits one sort of work on a pool to `limit` at once. A caller that finds it full asks again later."""
 
-    def __init__(self, pool: Pool, most: int) -> None:
+    def __init__(self, pool: Pool, limit: int) -> None:
         self.pool = pool
-        self.most = most
+        self.limit = limit
         self._working: list[Future[Any]] = []  # may include work that has ended since the last `is_full`
 
     def is_full(self) -> bool:
         self._working = [future for future in self._working if not future.done()]
-        return len(self._working) >= self.most
+        return len(self._working) >= self.limit
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         future = self.pool.submit(fn, *args)
@@ -80,7 +80,7 @@ class Attempts:
         self._starts: dict[Address, Counter[CauseKind]] = {}
         self._retries: dict[Address, int] = {}
 
-    def carries_out(self, decision: Decision) -> None:
+    def count_retry(self, decision: Decision) -> None:
         """Count a decision as a retry if it starts a description that has failed before.
 
         A fallback to the accepted description is no retry.
@@ -89,11 +89,11 @@ class Attempts:
         if isinstance(command, Switch) and memory.failures and memory.target == key_of(command.description):
             self._retries[command.address] = self._retries.get(command.address, 0) + 1
 
-    def started(self, address: Address, cause: CauseKind) -> None:
+    def count_start(self, address: Address, cause: CauseKind) -> None:
         """Count a start."""
         self._starts.setdefault(address, Counter())[cause] += 1
 
-    def added_to(self, counted: Counters, address: Address) -> Counters:
+    def add_to(self, counted: Counters, address: Address) -> Counters:
         """Return the counters with the query's starts, restarts and retries."""
         starts: Counter[CauseKind] = self._starts.get(address, Counter())
         restarts = max(0, starts.total() - 1)
@@ -112,11 +112,11 @@ class RunningIds:
     def __init__(self) -> None:
         self._ids: dict[QueryName, str] = {}
 
-    def starting(self, name: QueryName, id_: str) -> None:
+    def record_start(self, name: QueryName, id_: str) -> None:
         """Record the id of a query that is about to start. Thread-safe: it is a single assignment."""
         self._ids[name] = id_
 
-    def strangers(
+    def stop_strangers(
         self, address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory
     ) -> Decision | None:
         """Decide to stop queries at an address that run from another resource's checkpoint.
@@ -137,7 +137,7 @@ class RunningIds:
             run=None,
         )
 
-    def is_elsewhere(
+    def is_in_use(
         self,
         command: Switch,
         reports: Mapping[Address, list[QueryReport]],
@@ -145,7 +145,7 @@ class RunningIds:
     ) -> bool:
         """Whether the checkpoint of a start is still in use at another address.
 
-        `starting` has the ids of starts under way, which may take hours to appear in a report.
+        `record_start` has the ids of starts under way, which may take hours to appear in a report.
         """
         id_ = command.description.id
         return any(
@@ -159,7 +159,7 @@ class RunningIds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Result:
     """The result of a command.
 
     - `problem`: None after success.
@@ -183,33 +183,33 @@ class Switcher:
         self.running_ids = RunningIds()
         self.epoch = epoch
 
-    def do(self, command: Stop | Switch) -> Done:
+    def run(self, command: Stop | Switch) -> Result:
         try:
             match command:
                 case Stop(names=names):
                     for name in names:
                         self.executor.stop(name)
-                    return Done(command=command)
+                    return Result(command=command)
                 case Switch():
                     return self._switch(command)
         except MzplanError as problem:
-            return Done(command=command, problem=problem.diagnostics[0])
+            return Result(command=command, problem=problem.diagnostics[0])
         except BaseException as problem:  # a panic in a Rust library isn't an Exception
             # The loop must survive a defect of one connector; the log has the whole trace.
             log.exception("%s: unexpected", command.address)
             text = f"{type(problem).__name__}: {problem}"
-            return Done(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
+            return Result(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
         finally:
             self.hosting.wake()
 
-    def _switch(self, command: Switch) -> Done:
-        gone = self._gone(command.description)
-        if gone:
-            return Done(command=command, problem=gone[0], checked=False)
+    def _switch(self, command: Switch) -> Result:
+        missing = self._missing_storage(command.description)
+        if missing:
+            return Result(command=command, problem=missing[0], checked=False)
         try:
             self.secrets.permit(command.description)
         except MzplanError as refused:
-            return Done(command=command, problem=refused.diagnostics[0], checked=False)
+            return Result(command=command, problem=refused.diagnostics[0], checked=False)
         result = CheckResult()
         if command.check:
             result = self.executor.check(command.description, self.secrets)
@@ -221,14 +221,14 @@ class Switcher:
                     else result.missing
                 )
                 if not errors:
-                    self.hosting.notes.note("ddl", command.address, detail="what its target lacked was made")
+                    self.hosting.events.add("ddl", command.address, detail="what its target lacked was made")
             if errors:
-                return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
+                return Result(command=command, problem=errors[0], checked=False, upstream=result.upstream)
         failpoint(Failpoint.RUNNER_CHECKED)
         for name in command.stop:
             self.executor.stop(name)
         failpoint(Failpoint.RUNNER_STOPPED_OLD)
-        self.running_ids.starting(
+        self.running_ids.record_start(
             QueryName.of(self.hosting.store.project, command.description), command.description.id
         )
         values = self.secrets_in_use.read(command.description)
@@ -237,20 +237,20 @@ class Switcher:
         failpoint(Failpoint.RUNNER_STARTED_NEW)
         for gate in self.hosting.gates:
             gate.started(command.address)
-        return Done(command=command, upstream=result.upstream)
+        return Result(command=command, upstream=result.upstream)
 
-    def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
+    def _missing_storage(self, description: Description) -> tuple[Diagnostic, ...]:
         """Return the missing storage of a query that has run before, or nothing if it never ran.
 
         Without its storage, the query would start over and write rows twice.
         """
         place = description.place
         missing = self.executor.missing_storage(description)
-        if not missing or self.claims.ran_here(place):
+        if not missing or self.claims.has_run_here(place):
             return missing
         if self.claims.was_dropped(place):
             why = "It was dropped after it had run, and what nothing claims is removed"
-        elif (before := self.claims.ran_elsewhere(place)) is not None:
+        elif (before := self.claims.former_instance(place)) is not None:
             why = f"It ran on instance {before} before, and this one must see the same warehouse"
         else:
             return ()

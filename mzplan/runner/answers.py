@@ -87,7 +87,7 @@ class Answering:
         refusals = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
         for refusal in refusals[:MAX_NOTED]:
             text = f"a change was refused before its commit: {sentence(refusal)}"
-            self.controller.notes.note("refused", refusal.address, code=refusal.code, detail=text)
+            self.controller.events.add("refused", refusal.address, code=refusal.code, detail=text)
         self._write(Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams))
 
     def _write(self, answer: Answer) -> None:

@@ -89,7 +89,7 @@ def _let_go(runner: Runner, problem: list[MzplanError], lost: str | None) -> Non
     reason = (first.detail or f"{first.summary}.") if first is not None else ""
     why = f"its runner has ended: {reason or lost or 'it was stopped'}"
     cause = Cause(cause="runner", detail=why)
-    runner.controller.notes.note("runner-ended", cause=cause, detail=why)
+    runner.controller.events.add("runner-ended", cause=cause, detail=why)
 
     def write() -> None:
         if reason:

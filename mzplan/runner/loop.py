@@ -95,12 +95,12 @@ class Runner:
     def tick(self) -> bool:
         """Do one round. Return whether work is in progress, so that the next round should follow soon."""
         began = time.perf_counter()
-        if self.controller.instances.lost is not None:  # before reading the store, which may be the cause
+        if self.controller.instances.loss is not None:  # before reading the store, which may be the cause
             self.controller.process()
         due, again, self.secret_values_in_use = self.secret_values.take()
         self.controller.update_secret_values(due)
         if again:
-            self.controller.try_again()
+            self.controller.retry_failed()
         self._follow()
         answering = self._problems.attempt("proposals", self.answering.look, False)
         self._problems.attempt("the runners of other instances", self.gates.handover.look, None)
@@ -123,7 +123,7 @@ class Runner:
 
     def write_events(self, *, at_once: bool) -> None:
         """Collect new events, and write them to the log at once or after EVENTS_EVERY, in one write."""
-        self.events.add(map(self._explained, self.controller.notes.take()), self.serial)
+        self.events.add(map(self._explained, self.controller.events.take()), self.serial)
         if at_once or self.events.queued_seconds() >= EVENTS_EVERY:
             self._problems.attempt("the event log", self.events.flush, None)
 
@@ -215,7 +215,7 @@ class Runner:
         self.gates.handover.take_in(state)
         self._limit(state.serial)
         carry_out(wanted, self.controller)
-        self.controller.keep_prepared(wanted.exports)
+        self.controller.cancel_stale_tokens(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
         queries = [(a, resource) for a, resource in state.resources.items() if a.is_query]

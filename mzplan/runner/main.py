@@ -161,8 +161,8 @@ def _serve(
     grants = (guard.grant,) if isinstance(guard, CommittedGuard) else ()
     secret_values = ReceivedSecretValues(*grants)
     socket_file = runtime_file(settings, lease.instance, "sock")
-    woken = threading.Event()
-    listener = WakeListener(socket_file, secret_values.receive, woken)
+    wake_event = threading.Event()
+    listener = WakeListener(socket_file, secret_values.receive, wake_event)
     if is_private:
         forget_failure(settings, lease.instance)
         listener.start()  # `mzplan down` finds this process by its socket
@@ -177,7 +177,7 @@ def _serve(
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     pool = WorkPool(StorageParameters().parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)
-    controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates, woken)
+    controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates, wake_event)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
     warehouse = absolute_warehouse(settings)
@@ -198,11 +198,11 @@ def _serve(
         secret_values=secret_values,
         observe_runs=beside.look,
     )
-    unwatch = store.backend.watch(woken.set)
+    unwatch = store.backend.watch(wake_event.set)
     problem: list[MzplanError] = []
-    opening = (controller.executor, problem, stopping, woken)
+    opening = (controller.executor, problem, stopping, wake_event)
     threading.Thread(target=_open, args=opening, name="open", daemon=True).start()
-    threading.Thread(target=_wake, args=(stopping, woken), name="stop", daemon=True).start()
+    threading.Thread(target=_wake, args=(stopping, wake_event), name="stop", daemon=True).start()
 
     def fail(why: str) -> None:
         problem.append(ended_error(runner, why))
@@ -267,7 +267,7 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
 
 
 def _open(
-    executor: Executor, problem: list[MzplanError], stopping: threading.Event, woken: threading.Event
+    executor: Executor, problem: list[MzplanError], stopping: threading.Event, wake_event: threading.Event
 ) -> None:
     began = time.monotonic()
     try:
@@ -281,13 +281,13 @@ def _open(
         detail = one_line(f"{type(failed).__name__}: {failed}")
         problem.append(error("MZ062", "Spark could not be started", detail, "read the log of the runner."))
         stopping.set()
-    woken.set()
+    wake_event.set()
 
 
-def _wake(stopping: threading.Event, woken: threading.Event) -> None:
+def _wake(stopping: threading.Event, wake_event: threading.Event) -> None:
     """Wake the loop when it should stop."""
     stopping.wait()
-    woken.set()
+    wake_event.set()
 
 
 def _controller(
@@ -298,11 +298,11 @@ def _controller(
     instance: str,
     is_dry: bool,
     gates: Gates,
-    woken: threading.Event,
+    wake_event: threading.Event,
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
-        return InMemoryStorageController(store, secrets, pool, executor, gates=gates, woken=woken)
+        return InMemoryStorageController(store, secrets, pool, executor, gates=gates, wake_event=wake_event)
     from mzplan.spark.delta_storage import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
@@ -312,7 +312,7 @@ def _controller(
         packages=packages_needed(store),
         secrets=secrets,
     )
-    return SparkStorageController(context, store, secrets, pool, gates=gates, woken=woken)
+    return SparkStorageController(context, store, secrets, pool, gates=gates, wake_event=wake_event)
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

@@ -38,7 +38,7 @@ FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
 def problem_of(runner: Runner) -> str | None:
     """Return why the runner doesn't do its work; any thread may ask."""
     instances = runner.controller.instances
-    if instances.lease is None or instances.lost is not None:
+    if instances.lease is None or instances.loss is not None:
         return "the instance is led from elsewhere"
     if not runner.controller.executor.is_open():
         return "Spark is starting"
@@ -113,7 +113,7 @@ class RunnerCollector:
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
         instances = runner.controller.instances
-        lease, leads = instances.lease, instances.lease is not None and instances.lost is None
+        lease, leads = instances.lease, instances.lease is not None and instances.loss is None
         yield "leader", "Whether this runner leads the instance.", float(leads)
         yield "healthy", "Whether /healthz says so.", float(problem_of(runner) is None)
         yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)

@@ -56,7 +56,7 @@ class Watches:
     def __init__(self, controller: Controller):
         pool, clock = controller.pool, controller.clock
         self._executor = controller.executor
-        self._answers_again = controller.answers_again
+        self._answers_again = controller.retry_reconnected
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.check_connection, pool, clock)
         self.backlogs: Sampler[Address, Description, Measurement] = Sampler(controller.measure, pool, clock)

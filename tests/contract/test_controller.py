@@ -169,7 +169,7 @@ def test_a_new_replica_severs_the_old_one_and_goes_on(world: World) -> None:
     play(old, "a", 1)
     new = world.controller()
     assert new.instances.attached is not None and new.instances.attached[1].epoch == 2
-    old.instances.lost = old.instances.lost or _lost(old)
+    old.instances.loss = old.instances.loss or _lost(old)
     with pytest.raises(NotAttachedError):
         settle(old)
     assert running(old) == set()
@@ -396,10 +396,10 @@ def test_a_token_that_nobody_wants_any_more_is_cancelled_with_its_hold(world: Wo
     again.set_read_policy([("a", LagSteps(steps=1))])
     again.update_write_frontiers([("a", 100)])
     assert again.collection("a").since == 0
-    again.keep_prepared({"kept", "lost"})
+    again.cancel_stale_tokens({"kept", "lost"})
     assert [entry.id for entry in world.store.read_prepared("local")] == ["kept"]
     assert list(again.collection("a").holds) == ["prepared:kept"]
-    again.keep_prepared(())
+    again.cancel_stale_tokens(())
     again.update_write_frontiers([("a", 101)])
     assert (again.collection("a").since, world.store.read_prepared("local")) == (100, [])
 
@@ -426,7 +426,7 @@ def test_a_command_whose_journal_can_not_be_written_changes_nothing(
     journalled = world.store.read_prepared("local")
     assert [entry.id for entry in journalled] == ["k"]
     refused(lambda: controller.cancel_prepare_export(token))
-    refused(lambda: controller.keep_prepared(()))
+    refused(lambda: controller.cancel_stale_tokens(()))
     refused(lambda: controller.create_exports([(token, sink_of(source, "k"))]))
     assert list(controller.exports()) == []
     assert (controller.prepared, world.store.read_prepared("local")) == (

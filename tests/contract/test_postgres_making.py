@@ -323,7 +323,7 @@ def test_a_column_that_was_dropped_by_hand_is_made_again_only_where_that_is_plan
         found = runner.controller.inspect(query.description)
         assert [(one.severity, one.code) for one in found] == [("notice", "MZ045"), ("error", "MZ053")]
         (name,) = (one.name for one in executor.reports() if one.name.address == SINK)
-        executor.end(name, "the column is gone")
+        executor.fail_query(name, "the column is gone")
         eventually("it says what is gone", lambda: (one := seen()) is not None and one.error_code == "MZ053")
         one = seen()
         assert one is not None and one.condition == "failed" and columns() == ["id"]

@@ -688,7 +688,7 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
         runner = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
         thread = threading.Thread(target=runner.serve, args=(stopping,))
         thread.start()
-        unwatch = store.backend.watch(runner.controller.woken.set)
+        unwatch = store.backend.watch(runner.controller.wake_event.set)
 
         def follows(serial: int) -> None:
             until = time.monotonic() + 60
@@ -712,6 +712,6 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
         finally:
             unwatch()
             stopping.set()
-            runner.controller.woken.set()
+            runner.controller.wake_event.set()
             thread.join(20)
             runner.answering.close()

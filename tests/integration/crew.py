@@ -58,7 +58,7 @@ class Crew:
 
     def close(self) -> None:
         self.stopping.set()
-        self.controller.woken.set()
+        self.controller.wake_event.set()
         self.thread.join(60)
         self.executor._spark = None  # the session is the lab's
         self.executor.close()

@@ -36,7 +36,7 @@ def following(
             yield executor
         finally:
             stopping.set()
-            runner.controller.woken.set()
+            runner.controller.wake_event.set()
             thread.join(20)
             runner.answering.close()
             keeper.release()

@@ -70,7 +70,7 @@ class Kept:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     monkeypatch.setattr("mzplan.controller.instances.HEARTBEAT", HEARTBEAT)
-    monkeypatch.setattr("mzplan.controller.instances.RELEASE", SOON)
+    monkeypatch.setattr("mzplan.controller.instances.RELEASE_TIMEOUT", SOON)
     made = Kept(tmp_path / "state")
     yield made
     made.backend.trouble = None
@@ -106,7 +106,7 @@ def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(k
     assert kept.lost_at < held.heartbeat + TTL, "the queries end only when another may start them"
     assert kept.lost == ["the store could not be reached for 2 s"]
     go_on.set()  # that renewal succeeds, after all
-    kept.keeper._renewing.join(SOON)
+    kept.keeper._renewal_thread.join(SOON)
     assert kept.there().heartbeat > held.heartbeat
     assert kept.keeper.lease is held and len(kept.lost) == 1
     kept.keeper.release()
@@ -116,7 +116,7 @@ def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(k
 def test_a_store_that_hangs_does_not_keep_the_process_from_ending(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mzplan.controller.instances.RELEASE", 0.2)
+    monkeypatch.setattr("mzplan.controller.instances.RELEASE_TIMEOUT", 0.2)
     go_on = threading.Event()
     kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
     kept.keeper.start()

@@ -339,7 +339,7 @@ def test_a_rejected_canary_stops_nothing_and_holds_the_rest_also_when_its_cause_
     world.now += 10_000.0
     assert world.settle().observations[S1].condition == "rejected" and log(world) == []
     # What is held is healed as it was.
-    world.executor.end(world.executor.running()[S2].name, "boom")
+    world.executor.fail_query(world.executor.running()[S2].name, "boom")
     world.settle()
     world.now += 5.0
     world.settle()

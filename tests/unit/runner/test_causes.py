@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.runs import taken_over
+from mzplan.controller.runs import takeover
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Status, Versions
@@ -66,7 +66,7 @@ def test_a_commit_is_the_cause_of_what_it_starts(world: World) -> None:
 def test_a_retry_says_after_what_and_going_back_too(world: World) -> None:
     world.commit(committed(1))
     world.settle()
-    world.executor.end(world.executor.running()[ORDERS].name, "the disk is full")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "the disk is full")
     world.settle()
     world.now += 5.0
     found = cause_of(world.settle())
@@ -127,11 +127,11 @@ def test_an_upgrade_of_the_runner() -> None:
     old = Versions(mzplan="1", spark="4.0", delta="4", kafka="4")
     before = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, versions=old)
     now = replace(old, mzplan="2", spark="4.1")
-    found = taken_over(None, before, 3, now)
+    found = takeover(None, before, 3, now)
     assert found.cause == "upgrade" and found.detail.endswith("mzplan 1 → 2, Spark 4.0 → 4.1")
-    assert taken_over(None, before, 3, old).cause == "runner"
+    assert takeover(None, before, 3, old).cause == "runner"
     elsewhere = replace(new_lease("local", "o", 2), host="other")
-    assert "or cut off from the store" in taken_over(elsewhere, None, 3, None).detail
+    assert "or cut off from the store" in takeover(elsewhere, None, 3, None).detail
 
 
 def test_a_secret_that_has_another_value_starts_what_had_failed(world: World) -> None:
@@ -143,7 +143,7 @@ def test_a_secret_that_has_another_value_starts_what_had_failed(world: World) ->
     queries = world.runner.controller.queries
     assert queries is not None
     queries.secrets_in_use.references_of = lambda address, one: {"${env:X}"}  # type: ignore[method-assign]
-    queries.forgive({"${env:X}"})
+    queries.retry_with_secrets({"${env:X}"})
     found = cause_of(world.settle())
     assert (found.cause, found.detail) == ("secret", "another value of ${env:X}")
     assert ORDERS in world.executor.running()
@@ -159,7 +159,7 @@ def test_a_canary_that_goes_first_and_back(world: World) -> None:
         world.runner.tick()
     first = cause_of(world.store.read_status("local"))  # type: ignore[arg-type]
     assert (first.cause, first.serial, first.detail) == ("canary", 2, "goes first, before 1 other query")
-    world.executor.end(world.executor.running()[ORDERS].name, "boom")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "boom")
     for _ in range(100):
         world.runner.tick()
         world.now += 0.5

@@ -44,7 +44,7 @@ def test_starts_stops_failures_and_heals_each_with_its_cause(world: World) -> No
     world.settle()
     world.commit(committed(2, "brokers[0] a:1 → b:1", broker="b:1"))
     world.settle()
-    world.executor.end(world.executor.running()[ORDERS].name, "the disk is full")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "the disk is full")
     world.settle()
     world.now += 5.0
     world.settle()
@@ -72,11 +72,11 @@ def test_starts_stops_failures_and_heals_each_with_its_cause(world: World) -> No
 def test_what_is_forgiven_while_it_is_down_is_healed_when_it_runs(world: World) -> None:
     world.commit(committed(1))
     world.settle()
-    world.executor.end(world.executor.running()[ORDERS].name, "the disk is full")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "the disk is full")
     queries = world.runner.controller.queries
     assert queries is not None
     world.settle()
-    queries.try_failed_again()
+    queries.retry_failed()
     world.settle()
     kinds = [kind for kind, _, _ in told(world.store, "started", "failed", "healed")]
     assert kinds == ["started", "failed", "started", "healed"]
@@ -130,7 +130,7 @@ def test_refusals_ddl_and_secrets(world: World) -> None:
     assert "refused before its commit" in events(world.store, "refused")[-1].detail
     queries = world.runner.controller.queries
     assert queries is not None
-    queries.forgive({"${env:PW}", "${file:/run/x}"})
+    queries.retry_with_secrets({"${env:PW}", "${file:/run/x}"})
     world.settle()
     assert [e.detail for e in events(world.store, "secret")] == ["another value of ${env:PW}, ${file:/run/x}"]
 
@@ -236,7 +236,7 @@ def test_the_next_runner_says_that_the_one_before_was_killed_and_no_earlier_even
 def test_a_query_whose_runner_has_ended_has_stopped_for_that(world: World) -> None:
     world.commit(committed(1))
     world.settle()
-    world.runner.controller.notes.note("runner-ended", detail="its runner has ended: it was stopped")
+    world.runner.controller.events.add("runner-ended", detail="its runner has ended: it was stopped")
     world.runner.write_events(at_once=True)
     found = explain(world.store, ORDERS)
     assert found.event is not None and found.event.event.kind == "runner-ended"

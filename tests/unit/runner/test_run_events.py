@@ -92,7 +92,7 @@ def test_a_run_that_fails_says_why_and_is_followed_by_another(watched: Watched, 
     watched.new()
     report = world.executor.running()[ORDERS]
     world.executor.progress(report.name, run_rows=70)
-    world.executor.end(report.name, "the broker says no")
+    world.executor.fail_query(report.name, "the broker says no")
     world.now += 5.0
     watched.world.settle()
     world.now += 5.0
@@ -113,7 +113,7 @@ def test_what_runs_beside_a_rejected_change_fails_as_what_it_is(watched: Watched
     )
     world.commit(make_state(2, broker="b:1"))
     assert watched.new() == []
-    world.executor.end(world.executor.running()[ORDERS].name, "it died")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "it died")
     world.settle()
     failed = watched.events[0]
     assert (failed.kind, failed.error) == ("FAIL", "it died")

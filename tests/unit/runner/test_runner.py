@@ -246,7 +246,7 @@ def test_a_deleted_query_is_stopped_and_forgotten(world: World) -> None:
 def test_a_dead_query_is_healed(world: World) -> None:
     world.commit(make_state(1))
     before = world.settle().observations[ORDERS]
-    world.executor.end(world.executor.running()[ORDERS].name, "broker away")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "broker away")
     seen = world.settle().observations[ORDERS]
     assert (seen.condition, seen.error) == ("failed", "broker away")
     world.now += 1.5
@@ -318,7 +318,7 @@ def test_targets_are_prepared_for_what_is_committed_alone(world: World) -> None:
     world.executor.triggers_at_once = False
     world.commit(replace(make_state(2, "b:1"), canaries=(canary,)))
     world.runner.tick()
-    world.executor.end(QueryName.of("shop", world.store.read_accepted("local")[SINK]), "gone")
+    world.executor.fail_query(QueryName.of("shop", world.store.read_accepted("local")[SINK]), "gone")
     done: list[str] = []
     for _ in range(500):  # the canary never comes up, so it never settles
         world.now += 0.5
@@ -602,7 +602,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
     assert [entry.id for entry in world.store.read_journal("local")] == ["o", "s"]
     # Its storage is lost: that is seen now.
     world.executor.missing = lambda description: (Diagnostic(code="MZ161", summary="gone"),)
-    world.executor.end(world.executor.running()[ORDERS].name, "boom")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "boom")
     world.settle()
     world.now += 10.0
     assert world.settle().observations[ORDERS].error_code == "MZ161"
@@ -713,7 +713,7 @@ def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     world.settle()
     gone = Diagnostic(code="MZ161", summary="gone")
     world.executor.missing = lambda description: (gone,) if description.id == "s" else ()
-    world.executor.end(world.executor.running()[ORDERS].name, "boom")
+    world.executor.fail_query(world.executor.running()[ORDERS].name, "boom")
     world.settle()
     world.now += 10.0
     seen = world.settle().observations[ORDERS]

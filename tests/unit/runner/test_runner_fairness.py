@@ -68,7 +68,7 @@ def narrow(tmp_path: Path) -> Iterator[World]:
             self.pool.shutdown()
             self.pool = WorkPool(1)  # type: ignore[assignment]
             super().new_runner()
-            self.runner.controller.queries.short.most = 1
+            self.runner.controller.queries.short_lane.limit = 1
 
     made = Narrow(tmp_path / "state")
     yield made
@@ -117,7 +117,7 @@ def test_those_that_have_failed_come_last(narrow: World) -> None:
     narrow.executor.fail_start = lambda d: "no server" if d.address == bad else None
     narrow.commit(with_sources(make_state(1), "bad"))
     narrow.settle()
-    narrow.runner.controller.queries.behind = {bad: 10**6}
+    narrow.runner.controller.queries.previous_lags = {bad: 10**6}
     assert starts(narrow) == ["source.orders", "sink.orders_out"]
     # All of them are to be started at once, and that which has failed has the most to do.
     narrow.executor.log.clear()
@@ -137,9 +137,9 @@ def test_those_that_have_failed_come_last(narrow: World) -> None:
     memory = narrow.runner.controller.queries.memories[bad]
     queries = narrow.runner.controller.queries
     wanted = queries.desired()[bad]
-    assert memory.failures and queries._turn(bad, wanted)[0]
+    assert memory.failures and queries._start_order(bad, wanted)[0]
     changed = replace(wanted, description=replace(wanted.description, digest="another"))
-    assert not queries._turn(bad, changed)[0]
+    assert not queries._start_order(bad, changed)[0]
 
 
 def test_a_name_is_changed_while_its_start_takes_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class Worlds:
             self.now += 10.0
             runner.tick()
             executor.trigger()
-            if not runner.controller.queries.under_way and not (
+            if not runner.controller.queries.in_flight and not (
                 executor.let.is_set() and runner.controller.busy
             ):
                 break
@@ -192,7 +192,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are replaced; the sink's change is rejected on its instance, where the old one reads on."""
-    monkeypatch.setattr("mzplan.controller.claims.RETRY", 0.0)
+    monkeypatch.setattr("mzplan.controller.claims.RETRY_DELAY", 0.0)
     worlds.runner("big")
     worlds.runner("local").controller.queries.claims.retain = 0.0
     worlds.commit(1, sink="big")

@@ -148,7 +148,7 @@ def test_metrics_and_health(world: World) -> None:
         world.now += 60.0
         code, text = asked(server.port, "/healthz")
         assert code == 503 and "no round has ended" in text
-        world.runner.controller.instances.lost = "another runner leads it, at secret://x"
+        world.runner.controller.instances.loss = "another runner leads it, at secret://x"
         assert "secret" not in asked(server.port, "/healthz")[1]
         assert 'mzplan_instance_leader{instance="local"} 0.0' in asked(server.port, "/metrics")[1]
     finally:
@@ -212,7 +212,7 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     assert seen.counters == Counters(rows=120, batches=7)  # its first start is no restart
     assert (seen.batch_seconds, seen.latency_seconds) == (0.5, 2.346)
     for failures in range(2):
-        world.executor.end(name, "the disk is full")
+        world.executor.fail_query(name, "the disk is full")
         world.settle()
         world.now += 2.0 * (failures + 1)
         world.settle()

@@ -42,7 +42,7 @@ def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
     world.commit(make_state(1))
     world.settle()
     monkeypatch.setattr(world.store.proposals, "open", away)
-    world.executor.end(world.executor.running()[SINK].name, "boom")
+    world.executor.fail_query(world.executor.running()[SINK].name, "boom")
     world.settle()
     world.now += 10.0
     assert world.settle().observations[SINK].condition == "running"
@@ -158,7 +158,7 @@ def test_a_status_elsewhere_that_can_not_be_read_holds_up_new_queries_only(
     worlds.store.backend.write("status/big.json", content)
     worlds.commit(2)  # the sink moves here
     executor = worlds.executors["local"]
-    executor.end(executor.running()[ORDERS].name, "boom")
+    executor.fail_query(executor.running()[ORDERS].name, "boom")
     seen = worlds.settle("local")
     assert seen[str(ORDERS)].condition == "running", "what has no part in it is healed"
     held = seen[str(SINK)].held or ""
@@ -189,7 +189,7 @@ def test_a_runner_that_has_lost_its_lease_ends_while_the_store_is_away(
     for name in ("state_version", "read_state", "write_status"):
         monkeypatch.setattr(world.store, name, away)
     monkeypatch.setattr(world.store.proposals, "open", away)
-    world.runner.controller.instances.lost = "the store could not be reached for 10 s"
+    world.runner.controller.instances.loss = "the store could not be reached for 10 s"
     stopping = threading.Event()
     limit = threading.Timer(10.0, stopping.set)
     limit.start()

@@ -167,7 +167,7 @@ def test_a_failed_query_that_starts_again_has_failed_until_it_has_triggered(
     (report,) = (r for a, r in world.executor.running().items() if a == ORDERS)
     world.executor.triggers_at_once = False
     with caplog.at_level(logging.INFO, "mzplan.runner"):
-        world.executor.end(report.name, "the disk is full")
+        world.executor.fail_query(report.name, "the disk is full")
         failed = world.settle().observations[ORDERS]
         assert failed.condition == "failed" and failed.retry_at is not None
         assert failed.retry_at == pytest.approx(time.time() + 1.0, abs=30.0)

@@ -91,7 +91,7 @@ def leading(folder: Path, environment: dict[str, str]) -> Iterator[World]:
         runner = runner_in_memory(store, server, lease, pool, secrets=secrets, secret_values=values)
         assert runtime_folder(folder) is not None
         path = folder / ".mzplan" / "local.sock"
-        listener = WakeListener(path, values.receive, runner.controller.woken)
+        listener = WakeListener(path, values.receive, runner.controller.wake_event)
         listener.start()
         thread = threading.Thread(target=runner.serve, args=(stopping,))
         thread.start()
@@ -135,7 +135,7 @@ def test_a_refused_apply_leaves_no_value_behind(world: World, monkeypatch: pytes
     assert world.secrets.environment == {"HANDED_PG": "right"} and world.runs() == before
     # What dies by itself comes back with the value that it had.
     report = next(r for a, r in world.server.running().items() if a.kind == "sink")
-    world.server.end(report.name, "the server was restarted")
+    world.server.fail_query(report.name, "the server was restarted")
     until = time.monotonic() + 120
     while "sink.out" not in world.runs() or world.runs()["sink.out"] == before["sink.out"]:
         assert time.monotonic() < until, world.conditions()

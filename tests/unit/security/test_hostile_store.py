@@ -465,7 +465,7 @@ def test_a_damaged_state_stops_no_query(
     assert [what for what, _ in executor.log] == ["start"] * 3
     # It heals meanwhile, and says once, not each round, what is wrong.
     ended = next(iter(executor.running().values())).name
-    executor.end(ended, "boom")
+    executor.fail_query(ended, "boom")
     runner.tick()
     runner.controller.queries.clock = lambda: time.monotonic() + 5.0
     assert len(settled(runner)) == 3
