@@ -11,7 +11,7 @@ from mzplan.host.extras import RUNNER, require_extra
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings
-from mzplan.runner.embedded import ended, reported_failure, start, stop
+from mzplan.runner.embedded import exit_error, reported_failure, start, stop
 from mzplan.runner.wake import send_wake
 from mzplan.store.store import Store
 
@@ -107,7 +107,7 @@ class LocalRunners:
         if time.monotonic() - since < 1.0:
             return None
 
-        return ended(self.settings, instance.name)
+        return exit_error(self.settings, instance.name)
 
     def _is_to_start(self, instance: Instance) -> bool:
         return instance.type == "embedded" and self.store.leases.leader(instance.name) is None

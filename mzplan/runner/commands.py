@@ -36,7 +36,7 @@ class WantedQueries:
     exports: Mapping[GlobalId, ExportDescription]
 
 
-def wanted_of(state: State, instance: str) -> WantedQueries:
+def wanted_queries(state: State, instance: str) -> WantedQueries:
     """Return the collections and exports that the instance should host.
 
     They are its own queries, the collections of other instances that these read, and the queries of other
@@ -68,7 +68,7 @@ def wanted_of(state: State, instance: str) -> WantedQueries:
     return WantedQueries(collections=collections, exports=exports)
 
 
-def carry_out(wanted: WantedQueries, controller: Controller) -> None:
+def apply_wanted(wanted: WantedQueries, controller: Controller) -> None:
     """Call the controller for each difference between the hosted and the wanted queries.
 
     Drops sinks before their sources, and creates sinks after their sources. Raises StorageError: the failed
@@ -81,16 +81,16 @@ def carry_out(wanted: WantedQueries, controller: Controller) -> None:
     if sources := sorted(collections.keys() - wanted.collections.keys()):
         controller.drop_sources(sources)
         failpoint(Failpoint.COMMAND_DROP_SOURCES)
-    described = _changed(wanted.collections, {i: state.description for i, state in collections.items()})
+    described = _differences(wanted.collections, {i: state.description for i, state in collections.items()})
     if described:
         controller.create_collections(described)
         failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
     wanted_policies = {i: policy_of(c) for i, c in wanted.collections.items()}
-    policies = _changed(wanted_policies, {i: state.policy for i, state in collections.items()})
+    policies = _differences(wanted_policies, {i: state.policy for i, state in collections.items()})
     if policies:
         controller.set_read_policy(policies)
         failpoint(Failpoint.COMMAND_SET_READ_POLICY)
-    written = _changed(wanted.exports, {i: state.description for i, state in exports.items()})
+    written = _differences(wanted.exports, {i: state.description for i, state in exports.items()})
     if written:
         create_exports([export for _, export in written], controller)
 
@@ -105,7 +105,7 @@ def create_exports(exports: Sequence[ExportDescription], controller: Controller)
     failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
 
 
-def _changed(wanted: Mapping[GlobalId, T], now: Mapping[GlobalId, T]) -> list[tuple[GlobalId, T]]:
+def _differences(wanted: Mapping[GlobalId, T], now: Mapping[GlobalId, T]) -> list[tuple[GlobalId, T]]:
     return [(id_, value) for id_, value in sorted(wanted.items()) if id_ not in now or now[id_] != value]
 
 

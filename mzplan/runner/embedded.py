@@ -22,7 +22,7 @@ from mzplan.model.codec import decode, parse_json
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, Instance, ProjectSettings, start_command
-from mzplan.runner.wake import listening, runtime_folder
+from mzplan.runner.wake import listener_pid, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.policy import POLICY_VARIABLE
 from mzplan.secrets.resolved import scrub_diagnostic
@@ -32,7 +32,7 @@ from mzplan.store.store import Store
 log = logging.getLogger("mzplan.runner")
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON; set by the command that starts a runner
 TRIAL_VARIABLE = "MZPLAN_TRIAL"  # a pipe that the command holds open, and the serial that it will commit
-_NOTHING: Mapping[str, tuple[str, ...]] = {}
+_NO_PACKAGES: Mapping[str, tuple[str, ...]] = {}
 LEASE_WAIT = 120.0  # seconds for a new process to acquire its lease, as long as it is alive
 LISTEN_WAIT = 10.0  # seconds for a leading runner to listen on its socket
 STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
@@ -42,7 +42,7 @@ def start(
     settings: ProjectSettings,
     store: Store,
     instance: str,
-    packages: Mapping[str, tuple[str, ...]] = _NOTHING,
+    packages: Mapping[str, tuple[str, ...]] = _NO_PACKAGES,
     policy: str | None = None,
     wait: float = math.inf,
     trial: int | None = None,
@@ -64,8 +64,8 @@ def start(
         return lease
     refuse_unused(settings.directory)
     if runtime_folder(settings.directory) is None:
-        raise _unwritable(settings.directory)
-    forget_failure(settings, instance)
+        raise _unwritable_error(settings.directory)
+    delete_failure(settings, instance)
     process = _launch(settings, instance, packages, policy, trial)
     until = time.monotonic() + min(LEASE_WAIT, wait)
     while time.monotonic() < until:
@@ -74,11 +74,11 @@ def start(
             _await_listening(settings, store, lease, process)
             return lease
         if process.poll() is not None and store.leases.leader(instance) is None:
-            raise failure(settings, instance)
+            raise start_error(settings, instance)
         time.sleep(0.02)
     if wait < LEASE_WAIT and process.poll() is None:
         return None
-    raise failure(settings, instance)
+    raise start_error(settings, instance)
 
 
 def _await_listening(
@@ -86,10 +86,10 @@ def _await_listening(
 ) -> None:
     """Wait until the runner listens: secret values that a command sends before that would be lost."""
     until = time.monotonic() + LISTEN_WAIT
-    while listening(settings, lease.instance) is None and time.monotonic() < until:
+    while listener_pid(settings, lease.instance) is None and time.monotonic() < until:
         if process.poll() is not None:
             if store.leases.leader(lease.instance) is None:
-                raise failure(settings, lease.instance)
+                raise start_error(settings, lease.instance)
             return  # a runner that another command started leads instead
         time.sleep(0.02)
 
@@ -127,7 +127,7 @@ def _launch(
     if policy := policy or os.environ.get(POLICY_VARIABLE):
         environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # the runner starts in another folder
     with (
-        open(runtime_file(settings, instance, "log"), "ab", opener=_own) as output,
+        open(runtime_file(settings, instance, "log"), "ab", opener=_open_safely) as output,
         _pipe_of_trial(environment, trial) as pipe,
     ):
         return subprocess.Popen(
@@ -156,15 +156,15 @@ def _pipe_of_trial(environment: dict[str, str], trial: int | None) -> Iterator[t
         os.close(pipe)
 
 
-def end_with_trial(store: Store, stopping: threading.Event) -> None:
+def stop_without_commit(store: Store, stopping: threading.Event) -> None:
     """Stop a runner on trial once the command that started it has ended without its commit.
 
     The command starts such a runner to validate its changes. If the command is killed, the runner must not
     keep the secret values of changes that were never committed. The pipe shows that the command has ended.
     """
-    given = os.environ.pop(TRIAL_VARIABLE, None)
-    if given is not None:
-        pipe, serial = map(int, given.split(":"))
+    trial = os.environ.pop(TRIAL_VARIABLE, None)
+    if trial is not None:
+        pipe, serial = map(int, trial.split(":"))
         os.set_inheritable(pipe, False)
         threading.Thread(
             target=_await_commit, args=(pipe, serial, store, stopping), name="trial", daemon=True
@@ -189,12 +189,12 @@ def _variables(settings: ProjectSettings) -> dict[str, str]:
     return {f"MZPLAN_VAR_{name.upper()}": json.dumps(value) for name, value in settings.variables.items()}
 
 
-def _own(path: str, flags: int) -> int:
+def _open_safely(path: str, flags: int) -> int:
     """Open a file; refuse a symbolic link, and a pipe without a reader."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
-def _unwritable(directory: str) -> MzplanError:
+def _unwritable_error(directory: str) -> MzplanError:
     return error(
         "MZ035",
         f"{Path(directory) / FOLDER} can't be made",
@@ -203,7 +203,7 @@ def _unwritable(directory: str) -> MzplanError:
     )
 
 
-def failure(settings: ProjectSettings, instance: str) -> MzplanError:
+def start_error(settings: ProjectSettings, instance: str) -> MzplanError:
     """Return why a runner never led: the error that it reported, or MZ062 with the end of its log."""
     path = runtime_file(settings, instance, "log")
     return reported_failure(settings, instance) or error(
@@ -214,7 +214,7 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     )
 
 
-def ended(settings: ProjectSettings, instance: str) -> MzplanError:
+def exit_error(settings: ProjectSettings, instance: str) -> MzplanError:
     """Return why a runner stopped leading: the error that it reported, or MZ060 with the end of its log."""
     return reported_failure(settings, instance) or error(
         "MZ060",
@@ -234,7 +234,7 @@ def reported_failure(settings: ProjectSettings, instance: str) -> MzplanError | 
         return None
 
 
-def forget_failure(settings: ProjectSettings, instance: str) -> None:
+def delete_failure(settings: ProjectSettings, instance: str) -> None:
     """Delete the error file of an earlier runner."""
     _failure_file(settings, instance).unlink(missing_ok=True)
 
@@ -243,18 +243,18 @@ def _failure_file(settings: ProjectSettings, instance: str) -> Path:
     return runtime_file(settings, instance, "error.json")
 
 
-def leave_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
-    """Write why this runner ends to its error file, for the command that started it (see `failure`)."""
+def write_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
+    """Write why this runner ends to its error file, for the command that started it (see `start_error`)."""
     text = json.dumps([scrub_diagnostic(d).to_json() for d in problem.diagnostics])
     write_durably(_failure_file(settings, instance), text.encode(), mode=0o600)
 
 
-def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
+def required_packages(store: Store) -> dict[str, tuple[str, ...]]:
     """Return the jars for the committed queries, with the jars in PACKAGES_VARIABLE."""
     committed = packages_of(store.read_state().resources)
-    given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
-    names = sorted({*committed, *given})
-    return {name: tuple(sorted({*committed.get(name, ()), *given.get(name, ())})) for name in names}
+    extra: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
+    names = sorted({*committed, *extra})
+    return {name: tuple(sorted({*committed.get(name, ()), *extra.get(name, ())})) for name in names}
 
 
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
@@ -264,7 +264,7 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     any process into a lease. Kills the process after STOP_WAIT seconds.
     Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen.
     """
-    pid = _running(settings, store, instance)
+    pid = _runner_pid(settings, store, instance)
     if pid is None:
         return False
     started = started_at(pid)
@@ -277,25 +277,25 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     return True
 
 
-def _running(settings: ProjectSettings, store: Store, instance: str) -> int | None:
+def _runner_pid(settings: ProjectSettings, store: Store, instance: str) -> int | None:
     """Return the process id of the runner that leads here; None without such a runner.
 
     Waits LISTEN_WAIT seconds for a runner that has just acquired its lease. Raises MzplanError: MZ111.
     """
     until = time.monotonic() + LISTEN_WAIT
     while True:
-        pid = listening(settings, instance)
+        pid = listener_pid(settings, instance)
         if pid is not None:
             return pid
         lease = store.leases.leader(instance)
         if lease is None or not is_local(lease):  # its runner is on another machine, or in another container
             return None
         if time.monotonic() > until:
-            raise _unknown(settings, lease)
+            raise _unknown_process(settings, lease)
         time.sleep(0.05)
 
 
-def _unknown(settings: ProjectSettings, lease: Lease) -> MzplanError:
+def _unknown_process(settings: ProjectSettings, lease: Lease) -> MzplanError:
     path = runtime_file(settings, lease.instance, "sock")
     why = why_unused(settings.directory)
     unused = f" ({FOLDER} is not used: {why})" if why else ""
@@ -311,7 +311,7 @@ def _unknown(settings: ProjectSettings, lease: Lease) -> MzplanError:
 
 def _tail(path: Path, lines: int = 15) -> str:
     try:
-        with open(path, "rb", opener=_own) as file:
+        with open(path, "rb", opener=_open_safely) as file:
             file.seek(max(0, path.stat().st_size - 16384))
             text = file.read().decode(errors="replace")
     except OSError:

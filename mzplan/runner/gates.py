@@ -36,18 +36,18 @@ from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.store import Store
 
-_THEN = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
+_NEXT_STEPS = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
 log = logging.getLogger("mzplan.runner")
 
-BEHIND = 50  # serials; a runner that is further behind may run anything: its missing states aren't read
+MAX_BEHIND = 50  # serials; a runner that is further behind may run anything: its missing states aren't read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Other:
+class _OtherRunner:
     """The queries that a live runner of another instance may still run."""
 
     instance: InstanceId
-    shown: frozenset[Address] = frozenset()
+    observed: frozenset[Address] = frozenset()
     """Addresses that its Status shows."""
     ids: frozenset[str] = frozenset()
     """Ids from the states that it may have read after its Status."""
@@ -57,7 +57,7 @@ class _Other:
     """Why its queries are unknown, if its files can't be read."""
 
     def may_run(self, address: Address, id_: str) -> bool:
-        return self.unknown or address in self.shown or id_ in self.ids
+        return self.unknown or address in self.observed or id_ in self.ids
 
     def reason(self) -> str:
         if self.problem is not None:
@@ -75,42 +75,42 @@ class Handover:
         self._store = store
         self._instance = instance
         self._clock = clock
-        self._looked = -math.inf
+        self._polled_at = -math.inf
         self._state = State(project=store.project)
-        self._here: Mapping[Address, str] = {}
+        self._ids_here: Mapping[Address, str] = {}
         self.waiting: Mapping[Address, str] = {}
         """For each query that is new here, a text that says which runner it waits for."""
-        self._came: Mapping[Address, InstanceId] = {}
+        self._former_instances: Mapping[Address, InstanceId] = {}
         """The former instance of each query that came from another instance, until it starts."""
 
-    def comes(self, state: State) -> bool:
+    def brings_queries(self, state: State) -> bool:
         """Return whether the state brings queries here that another instance's runner may have run."""
-        return bool(self._coming(state)) and bool(self._others(state))
+        return bool(self._new_here(state)) and bool(self._others(state))
 
-    def take_in(self, state: State) -> None:
+    def follow(self, state: State) -> None:
         """Follow a new state: queries that are new here wait from now on."""
-        come = self._coming(state) if self.comes(state) else []
-        came = {a: name for a, name in self._came.items() if a in state.resources}
-        self._came = came | (self._from(state, come) if come else {})
-        self._state, self._here = state, self._queries(state)
-        waiting = {a: text for a, text in self.waiting.items() if a in self._here}
-        self.waiting = waiting | dict.fromkeys(come, "waits for the runners of other instances")
-        self._looked = -math.inf
+        new_here = self._new_here(state) if self.brings_queries(state) else []
+        former = {a: name for a, name in self._former_instances.items() if a in state.resources}
+        self._former_instances = former | (self._instances_before(state, new_here) if new_here else {})
+        self._state, self._ids_here = state, self._queries(state)
+        waiting = {a: text for a, text in self.waiting.items() if a in self._ids_here}
+        self.waiting = waiting | dict.fromkeys(new_here, "waits for the runners of other instances")
+        self._polled_at = -math.inf
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Update which runners the moved queries still wait for, at most once per poll interval."""
-        if not self.waiting or self._clock() - self._looked < self._store.backend.poll_interval:
+        if not self.waiting or self._clock() - self._polled_at < self._store.backend.poll_interval:
             return
-        self._looked = self._clock()
-        others = [other for name in self._others(self._state) if (other := self._seen(name)) is not None]
+        self._polled_at = self._clock()
+        others = [other for name in self._others(self._state) if (other := self._try_read(name)) is not None]
         waiting: dict[Address, str] = {}
         for address in self.waiting:
-            still = [other for other in others if other.may_run(address, self._here[address])]
+            still = [other for other in others if other.may_run(address, self._ids_here[address])]
             if still:
                 waiting[address] = still[0].reason()
         self.waiting = waiting
 
-    def has_left(self, address: Address) -> bool:
+    def moved_away(self, address: Address) -> bool:
         """Return whether the state gives the query to another instance."""
         resource = self._state.resources.get(address)
         return resource is not None and resource.instance != self._instance
@@ -121,58 +121,58 @@ class Handover:
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
         """Return a hand-over as the cause of a query's first start here, if it came from another instance."""
-        former = self._came.get(wanted.address)
+        former = self._former_instances.get(wanted.address)
         if former is None or (accepted is not None and accepted.id == wanted.id):
             return None
         detail = f"came from instance {former}"
         return Cause(cause="hand-over", serial=self._state.serial, detail=detail)
 
     def started(self, address: Address) -> None:
-        self._came = {a: name for a, name in self._came.items() if a != address}
+        self._former_instances = {a: name for a, name in self._former_instances.items() if a != address}
 
-    def _from(self, state: State, come: list[Address]) -> dict[Address, InstanceId]:
+    def _instances_before(self, state: State, new_here: list[Address]) -> dict[Address, InstanceId]:
         """Return each query's instance in the state before, for queries that had another instance."""
         before = self._state if self._state.serial else self._store.read_serial(state.serial - 1)
-        had = (
+        instance_by_id = (
             {resource.id: resource.instance for resource in before.resources.values()}
             if before is not None
             else {}
         )
         return {
             a: name
-            for a in come
-            if (name := had.get(state.resources[a].id, self._instance)) != self._instance
+            for a in new_here
+            if (name := instance_by_id.get(state.resources[a].id, self._instance)) != self._instance
         }
 
     def _queries(self, state: State) -> dict[Address, str]:
         resources = state.resources.items()
         return {a: r.id for a, r in resources if a.is_query and r.instance == self._instance}
 
-    def _coming(self, state: State) -> list[Address]:
-        return [a for a, id_ in self._queries(state).items() if self._here.get(a) != id_]
+    def _new_here(self, state: State) -> list[Address]:
+        return [a for a, id_ in self._queries(state).items() if self._ids_here.get(a) != id_]
 
     def _others(self, state: State) -> list[InstanceId]:
         return sorted({*state.instances, *self._store.leases.instances()} - {self._instance})
 
-    def _seen(self, name: InstanceId) -> _Other | None:
+    def _try_read(self, name: InstanceId) -> _OtherRunner | None:
         try:
-            return self._look_at(name)
+            return self._read_other(name)
         except MzplanError as problem:  # an unreadable file delays only the queries that are new here
-            return _Other(instance=name, unknown=True, problem=problem.diagnostics[0].summary)
+            return _OtherRunner(instance=name, unknown=True, problem=problem.diagnostics[0].summary)
 
-    def _look_at(self, name: InstanceId) -> _Other | None:
+    def _read_other(self, name: InstanceId) -> _OtherRunner | None:
         if not self._store.leases.may_be_led(name):
             return None
         status, serial = self._store.read_status(name), self._state.serial
-        if status is None or serial - status.serial > BEHIND:
-            return _Other(instance=name, unknown=True)
+        if status is None or serial - status.serial > MAX_BEHIND:
+            return _OtherRunner(instance=name, unknown=True)
         ids: set[str] = set()
         for number in range(max(1, status.serial), serial):
             earlier = self._store.read_serial(number)
             if earlier is None:
-                return _Other(instance=name, unknown=True)
+                return _OtherRunner(instance=name, unknown=True)
             ids.update(resource.id for resource in earlier.resources.values() if resource.instance == name)
-        return _Other(instance=name, shown=frozenset(status.observations), ids=frozenset(ids))
+        return _OtherRunner(instance=name, observed=frozenset(status.observations), ids=frozenset(ids))
 
 
 class Canaries:
@@ -181,10 +181,10 @@ class Canaries:
     def __init__(self, verdicts: Mapping[Address, Verdict]):
         self.verdicts: Mapping[Address, Verdict] = dict(verdicts)
         self._canaries: dict[Address, Canary] = {}
-        self._waiting: dict[Address, list[Canary]] = {}
+        self._canaries_of: dict[Address, list[Canary]] = {}
         self._since: dict[Address, float] = {}
 
-    def take_in(self, state: State, here: Container[Address]) -> None:
+    def follow(self, state: State, here: Container[Address]) -> None:
         """Follow a new state. Consider only canaries in `here`, the queries of this instance."""
         mine = {c.address: c for c in state.canaries if c.address in here}
         self._since = {a: t for a, t in self._since.items() if self._canaries.get(a) == mine.get(a)}
@@ -194,34 +194,34 @@ class Canaries:
             for a, verdict in self.verdicts.items()
             if a in mine and mine[a].serial == verdict.serial
         }
-        self._waiting = {}
+        self._canaries_of = {}
         for canary in mine.values():
             for held in canary.holds:
-                self._waiting.setdefault(held, []).append(canary)
+                self._canaries_of.setdefault(held, []).append(canary)
 
     def judge(
         self,
         queries: Mapping[Address, QueryState],
         now: float,
-        write_down: Callable[[Mapping[Address, Verdict]], None],
+        record: Callable[[Mapping[Address, Verdict]], None],
     ) -> bool:
         """Write down the verdicts on canaries that are due. Return whether there were any.
 
         The runner acts on a verdict from the next round on.
         """
-        due = self._due(queries, now)
+        due = self._due_verdicts(queries, now)
         if not due:
             return False
         for address, verdict in sorted(due.items()):
             log.info("%s went first: %s", address, "passed" if verdict.passed else verdict.reason)
         failpoint(Failpoint.CANARY_JUDGED)
         verdicts = {**self.verdicts, **due}
-        write_down(verdicts)
+        record(verdicts)
         self.verdicts = verdicts
         failpoint(Failpoint.CANARY_DECIDED)
         return True
 
-    def _due(self, queries: Mapping[Address, QueryState], now: float) -> dict[Address, Verdict]:
+    def _due_verdicts(self, queries: Mapping[Address, QueryState], now: float) -> dict[Address, Verdict]:
         verdicts = {}
         for address, canary in self._canaries.items():
             query = queries.get(address)
@@ -236,14 +236,14 @@ class Canaries:
                 verdicts[address] = verdict
         return verdicts
 
-    def failed(self, address: Address) -> Verdict | None:
+    def failed_verdict(self, address: Address) -> Verdict | None:
         """Return the verdict on a canary that has failed; otherwise None."""
         verdict = self.verdicts.get(address)
         return verdict if verdict is not None and not verdict.passed else None
 
     def reason(self, address: Address) -> str | None:
         """Return a text that says which canary the query waits for; None if it waits for none."""
-        for canary in self._waiting.get(address, ()):
+        for canary in self._canaries_of.get(address, ()):
             verdict = self.verdicts.get(canary.address)
             if verdict is not None and verdict.passed:
                 continue
@@ -256,7 +256,7 @@ class Canaries:
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Hold a waiting query, and a failed canary, at the description that was last accepted."""
-        waits, failed = self.reason(wanted.address), self.failed(wanted.address)
+        waits, failed = self.reason(wanted.address), self.failed_verdict(wanted.address)
         if waits is None and (failed is None or accepted is None or accepted.place != wanted.place):
             return None
         if accepted is None or accepted.id != wanted.id:
@@ -269,7 +269,7 @@ class Canaries:
 
         Returns None for the queries that waited for it: their commit is their cause.
         """
-        failed, canary = self.failed(wanted.address), self._canaries.get(wanted.address)
+        failed, canary = self.failed_verdict(wanted.address), self._canaries.get(wanted.address)
         if failed is not None:
             return Cause(
                 cause="canary", serial=failed.serial, detail=f"back: {shortened(failed.reason, 300)}"
@@ -280,7 +280,7 @@ class Canaries:
         return Cause(cause="canary", serial=canary.serial, detail=detail)
 
     def started(self, address: Address) -> None:
-        if address in self._waiting and self.reason(address) is None:
+        if address in self._canaries_of and self.reason(address) is None:
             failpoint(Failpoint.CANARY_RELEASED)
 
 
@@ -293,7 +293,7 @@ def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verd
             serial=canary.serial,
             passed=False,
             condition="rejected" if memory.verdict == "rejected" else "failed",
-            reason=f"{memory.error or 'It ended.'} {_back(canary)}",
+            reason=f"{memory.error or 'It ended.'} {_fallback(canary)}",
             code=memory.error_code or "",
             kind=memory.error_kind,
         )
@@ -302,15 +302,15 @@ def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verd
     return Verdict(
         serial=canary.serial,
         passed=False,
-        reason=f"It has made no progress within {canary.wait:g} s after its restart. {_back(canary)}",
+        reason=f"It has made no progress within {canary.wait:g} s after its restart. {_fallback(canary)}",
         code="MZ140",
     )
 
 
-def _back(canary: Canary) -> str:
+def _fallback(canary: Canary) -> str:
     number = len(canary.holds)
     waiting = f"; {number} {'query is' if number == 1 else 'queries are'} held back" if number else ""
-    return f"It went first, and is back on what it ran before{waiting}: {_THEN}"
+    return f"It went first, and is back on what it ran before{waiting}: {_NEXT_STEPS}"
 
 
 class Gates(NamedTuple):
@@ -320,14 +320,14 @@ class Gates(NamedTuple):
     canaries: Canaries
     replacements: Replacements
 
-    def added_to(self, query: QueryState, address: Address) -> QueryState:
+    def add_to(self, query: QueryState, address: Address) -> QueryState:
         """Return the query's state with the reason why it is held, and with its verdict if it failed."""
         held = (
             self.handover.waiting.get(address)
             or self.canaries.reason(address)
             or self.replacements.reason(address)
         )
-        return replace(query, hold_reason=held, canary_verdict=self.canaries.failed(address))
+        return replace(query, hold_reason=held, canary_verdict=self.canaries.failed_verdict(address))
 
 
 def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> Gates:

@@ -25,8 +25,8 @@ _NOISY = {"asyncssh": logging.WARNING, "py4j": logging.CRITICAL, "pyspark": logg
 # PySpark's own loggers have a handler and a format of their own. The batch's exception has the same text.
 _NOISY |= {"SQLQueryContextLogger": logging.CRITICAL + 1, "DataFrameQueryContextLogger": logging.CRITICAL + 1}
 LIMIT = 10 << 20  # bytes; a log file that is larger is rotated
-KEPT = 3  # rotated log files, beside the current one
-_LOOK = 1.0  # seconds between two checks of the size
+MAX_ROTATED = 3  # rotated log files, beside the current one
+_CHECK_INTERVAL = 1.0  # seconds between two checks of the size
 
 
 class TextFormatter(logging.Formatter):
@@ -104,20 +104,20 @@ def rotate(log: Path, stopping: threading.Event) -> None:
     Keeps the current file and KEPT rotated files, of LIMIT bytes each. Redirects stdout and stderr to the new
     file. The JVM writes through a pipe to this process, so no process keeps writing to a rotated file.
     """
-    while not stopping.wait(_LOOK):
+    while not stopping.wait(_CHECK_INTERVAL):
         with contextlib.suppress(OSError):  # for example a full disk: keep the file, and try again
             if os.path.samestat(os.fstat(2), log.lstat()) and log.stat().st_size > LIMIT:
-                _set_aside(log)
+                _rotate_now(log)
 
 
-def _set_aside(log: Path) -> None:
+def _rotate_now(log: Path) -> None:
     fresh = log.with_name(f"{log.name}.next")
     fresh.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(fresh, flags, 0o600)
     try:
         before = os.fstat(2)
-        for number in range(KEPT, 0, -1):
+        for number in range(MAX_ROTATED, 0, -1):
             newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
             with contextlib.suppress(FileNotFoundError):
                 newer.replace(log.with_name(f"{log.name}.{number}"))

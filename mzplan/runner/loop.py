@@ -26,9 +26,9 @@ from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
-from mzplan.runner.answers import Answering
-from mzplan.runner.commands import carry_out, parameters_of, wanted_of
+from mzplan.runner.commands import apply_wanted, parameters_of, wanted_queries
 from mzplan.runner.gates import Gates
+from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
 from mzplan.store.claims import places_of
@@ -37,22 +37,22 @@ from mzplan.store.limits import read_limit
 
 log = logging.getLogger("mzplan.runner")
 
-EVENTS_EVERY = 1.0  # seconds that an event waits for further events while work is in progress
+EVENTS_INTERVAL = 1.0  # seconds that an event waits for further events while work is in progress
 # Seconds for which every round may fail because of a defect. Queries continue meanwhile, but the runner
 # doesn't repair them, and its last Status may be outdated.
-FAILING = 300.0
+TIMEOUT = 300.0
 
 
 class RoundsFailedError(Exception):
-    """Every round has failed for FAILING seconds; a new process may succeed. The message is a sentence."""
+    """Every round has failed for TIMEOUT seconds; a new process may succeed. The message is a sentence."""
 
 
 class Runner:
     """Drives the controller of the instance that it leads.
 
     `gates`: the controller's gates.
-    `committed`: called with each new state and its runner settings, before the runner acts on them.
-    `own`: the settings for a state that has none.
+    `on_commit`: called with each new state and its runner settings, before the runner acts on them.
+    `default_settings`: the settings for a state that has none.
     `secret_values`: the values that commands send.
     `observe_runs`: called with the overview after each round; must not raise.
     """
@@ -62,8 +62,8 @@ class Runner:
         controller: Controller,
         gates: Gates,
         *,
-        committed: Callable[[State, RunnerSettings], None] = lambda state, settings: None,
-        own: RunnerSettings | None = None,
+        on_commit: Callable[[State, RunnerSettings], None] = lambda state, settings: None,
+        default_settings: RunnerSettings | None = None,
         secret_values: ReceivedSecretValues | None = None,
         observe_runs: Callable[[InstanceOverview], None] = lambda overview: None,
     ):
@@ -71,13 +71,13 @@ class Runner:
         assert lease is not None
         self.controller, self.store, self.clock = controller, controller.store, controller.clock
         self.instance, self.epoch = lease.instance, lease.epoch
-        self.committed = committed
-        self.own = own or RunnerSettings()
+        self.on_commit = on_commit
+        self.default_settings = default_settings or RunnerSettings()
         self.observe_runs = observe_runs
         self.gates = gates
         self.secret_values = secret_values or ReceivedSecretValues()
         self.secret_values_in_use = 0  # number of messages whose values are in use
-        self.answering = Answering(controller, self.instance, self.secret_values)
+        self.proposals = ProposalAnswerer(controller, self.instance, self.secret_values)
         self.watches = Watches(controller)
         self._problems = ProblemLog()
         self.status = StatusWriter(controller, lease, gates, self.watches, self._problems)
@@ -87,7 +87,7 @@ class Runner:
         self.state: State | None = None  # the state with that serial
         self.round_seconds = 0.0  # duration of the last round
         self.round_ended_at = self.clock()  # when a round last ended, whether or not it succeeded
-        self._seen_state: str | None = None
+        self._state_version: str | None = None
         self.overview = InstanceOverview()
 
     # --- one round
@@ -97,37 +97,37 @@ class Runner:
         began = time.perf_counter()
         if self.controller.instances.loss is not None:  # before reading the store, which may be the cause
             self.controller.process()
-        due, again, self.secret_values_in_use = self.secret_values.take()
+        due, retry_failed, self.secret_values_in_use = self.secret_values.take()
         self.controller.update_secret_values(due)
-        if again:
+        if retry_failed:
             self.controller.retry_failed()
         self._follow()
-        answering = self._problems.attempt("proposals", self.answering.look, False)
-        self._problems.attempt("the runners of other instances", self.gates.handover.look, None)
+        in_progress = self._problems.attempt("proposals", self.proposals.poll, False)
+        self._problems.attempt("the runners of other instances", self.gates.handover.poll, None)
         self.controller.process()
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
         judged = self.gates.canaries.judge(self.overview.queries, self.clock(), self._report)
-        let_go = self._problems.attempt("replaced sources", self._look_at_replacements, False)
-        if judged or let_go:
+        released = self._problems.attempt("replaced sources", self._poll_replacements, False)
+        if judged or released:
             self.controller.wake()
-        self.watches.look(self.overview)
+        self.watches.poll(self.overview)
         self._report()
         self.status.record()
         self.write_events(at_once=not self.overview.busy)
         self.round_seconds = time.perf_counter() - began
-        return self.overview.busy or judged or let_go or answering
+        return self.overview.busy or judged or released or in_progress
 
-    def _look_at_replacements(self) -> bool:
-        return self.gates.replacements.look(self.overview.queries)
+    def _poll_replacements(self) -> bool:
+        return self.gates.replacements.poll(self.overview.queries)
 
     def write_events(self, *, at_once: bool) -> None:
-        """Collect new events, and write them to the log at once or after EVENTS_EVERY, in one write."""
-        self.events.add(map(self._explained, self.controller.events.take()), self.serial)
-        if at_once or self.events.queued_seconds() >= EVENTS_EVERY:
+        """Collect new events, and write them to the log at once or after EVENTS_INTERVAL, in one write."""
+        self.events.add(map(self._with_cause, self.controller.events.take()), self.serial)
+        if at_once or self.events.queued_seconds() >= EVENTS_INTERVAL:
             self._problems.attempt("the event log", self.events.flush, None)
 
-    def _explained(self, event: Event) -> Event:
+    def _with_cause(self, event: Event) -> Event:
         """Return the event; add the cause if a query stopped because the state no longer wants it here."""
         if event.kind != "stopped" or event.cause is not None or event.address is None or self.state is None:
             return event
@@ -135,8 +135,8 @@ class Runner:
         if resource is None:
             why = Cause(cause="change", serial=self.serial, detail="it is no longer committed")
         elif resource.instance != self.instance:
-            goes = f"goes to instance {resource.instance}"
-            why = Cause(cause="hand-over", serial=self.serial, detail=goes)
+            detail = f"goes to instance {resource.instance}"
+            why = Cause(cause="hand-over", serial=self.serial, detail=detail)
         else:
             return event
         return replace(event, cause=why)
@@ -161,9 +161,9 @@ class Runner:
             except (NotAttachedError, ExecutorGoneError):
                 raise
             except Exception as defect:  # queries continue, and the next round tries again
-                if self.clock() - ended_at > FAILING:
+                if self.clock() - ended_at > TIMEOUT:
                     why = one_line(f"{type(defect).__name__}: {defect}")
-                    raise RoundsFailedError(f"Every round has failed for {FAILING:.0f} s: {why}") from defect
+                    raise RoundsFailedError(f"Every round has failed for {TIMEOUT:.0f} s: {why}") from defect
                 if str(defect) != logged:
                     log.exception("a round has failed unexpectedly: %s", type(defect).__name__)
                 logged = str(defect)
@@ -178,7 +178,7 @@ class Runner:
         The store may be down, or the state may have been edited by hand. Queries must be repaired anyway.
         """
         try:
-            self._take_in()
+            self._follow_state()
             problem = None
         except NotAttachedError:
             raise
@@ -190,44 +190,44 @@ class Runner:
             problem = str(failed)
         self._problems.note("the state", f"can't be read; going on with serial {self.serial}", problem)
 
-    def _take_in(self) -> None:
+    def _follow_state(self) -> None:
         version = self.store.state_version()
-        if version == self._seen_state and self.serial >= 0:
+        if version == self._state_version and self.serial >= 0:
             return
         state = self.store.read_state()
         if state.serial == self.serial:
-            self._seen_state = version
+            self._state_version = version
             return
-        settings = state.settings or self.own
-        self.committed(state, settings)
+        settings = state.settings or self.default_settings
+        self.on_commit(state, settings)
         if (wanted_now := parameters_of(settings, now := self.controller.parameters)) != now:
             self.controller.update_configuration(wanted_now)
         # Before any query of this state starts.
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
-        wanted = wanted_of(state, self.instance)
+        wanted = wanted_queries(state, self.instance)
         first = self.serial < 0
         if first:
             self.controller.migrate_collections(list(wanted.collections.items()))
-        elif self.gates.handover.comes(state):
+        elif self.gates.handover.brings_queries(state):
             # A query that comes from another runner continues under a higher epoch than the other runner's.
             self.controller.raise_epoch(self.store.leases.next_epoch())
-        self.gates.handover.take_in(state)
-        self._limit(state.serial)
-        carry_out(wanted, self.controller)
+        self.gates.handover.follow(state)
+        self._set_parallelism(state.serial)
+        apply_wanted(wanted, self.controller)
         self.controller.cancel_stale_tokens(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
         queries = [(a, resource) for a, resource in state.resources.items() if a.is_query]
         own = {address for address, resource in queries if resource.instance == self.instance}
-        self.gates.canaries.take_in(state, own)
-        self.serial, self.state, self._seen_state = state.serial, state, version
+        self.gates.canaries.follow(state, own)
+        self.serial, self.state, self._state_version = state.serial, state, version
         if first:
             self.controller.initialization_complete()
             self.controller.reconcile_state()
         log.info("serial %d: %d queries", self.serial, len(own))
 
-    def _limit(self, serial: int) -> None:
+    def _set_parallelism(self, serial: int) -> None:
         """Set how many queries stop and start at once, as the commit of the serial asks for."""
         try:
             asked = read_limit(self.store, serial)

@@ -31,14 +31,14 @@ from mzplan.model.observed import Lease
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
-from mzplan.runner.beside import Beside, RunEvents, run_events_of
-from mzplan.runner.embedded import end_with_trial, forget_failure, leave_failure, packages_needed
-from mzplan.runner.ending import end, ended_error, leave
+from mzplan.runner.embedded import delete_failure, required_packages, stop_without_commit, write_failure
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
 from mzplan.runner.loop import RoundsFailedError, Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
 from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.runner.shutdown import exit_if_busy, runner_error, shut_down
+from mzplan.runner.telemetry import RunEvents, Telemetry, run_events_of
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.runner.watchdog import Watchdog
 from mzplan.secrets.digests import ensure_key
@@ -48,7 +48,7 @@ from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
-STANDBY = 1.0  # seconds between two attempts to acquire a lease that another runner holds
+STANDBY_INTERVAL = 1.0  # seconds between two attempts to acquire a lease that another runner holds
 
 
 def run(
@@ -77,11 +77,11 @@ def run(
             signal.signal(number, lambda *_: stopping.set())
     output = runtime_file(settings, instance, "log")
     threading.Thread(target=rotate, args=(output, stopping), name="log", daemon=True).start()
-    lease = _lead(store, instance, stopping, stand_by)
+    lease = _acquire_lease(store, instance, stopping, stand_by)
     if lease is None:
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
-    end_with_trial(store, stopping)
+    stop_without_commit(store, stopping)
     return _serve(settings, store, lease, stopping, metrics, find_drift, policy)
 
 
@@ -98,7 +98,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         lease = store.leases.acquire(instance, "dry")
     if lease is None:
         return False
-    pool = _Inline()
+    pool = _InlinePool()
     gates = gates_of(store, instance, time.monotonic)
     executor = InMemoryExecutor(settings.project, store.read_status(instance))
     controller = InMemoryStorageController(
@@ -110,7 +110,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     )
     controller.create_instance(instance)
     controller.attach(instance, lease, Cause(cause="runner", detail="a dry pass"))  # never written down
-    runner = Runner(controller, gates, own=settings.runner)
+    runner = Runner(controller, gates, default_settings=settings.runner)
     try:
         for _ in range(16):  # each query needs three rounds (stop, start, accept), and canaries go first
             if not runner.tick():
@@ -121,7 +121,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     return True
 
 
-def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:
+def _acquire_lease(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:
     owner = f"{socket.gethostname()}:{os.getpid()}:{tokens.token_hex(4)}"
     logged = ""
     while not stopping.is_set():
@@ -143,7 +143,7 @@ def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool
         if now != logged:
             log.info("%s", now)
         logged = now
-        stopping.wait(STANDBY)
+        stopping.wait(STANDBY_INTERVAL)
     return None
 
 
@@ -164,7 +164,7 @@ def _serve(
     wake_event = threading.Event()
     listener = WakeListener(socket_file, secret_values.receive, wake_event)
     if is_private:
-        forget_failure(settings, lease.instance)
+        delete_failure(settings, lease.instance)
         listener.start()  # `mzplan down` finds this process by its socket
     log.info(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
@@ -182,7 +182,7 @@ def _serve(
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
     warehouse = absolute_warehouse(settings)
 
-    beside = Beside(
+    telemetry = Telemetry(
         lease.instance,
         lambda place: serve_metrics(runner, place, warehouse, find_drift),
         lambda event_settings: (
@@ -193,39 +193,39 @@ def _serve(
     runner = Runner(
         controller,
         gates,
-        committed=partial(_committed, settings, guard, beside),
-        own=settings.runner,
+        on_commit=partial(_on_commit, settings, guard, telemetry),
+        default_settings=settings.runner,
         secret_values=secret_values,
-        observe_runs=beside.look,
+        observe_runs=telemetry.observe,
     )
     unwatch = store.backend.watch(wake_event.set)
     problem: list[MzplanError] = []
     opening = (controller.executor, problem, stopping, wake_event)
-    threading.Thread(target=_open, args=opening, name="open", daemon=True).start()
+    threading.Thread(target=_open_engine, args=opening, name="open", daemon=True).start()
     threading.Thread(target=_wake, args=(stopping, wake_event), name="stop", daemon=True).start()
 
     def fail(why: str) -> None:
-        problem.append(ended_error(runner, why))
+        problem.append(runner_error(runner, why))
         stopping.set()
 
-    watchdog = Watchdog(runner, fail, runner.status.end)
+    watchdog = Watchdog(runner, fail, runner.status.write_end)
     watchdog.start()
     lost = None
     try:
-        lost = _lost(runner, stopping, problem)
+        lost = _run_rounds(runner, stopping, problem)
     finally:
         watchdog.close()
         unwatch()
-        left = end(runner, pool, listener, beside, problem, lost)
+        work = shut_down(runner, pool, listener, telemetry, problem, lost)
         if problem and is_private:
-            leave_failure(problem[0], settings, lease.instance)
-        leave(left)
+            write_failure(problem[0], settings, lease.instance)
+        exit_if_busy(work)
     if problem:
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
 
 
-def _lost(runner: Runner, stopping: threading.Event, problem: list[MzplanError]) -> str | None:
+def _run_rounds(runner: Runner, stopping: threading.Event, problem: list[MzplanError]) -> str | None:
     """Do rounds until the runner is stopped or can't continue. Return how it lost its lease; otherwise None.
 
     Adds the reason to `problem` if the runner can't continue.
@@ -236,18 +236,18 @@ def _lost(runner: Runner, stopping: threading.Event, problem: list[MzplanError])
         log.error("%s Every query is stopped.", why)
         return str(why)
     except (ExecutorGoneError, RoundsFailedError) as why:
-        problem.append(ended_error(runner, str(why)))
+        problem.append(runner_error(runner, str(why)))
     return None
 
 
-def _committed(
-    settings: ProjectSettings, guard: Guard, beside: Beside, state: State, now: RunnerSettings
+def _on_commit(
+    settings: ProjectSettings, guard: Guard, telemetry: Telemetry, state: State, now: RunnerSettings
 ) -> None:
     """Apply the settings of a new state, before the runner acts on its queries."""
     _ensure_warehouse(settings, state)
     if isinstance(guard, CommittedGuard):  # a commit doesn't change a policy
         guard.set_committed(flows_of_state(state))
-    beside.take_in(now)
+    telemetry.configure(now)
 
 
 def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
@@ -266,7 +266,7 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
     )
 
 
-def _open(
+def _open_engine(
     executor: Executor, problem: list[MzplanError], stopping: threading.Event, wake_event: threading.Event
 ) -> None:
     began = time.monotonic()
@@ -309,7 +309,7 @@ def _controller(
         project=settings.project,
         directory=settings.directory,
         warehouse=absolute_warehouse(settings),
-        packages=packages_needed(store),
+        packages=required_packages(store),
         secrets=secrets,
     )
     return SparkStorageController(context, store, secrets, pool, gates=gates, wake_event=wake_event)
@@ -322,7 +322,7 @@ def absolute_warehouse(settings: ProjectSettings) -> str:
     return str((Path(settings.directory) / settings.warehouse).resolve())
 
 
-class _Inline(Pool):
+class _InlinePool(Pool):
     """A pool that runs each task at once, in the caller's thread: a dry pass needs no concurrency."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

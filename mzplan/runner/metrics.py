@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.metrics")
 
-_PLACES = 16  # connections at once; further ones are closed without an answer
-_LONGEST = 30.0  # seconds after which any connection is closed
+_MAX_CONNECTIONS = 16  # connections at once; further ones are closed without an answer
+_MAX_SECONDS = 30.0  # seconds after which any connection is closed
 FRESH = 30.0  # seconds without a round after which a runner is unhealthy
 _QUERY = ["instance", "query"]
 
@@ -35,7 +35,7 @@ _QUERY = ["instance", "query"]
 FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
 
 
-def problem_of(runner: Runner) -> str | None:
+def health_problem(runner: Runner) -> str | None:
     """Return why the runner doesn't do its work; any thread may ask."""
     instances = runner.controller.instances
     if instances.lease is None or instances.loss is not None:
@@ -62,19 +62,19 @@ class RunnerCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         runner = self._runner
-        for name, help_, value in self._of_instance():
+        for name, help_, value in self._instance_metrics():
             family = GaugeMetricFamily(f"mzplan_instance_{name}", help_, labels=["instance"])
             family.add_metric([runner.instance], value)
             yield family
         observed = runner.status.observed
-        for name, help_, labels, samples in self._of_queries(observed):
-            make = CounterMetricFamily if name in _COUNTED or name == "starts" else GaugeMetricFamily
+        for name, help_, labels, samples in self._query_metrics(observed):
+            make = CounterMetricFamily if name in _COUNTER_HELP or name == "starts" else GaugeMetricFamily
             metrics = make(f"mzplan_query_{name}", help_, labels=[*_QUERY, *labels])
             for query, *values, value in samples:
                 metrics.add_metric([runner.instance, str(query), *values], value)
             yield metrics
 
-    def _of_queries(
+    def _query_metrics(
         self, observed: Status | None
     ) -> Iterator[tuple[str, str, tuple[str, ...], list[tuple[Any, ...]]]]:
         """Yield for each metric its name, its help, its further labels and its samples.
@@ -93,7 +93,7 @@ class RunnerCollector:
             "error",
             "1 for the code of its last failure, and for that of a connection at fault.",
             ("code", "connection"),
-            [(a, *error, 1.0) for a, o in queries for error in self._errors_of(o)],
+            [(a, *error, 1.0) for a, o in queries for error in self._errors(o)],
         )
         state = self._runner.state
         items: tuple[DriftItem, ...] = ()
@@ -101,21 +101,21 @@ class RunnerCollector:
             items = self._find_drift(state, observed, time.time())
         drift = [(query, kind, 1.0) for query, kind in sorted({(item.address, item.kind) for item in items})]
         yield "drift", "1 where it is not as the state says.", ("kind",), drift
-        measured = [(address, self._of_query(observation)) for address, observation in queries]
+        measured = [(address, self._query_values(observation)) for address, observation in queries]
         for name, help_ in _HELP.items():
             yield name, help_, (), [(a, values[name]) for a, values in measured if values[name] is not None]
         counted = [(address, o.counters) for address, o in queries if o.counters is not None]
-        for name, help_ in _COUNTED.items():
+        for name, help_ in _COUNTER_HELP.items():
             yield name, help_, (), [(address, getattr(counters, name)) for address, counters in counted]
         starts = [(a, cause, number) for a, counters in counted for cause, number in counters.starts.items()]
         yield "starts", "Starts by cause, since this runner leads.", ("cause",), starts
 
-    def _of_instance(self) -> Iterator[tuple[str, str, float]]:
+    def _instance_metrics(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
         instances = runner.controller.instances
         lease, leads = instances.lease, instances.lease is not None and instances.loss is None
         yield "leader", "Whether this runner leads the instance.", float(leads)
-        yield "healthy", "Whether /healthz says so.", float(problem_of(runner) is None)
+        yield "healthy", "Whether /healthz says so.", float(health_problem(runner) is None)
         yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
         yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
         yield "round_seconds", "What the last look at all queries took.", runner.round_seconds
@@ -130,27 +130,27 @@ class RunnerCollector:
             yield "warehouse_free_bytes", "Free on the disk of the warehouse.", float(disk.free)
             yield "warehouse_size_bytes", "The size of that disk.", float(disk.total)
 
-    def _errors_of(self, one: Observation) -> Iterator[tuple[str, str]]:
+    def _errors(self, observation: Observation) -> Iterator[tuple[str, str]]:
         """Yield error codes, each with the connection at fault; "" for an error of the query itself."""
-        if one.error_code is not None:
-            yield one.error_code, ""
-        fault = self._runner.watches.connections.fault(one.address)
+        if observation.error_code is not None:
+            yield observation.error_code, ""
+        fault = self._runner.watches.connections.fault(observation.address)
         if fault is not None and fault.problem.code:
             yield fault.problem.code, str(fault.connection)
 
-    def _of_query(self, one: Observation) -> dict[str, Any]:
-        state = self._runner.overview.queries.get(one.address)
+    def _query_values(self, observation: Observation) -> dict[str, Any]:
+        state = self._runner.overview.queries.get(observation.address)
         run = state.decision.run if state is not None and state.decision is not None else None
-        heard = run.last_progress_at if run is not None and run.active else None
+        progress_at = run.last_progress_at if run is not None and run.active else None
         return {
-            "step": one.step if one.step >= 0 else None,
-            "input_rows_per_second": one.input_rows_per_second,
-            "processed_rows_per_second": one.processed_rows_per_second,
-            "lag_records": one.lag,
-            "left_out_records": one.left_out,
-            "failures": one.failures,
-            "idle_seconds": max(0.0, time.time() - heard) if heard is not None else None,
-            **{name: getattr(one, name) for name in MEASURES},
+            "step": observation.step if observation.step >= 0 else None,
+            "input_rows_per_second": observation.input_rows_per_second,
+            "processed_rows_per_second": observation.processed_rows_per_second,
+            "lag_records": observation.lag,
+            "left_out_records": observation.left_out,
+            "failures": observation.failures,
+            "idle_seconds": max(0.0, time.time() - progress_at) if progress_at is not None else None,
+            **{name: getattr(observation, name) for name in MEASURES},
         }
 
 
@@ -164,7 +164,7 @@ _HELP = {
     "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
     **{name: measure.help for name, measure in MEASURES.items()},
 }
-_COUNTED = {
+_COUNTER_HELP = {
     "rows": "Rows that were written, since this runner leads.",
     "batches": "Micro-batches that have ended, since this runner leads.",
     "restarts": "Starts but for the first, since this runner leads.",
@@ -198,8 +198,8 @@ def serve_metrics(
 
         registry = CollectorRegistry()
         registry.register(RunnerCollector(runner, warehouse, find_drift))
-        own = place.host if is_loopback(socket.gethostbyname(place.host)) else None
-        server = _Server((place.host, place.port), _handler(runner, registry, own))
+        loopback = place.host if is_loopback(socket.gethostbyname(place.host)) else None
+        server = _Server((place.host, place.port), _handler(runner, registry, loopback))
     except (OSError, OverflowError, ImportError) as problem:
         log.warning(
             "metrics can't be served at %s:%d: %s. The runner goes on without them. Fix: name a free port "
@@ -209,9 +209,9 @@ def serve_metrics(
             problem,
         )
         return None
-    served = MetricsServer(server)
-    log.info("metrics are served at http://%s:%d/metrics", place.host, served.port)
-    return served
+    metrics = MetricsServer(server)
+    log.info("metrics are served at http://%s:%d/metrics", place.host, metrics.port)
+    return metrics
 
 
 class _Server(ThreadingHTTPServer):
@@ -221,44 +221,44 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 16
 
     def __init__(self, *arguments: Any):
-        self._places = threading.BoundedSemaphore(_PLACES)
+        self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started
-            self._places.release()
+            self._connections.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        timer = threading.Timer(_LONGEST, _end, [request])
+        timer = threading.Timer(_MAX_SECONDS, _shut_down, [request])
         timer.daemon = True
         try:
             timer.start()
             super().process_request_thread(request, client_address)
         finally:
             timer.cancel()
-            self._places.release()
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors: the client has disconnected, or doesn't speak HTTP."""
 
 
-def _end(connection: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     """Shut the connection down, which ends any wait of its thread."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(runner: Runner, registry: Any, own: str | None) -> type[BaseHTTPRequestHandler]:
+def _handler(runner: Runner, registry: Any, loopback: str | None) -> type[BaseHTTPRequestHandler]:
     """Return the class that answers requests.
 
-    `own`: the loopback host that the server listens on. None if other machines can reach the server; it then
-    accepts any Host header.
+    `loopback`: the loopback host that the server listens on. None if other machines can reach the server; it
+    then accepts any Host header.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -268,12 +268,12 @@ def _handler(runner: Runner, registry: Any, own: str | None) -> type[BaseHTTPReq
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             name = self.headers.get("Host", "localhost")
-            if own is not None and not is_named(name, own, by_address=True):
+            if loopback is not None and not is_named(name, loopback, by_address=True):
                 self._answer(421, b"Ask for localhost, or an address in figures.\n", "text/plain")
             elif path == "/metrics":
-                self._answer(200, *_exposed(registry, self.headers.get("Accept", "")))
+                self._answer(200, *_exposition(registry, self.headers.get("Accept", "")))
             elif path == "/healthz":
-                problem = problem_of(runner)
+                problem = health_problem(runner)
                 health = {"status": "ok"} if problem is None else {"status": "failing", "problem": problem}
                 document = json.dumps(health).encode() + b"\n"
                 self._answer(200 if problem is None else 503, document, "application/json")
@@ -296,7 +296,7 @@ def _handler(runner: Runner, registry: Any, own: str | None) -> type[BaseHTTPReq
     return Handler
 
 
-def _exposed(registry: Any, accept: str) -> tuple[bytes, str]:
+def _exposition(registry: Any, accept: str) -> tuple[bytes, str]:
     from prometheus_client.exposition import choose_encoder
 
     encode, type_ = choose_encoder(accept)

@@ -27,25 +27,25 @@ class Replacements(Gate):
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
         self._store, self._instance, self._clock = store, instance, clock
-        self._begun: set[Place] = set()
-        self._looked = -math.inf
+        self._started: set[Place] = set()
+        self._polled_at = -math.inf
         self.waiting: dict[Address, CollectionRead] = {}
-        self._read([*recorded_instances(store), instance])
+        self._add_accepted([*recorded_instances(store), instance])
 
-    def look(self, queries: Mapping[Address, QueryState]) -> bool:
+    def poll(self, queries: Mapping[Address, QueryState]) -> bool:
         """Update which generations have started. Return whether a waiting query may now continue."""
         wanted = {read.place for read in self.waiting.values()}
         accepted = (query.memory.accepted for query in queries.values())
-        self._begun |= {description.place for description in accepted if description is not None}
+        self._started |= {description.place for description in accepted if description is not None}
         elsewhere = any(read.address not in queries for read in self.waiting.values())
-        if elsewhere and self._clock() - self._looked >= self._store.backend.poll_interval:
-            self._looked = self._clock()
-            self._read([name for name in recorded_instances(self._store) if name != self._instance])
-        return not wanted.isdisjoint(self._begun)
+        if elsewhere and self._clock() - self._polled_at >= self._store.backend.poll_interval:
+            self._polled_at = self._clock()
+            self._add_accepted([name for name in recorded_instances(self._store) if name != self._instance])
+        return not wanted.isdisjoint(self._started)
 
-    def _read(self, instances: Iterable[InstanceId]) -> None:
+    def _add_accepted(self, instances: Iterable[InstanceId]) -> None:
         for name in instances:
-            self._begun |= {description.place for description in self._store.read_accepted(name).values()}
+            self._started |= {description.place for description in self._store.read_accepted(name).values()}
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Hold a query that has read the former generation of a collection at its accepted description."""
@@ -55,7 +55,7 @@ class Replacements(Gate):
         for read in wanted.reads.values():
             before = former.get(read.id)
             # A rollback goes to a lower generation, and doesn't wait.
-            if before is None or read.generation <= before.generation or read.place in self._begun:
+            if before is None or read.generation <= before.generation or read.place in self._started:
                 continue
             self.waiting[wanted.address] = read
             return HeldQuery(description=accepted)
@@ -67,4 +67,4 @@ class Replacements(Gate):
         return f"waits for generation {read.generation} of {read.address} to begin" if read else None
 
     def started(self, address: Address) -> None:
-        """Do nothing: `look` finds which generations have started."""
+        """Do nothing: `poll` finds which generations have started."""

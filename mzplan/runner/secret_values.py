@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from mzplan.secrets.policy import Flow, SecretValues
 
-_KEPT = 8  # proposals, and commits, whose values are kept at most: killed commands never fetch theirs
+_MAX_STORED = 8  # proposals, and commits, whose values are kept at most: killed commands never fetch theirs
 
 Values = Mapping[str, str]
 
@@ -29,7 +29,7 @@ class ReceivedSecretValues:
         self._proposed: dict[str, Values] = {}
         self._committed: dict[str, Values] = {}
         self._due: dict[str, str] = {}
-        self._again = False
+        self._retry_failed = False
         self._received = 0
 
     def receive(self, secret_values: SecretValues) -> int:
@@ -40,12 +40,12 @@ class ReceivedSecretValues:
         self._grant(secret_values.flows)
         with self._lock:
             if secret_values.proposal:
-                _keep(self._proposed, secret_values.proposal, secret_values.values)
+                _store(self._proposed, secret_values.proposal, secret_values.values)
             elif secret_values.state:
-                _keep(self._committed, secret_values.state, secret_values.values)
+                _store(self._committed, secret_values.state, secret_values.values)
             elif secret_values.values or secret_values.again:
                 self._due.update(secret_values.values)
-                self._again |= secret_values.again
+                self._retry_failed |= secret_values.again
                 self._received += 1
             return self._received
 
@@ -62,9 +62,9 @@ class ReceivedSecretValues:
     def take(self) -> tuple[Values, bool, int]:
         """Return the values for use at once, whether to retry failed queries, and the number of messages."""
         with self._lock:
-            due, again = self._due, self._again
-            self._due, self._again = {}, False
-            return due, again, self._received
+            due, retry_failed = self._due, self._retry_failed
+            self._due, self._retry_failed = {}, False
+            return due, retry_failed, self._received
 
     def take_committed(self, digest: Callable[[], str | None]) -> Values:
         """Return the values for the committed state. Calls `digest` only if there are any values."""
@@ -75,8 +75,8 @@ class ReceivedSecretValues:
             return self._committed.pop(committed, {}) if committed is not None else {}
 
 
-def _keep(kept: dict[str, Values], key: str, values: Values) -> None:
-    kept.pop(key, None)
-    kept[key] = values
-    if len(kept) > _KEPT:
-        del kept[next(iter(kept))]
+def _store(stored: dict[str, Values], key: str, values: Values) -> None:
+    stored.pop(key, None)
+    stored[key] = values
+    if len(stored) > _MAX_STORED:
+        del stored[next(iter(stored))]

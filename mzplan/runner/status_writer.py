@@ -23,7 +23,7 @@ from mzplan.schema.description import Description
 log = logging.getLogger("mzplan.runner")
 
 T = TypeVar("T")
-STATUS_EVERY = 2.0  # seconds between reports in which only rates and lag have changed
+STATUS_INTERVAL = 2.0  # seconds between reports in which only rates and lag have changed
 
 
 class ProblemLog:
@@ -32,21 +32,21 @@ class ProblemLog:
     def __init__(self) -> None:
         self._known: dict[str, str | None] = {}
 
-    def note(self, what: str, how: str, problem: str | None) -> None:
+    def note(self, subject: str, how: str, problem: str | None) -> None:
         """Log the problem if it is new. None means that the problem is over."""
-        if problem not in (None, self._known.get(what)):
-            log.warning("%s %s: %s", what, how, problem)
-        self._known[what] = problem
+        if problem not in (None, self._known.get(subject)):
+            log.warning("%s %s: %s", subject, how, problem)
+        self._known[subject] = problem
 
-    def attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `look`. If it fails, log the problem and return `otherwise`."""
+    def attempt(self, subject: str, action: Callable[[], T], default: T) -> T:
+        """Return the result of `action`. If it fails, log the problem and return `default`."""
         try:
-            answer, problem = look(), None
+            answer, problem = action(), None
         except MzplanError as failed:
-            answer, problem = otherwise, str(failed)
+            answer, problem = default, str(failed)
         except Exception as defect:
-            answer, problem = otherwise, f"{type(defect).__name__}: {defect}"
-        self.note(what, "can't be looked at for now", problem)
+            answer, problem = default, f"{type(defect).__name__}: {defect}"
+        self.note(subject, "can't be looked at for now", problem)
         return answer
 
 
@@ -56,13 +56,13 @@ class Watches:
     def __init__(self, controller: Controller):
         pool, clock = controller.pool, controller.clock
         self._executor = controller.executor
-        self._answers_again = controller.retry_reconnected
+        self._retry_reconnected = controller.retry_reconnected
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.check_connection, pool, clock)
         self.backlogs: Sampler[Address, Description, Measurement] = Sampler(controller.measure, pool, clock)
-        self._runs: dict[Address, str] = {}
+        self._run_ids: dict[Address, str] = {}
 
-    def look(self, overview: InstanceOverview) -> None:
+    def poll(self, overview: InstanceOverview) -> None:
         """Collect finished checks, and start those that are due."""
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
@@ -72,22 +72,22 @@ class Watches:
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.run, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
-        self._answers_again(self.connections.poll(used, overview.secrets))
-        self._forget_what_waited(overview)
+        self._retry_reconnected(self.connections.poll(used, overview.secrets))
+        self._forget_outdated(overview)
         self.backlogs.poll(
             {a: want.description for a, (_, want) in wanted.items()},
             lambda address: FRESH_EVERY if address in fresh else MEASURE_EVERY,
         )
 
-    def _forget_what_waited(self, overview: InstanceOverview) -> None:
+    def _forget_outdated(self, overview: InstanceOverview) -> None:
         """Forget the backlogs that were measured before a new run: most of an outage came later."""
         runs = {a: query.run.run_id for a, query in overview.queries.items() if query.run is not None}
-        for address in runs.keys() & self._runs.keys():
-            if runs[address] != self._runs[address]:
+        for address in runs.keys() & self._run_ids.keys():
+            if runs[address] != self._run_ids[address]:
                 self.backlogs.forget(address)
-        self._runs = runs
+        self._run_ids = runs
 
-    def added_to(self, query: QueryState, address: Address) -> QueryState:
+    def add_to(self, query: QueryState, address: Address) -> QueryState:
         """Return the query's state with the results of the three watches."""
         return replace(
             query,
@@ -115,7 +115,7 @@ class StatusWriter:
         self._problems = problems
         self.observed: Status | None = None  # the newest, written or not
         self.observed_at = self._clock()
-        self._began_at = time.time()  # since the epoch; the engine starts to open at this time
+        self._started_at = time.time()  # since the epoch; the engine starts to open at this time
         self._opened_in: float | None = None
         self._written: Status | None = None
         self._written_at = float("-inf")
@@ -138,7 +138,7 @@ class StatusWriter:
             status = replace(status, canaries=decided)
         now = self._clock()
         self.observed, self.observed_at = status, now
-        due = now - self._written_at >= STATUS_EVERY
+        due = now - self._written_at >= STATUS_INTERVAL
         observations = status.observations.values()
         # Commands wait for the first row count of a run. Later counts are reported with the rates.
         running = [o for o in observations if o.condition == "running"]
@@ -151,7 +151,7 @@ class StatusWriter:
         self._written, self._written_at = status, now
         self._counted = counted | (self._counted & {o.run_id for o in observations if o.run_id})
 
-    def end(self, why: str) -> None:
+    def write_end(self, why: str) -> None:
         """Write why the runner ends into its last Status. Do nothing on a second call."""
         if self._is_ended:
             return
@@ -180,7 +180,7 @@ class StatusWriter:
     def _status(self, overview: InstanceOverview, serial: int, secret_values_in_use: int) -> Status:
         observations = {a: self._observation(a, query) for a, query in overview.queries.items()}
         for written in overview.maintained:
-            if written not in observations and self._gates.handover.has_left(written):
+            if written not in observations and self._gates.handover.moved_away(written):
                 # The query has ended here, but mzplan still writes to its collection or target. Its next
                 # runner waits for that.
                 observations[written] = self._observation(written, QueryState())
@@ -197,24 +197,24 @@ class StatusWriter:
             canaries=self._gates.canaries.verdicts,
             foreign=overview.foreign,
             secret_values_in_use=secret_values_in_use,
-            opening_since=None if self._executor.is_open() else self._began_at,
-            opened_in=self._opened(),
+            opening_since=None if self._executor.is_open() else self._started_at,
+            opened_in=self._opening_seconds(),
             versions=self._executor.versions(),
             replaced=self._executor.replacement() or "",
             cores=overview.cores,
             slowest=_slowest(overview),
         )
 
-    def _opened(self) -> float | None:
+    def _opening_seconds(self) -> float | None:
         """Return how many seconds the engine took to open; None if this runner didn't report its start."""
         before = self._written
         if self._opened_in is None and before is not None and before.opening_since is not None:
-            seconds = max(0.1, round(time.time() - self._began_at, 1))  # a Status doesn't store 0
+            seconds = max(0.1, round(time.time() - self._started_at, 1))  # a Status doesn't store 0
             self._opened_in = seconds if self._executor.is_open() else None
         return self._opened_in
 
     def _observation(self, address: Address, query: QueryState) -> Observation:
-        known = self._gates.added_to(self._watches.added_to(query, address), address)
+        known = self._gates.add_to(self._watches.add_to(query, address), address)
         return observe(address, replace(known, retry_at=self._retry_at(address, query)))
 
     def _retry_at(self, address: Address, query: QueryState) -> float | None:

@@ -159,7 +159,7 @@ def send_wake(settings: ProjectSettings, instance: str, secret_values: SecretVal
         "again": secret_values.again,
     }
     try:
-        with _connected(settings, instance) as client:
+        with _connection(settings, instance) as client:
             client.sendall(json.dumps(message).encode() + b"\n")
             word, _, number = client.recv(32).strip().partition(b" ")
             return int(number) if word == b"ok" else None
@@ -167,13 +167,13 @@ def send_wake(settings: ProjectSettings, instance: str, secret_values: SecretVal
         return None
 
 
-def listening(settings: ProjectSettings, instance: str) -> int | None:
+def listener_pid(settings: ProjectSettings, instance: str) -> int | None:
     """Return the process id of the runner that listens on this folder's socket; None without one.
 
     The id comes from the kernel, and only this user can have made the socket.
     """
     try:
-        with _connected(settings, instance) as client:
+        with _connection(settings, instance) as client:
             peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     except OSError:
         return None
@@ -182,7 +182,7 @@ def listening(settings: ProjectSettings, instance: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _connected(settings: ProjectSettings, instance: str) -> Iterator[socket.socket]:
+def _connection(settings: ProjectSettings, instance: str) -> Iterator[socket.socket]:
     """Yield a connection to the instance's socket. Raises OSError if no process of this user listens."""
     path = runtime_file(settings, instance, "sock")
     if why_foreign(settings.directory) or not _is_own_socket(path):

@@ -6,13 +6,13 @@ import logging
 import threading
 from collections.abc import Callable
 
-from mzplan.runner.ending import GONE, end_within
 from mzplan.runner.loop import Runner
+from mzplan.runner.shutdown import DEAD_ENGINE_SECONDS, exit_within
 
 log = logging.getLogger("mzplan.runner")
 
-LOOK = 1.0  # seconds between two looks
-HUNG = 600  # looks without the end of a round; a count, because time also passes while a process is suspended
+CHECK_INTERVAL = 1.0  # seconds between two checks
+MAX_CHECKS = 600  # without the end of a round; a count, because time also passes while a process is suspended
 
 
 class Watchdog:
@@ -28,7 +28,7 @@ class Watchdog:
         self._fail, self._end = fail, end
         self._closed = threading.Event()
         self._round_ended_at = runner.round_ended_at
-        self._looks = 0  # looks since that round ended
+        self._checks = 0  # checks since that round ended
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
@@ -37,22 +37,22 @@ class Watchdog:
         """Stop the watchdog, because the runner is ending."""
         self._closed.set()
 
-    def look(self) -> str | None:
-        """Return why the runner can't continue; None while it can. Call every LOOK seconds."""
+    def check(self) -> str | None:
+        """Return why the runner can't continue; None while it can. Call every CHECK_INTERVAL seconds."""
         if (why := self._executor.failure_reason()) is not None:
             return why
         if self._round_ended_at != self._runner.round_ended_at:
-            self._round_ended_at, self._looks = self._runner.round_ended_at, 0
-        self._looks += 1
-        if self._looks > HUNG:
-            return f"No round of the runner has ended for {HUNG * LOOK:.0f} s."
+            self._round_ended_at, self._checks = self._runner.round_ended_at, 0
+        self._checks += 1
+        if self._checks > MAX_CHECKS:
+            return f"No round of the runner has ended for {MAX_CHECKS * CHECK_INTERVAL:.0f} s."
         return None
 
     def _run(self) -> None:
-        while not self._closed.wait(LOOK):
-            if (why := self.look()) is not None:
+        while not self._closed.wait(CHECK_INTERVAL):
+            if (why := self.check()) is not None:
                 log.error("%s The runner ends.", why)
-                end_within(GONE, lambda: self._end(why))
+                exit_within(DEAD_ENGINE_SECONDS, lambda: self._end(why))
                 self._executor.kill()
                 self._fail(why)
                 return

@@ -714,4 +714,4 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
             stopping.set()
             runner.controller.wake_event.set()
             thread.join(20)
-            runner.answering.close()
+            runner.proposals.close()

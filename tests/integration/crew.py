@@ -63,7 +63,7 @@ class Crew:
         self.executor._spark = None  # the session is the lab's
         self.executor.close()
         self.pool.shutdown()
-        self.runner.answering.close()
+        self.runner.proposals.close()
         self.controller.release()
 
     def declare(self, name: str, text: str) -> None:

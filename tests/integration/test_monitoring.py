@@ -92,7 +92,7 @@ def troubled(tmp_path: Path) -> Iterator[int]:
     yield server.port
     server.close()
     world.pool.shutdown()
-    world.runner.answering.close()
+    world.runner.proposals.close()
 
 
 @pytest.fixture

@@ -38,5 +38,5 @@ def following(
             stopping.set()
             runner.controller.wake_event.set()
             thread.join(20)
-            runner.answering.close()
+            runner.proposals.close()
             keeper.release()

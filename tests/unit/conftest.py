@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "state")
     yield made
     made.pool.shutdown()
-    made.runner.answering.close()
+    made.runner.proposals.close()
 
 
 @pytest.fixture
@@ -36,4 +36,4 @@ def worlds(tmp_path: Path) -> Iterator[Worlds]:
     yield made
     made.pool.shutdown()
     for runner in made.runners.values():
-        runner.answering.close()
+        runner.proposals.close()

@@ -18,7 +18,7 @@ from mzplan.config import load_project
 from mzplan.host.local_folder import runtime_file
 from mzplan.host.processes import is_alive, started_at
 from mzplan.runner import embedded
-from mzplan.runner.wake import WakeListener, listening
+from mzplan.runner.wake import WakeListener, listener_pid
 from mzplan.store.formats import encode_lease
 from mzplan.store.leases import new_lease
 from mzplan.store.store import open_store
@@ -153,6 +153,6 @@ def test_a_runner_that_ends_leaves_the_socket_of_its_successor(folder: Path) -> 
     for listener in listeners:
         listener.start()
     listeners[0].close()
-    assert listening(settings, "local") is not None
+    assert listener_pid(settings, "local") is not None
     listeners[1].close()
-    assert listening(settings, "local") is None and not path.exists()
+    assert listener_pid(settings, "local") is None and not path.exists()

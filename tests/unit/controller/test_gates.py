@@ -23,7 +23,7 @@ from mzplan.controller.terms import (
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.runner.commands import WantedQueries, carry_out
+from mzplan.runner.commands import WantedQueries, apply_wanted
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
@@ -94,7 +94,7 @@ class Recording(InMemoryStorageController):
 
     def given(self, wanted: WantedQueries) -> list[tuple[object, ...]]:
         self.commands = []
-        carry_out(wanted, self)
+        apply_wanted(wanted, self)
         return self.commands
 
     def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
@@ -159,5 +159,5 @@ def test_a_command_that_fails_is_given_again(tmp_path: Path, monkeypatch: pytest
     assert world.settle().serial == 1
     assert ORDERS in world.executor.running()
     assert {type(state.policy) for _, state in controller.collections()} == {LagDuration}
-    world.runner.answering.close()
+    world.runner.proposals.close()
     world.pool.shutdown()

@@ -266,7 +266,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.executor.log.clear()
     yield world
     world.pool.shutdown()
-    world.runner.answering.close()
+    world.runner.proposals.close()
 
 
 def go(world: World, configuration: Configuration, wait: float = 30.0) -> None:
@@ -293,7 +293,7 @@ def succeed(world: World) -> None:
     world.executor.check_result, world.executor.fail_start = old.check_result, old.fail_start
     world.executor.triggers_at_once = old.triggers_at_once
     world.store.leases.renew(world.lease, released=True)
-    world.runner.answering.close()
+    world.runner.proposals.close()
     world.new_runner()
 
 

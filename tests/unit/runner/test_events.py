@@ -125,7 +125,7 @@ def test_refusals_ddl_and_secrets(world: World) -> None:
         created=0.0,
         descriptions=(world.runner.controller.hosted()[ORDERS].query,),
     )
-    world.runner.answering._answer(proposal, time.monotonic() + 5.0)
+    world.runner.proposals._answer(proposal, time.monotonic() + 5.0)
     world.settle()
     assert "refused before its commit" in events(world.store, "refused")[-1].detail
     queries = world.runner.controller.queries
@@ -162,7 +162,7 @@ def test_five_hundred_queries_that_start_together_are_few_writes_and_none_when_n
         return write(key, *more, **named)
 
     monkeypatch.setattr(world.store.backend, "write", counted)
-    monkeypatch.setattr("mzplan.runner.loop.EVENTS_EVERY", 60.0)
+    monkeypatch.setattr("mzplan.runner.loop.EVENTS_INTERVAL", 60.0)
     world.commit(many(1, "a:1"))
     world.settle()
     assert len(events(world.store, "started")) == 500 and len(writes) == 1

@@ -66,5 +66,5 @@ def test_status_says_why_no_runner_is_alive(world: World) -> None:
     assert "no runner is alive" not in shown()
     world.store.leases.renew(replace(world.lease, released=True), released=True)
     assert "\n  Java" not in shown() and "no runner is alive" in shown()  # it was stopped
-    world.runner.status.end("Java has ended.")
+    world.runner.status.write_end("Java has ended.")
     assert "\n  Java has ended.\n" in shown()

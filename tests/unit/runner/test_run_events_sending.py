@@ -15,12 +15,12 @@ import pytest
 from mzplan.config import load_project
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings, RunEventSettings, RunnerSettings
-from mzplan.runner import beside
-from mzplan.runner.beside import RunEvents, run_events_of
+from mzplan.runner import telemetry
 from mzplan.runner.run_events import watch
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
 from mzplan.runner.run_events.server import LineageServer
 from mzplan.runner.run_events.watch import EventSender, NotTakenError, RunEvent
+from mzplan.runner.telemetry import RunEvents, run_events_of
 from mzplan.secrets.policy import Allowance, Policy
 from mzplan.secrets.references import Secrets
 from tests.event_collector import Collector, answer, check_event, collecting
@@ -183,9 +183,9 @@ def test_a_server_that_hangs_holds_up_neither_rounds_nor_the_end(
 ) -> None:
     left = threading.Event()
     collector.answer = lambda request: (left.wait(60.0), None)[1]
-    monkeypatch.setattr(beside, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(telemetry, "LAST_SECONDS", 0.1)
     events = RunEvents(EventSender(server_at(collector.url, timeout=60.0).send, "here:1"), 0.0)
-    world.runner.observe_runs = events.look
+    world.runner.observe_runs = events.observe
     world.commit(make_state(1))
     status = world.settle()
     assert {one.condition for one in status.observations.values()} == {"running"}
@@ -202,7 +202,7 @@ def test_a_defect_in_it_costs_events_and_no_query(world: World, caplog: pytest.L
     events = RunEvents(EventSender(lambda one: None, "here:1"), 300.0)
     assert events._watch is not None
     events._watch._put = broken
-    world.runner.observe_runs = events.look
+    world.runner.observe_runs = events.observe
     world.commit(make_state(1))
     assert {one.condition for one in world.settle().observations.values()} == {"running"}
     assert len([one for one in caplog.records if one.exc_info]) == 1
@@ -303,7 +303,7 @@ def test_the_variable_alone_is_enough(
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", collector.url)
     events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
-    world.runner.observe_runs = events.look
+    world.runner.observe_runs = events.observe
     world.commit(make_state(1))
     world.settle()
     events.close(lost=False)

@@ -13,7 +13,7 @@ from mzplan.connectors.api.queries import Probe
 from mzplan.connectors.postgres.identity import identify
 from mzplan.controller.executor import CheckResult
 from mzplan.model.diagnostics import MzplanError
-from mzplan.runner import answers
+from mzplan.runner import proposals as runner_proposals
 from mzplan.schema.description import describe
 from mzplan.secrets.policy import SecretValues
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
@@ -22,7 +22,7 @@ from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "LIMIT", 2.0)
+    monkeypatch.setattr(runner_proposals, "TIME_LIMIT", 2.0)
     world, ended = World(tmp_path), threading.Event()
 
     def never(*_: object) -> CheckResult:
@@ -42,14 +42,14 @@ def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
             ORDERS: "running",
             SINK: "running",
         }
-        while world.runner.answering.look():
+        while world.runner.proposals.poll():
             time.sleep(0.01)
         assert time.monotonic() - began < 3.5, "each is answered within the limit, however many there are"
         answered = [world.store.proposals.read_answer(one) for one in proposals]
         assert {d.code for one in answered if one is not None for d in one.diagnostics} == {"MZ290"}
     finally:
         ended.set()
-        world.runner.answering.close()
+        world.runner.proposals.close()
 
 
 def test_an_answer_that_can_not_be_written_is_still_one(
@@ -63,7 +63,7 @@ def test_an_answer_that_can_not_be_written_is_still_one(
     state = make_state(1)
     proposal = world.store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
     world.runner.secret_values.receive(SecretValues(values={"PW": "secret"}, proposal=proposal.id))
-    world.runner.answering._answer(proposal, time.monotonic() + 5.0)
+    world.runner.proposals._answer(proposal, time.monotonic() + 5.0)
     answer = world.store.proposals.read_answer(proposal)
     assert answer is not None and [d.code for d in answer.diagnostics] == ["MZ064"]
     assert world.runner.secret_values.proposed(proposal.id) == {}

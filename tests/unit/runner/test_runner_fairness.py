@@ -73,7 +73,7 @@ def narrow(tmp_path: Path) -> Iterator[World]:
     made = Narrow(tmp_path / "state")
     yield made
     made.pool.shutdown()
-    made.runner.answering.close()
+    made.runner.proposals.close()
 
 
 def test_long_backfills_hold_up_nothing_else(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from mzplan.render.status import status_to_json
 from mzplan.runner import metrics
 from mzplan.runner.logs import JsonFormatter
 from mzplan.runner.metrics import MetricsServer, serve_metrics
-from mzplan.runner.status_writer import STATUS_EVERY
+from mzplan.runner.status_writer import STATUS_INTERVAL
 from tests.unit.runner.test_runner import ORDERS, World, make_state, starts
 
 
@@ -182,7 +182,7 @@ def test_the_first_count_of_a_run_is_told_at_once(world: World) -> None:
     for rows, told in ((0, 0), (None, 0), (7, 0)):
         world.executor.progress(name, run_rows=rows)
         assert world.settle().observations[ORDERS].run_rows == told
-    world.now += STATUS_EVERY
+    world.now += STATUS_INTERVAL
     assert world.settle().observations[ORDERS].run_rows == 7
 
 
@@ -206,7 +206,7 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.settle()
     name = world.executor.running()[ORDERS].name
     world.executor.progress(name, batch_seconds=0.5, latency_seconds=2.3456, late_rows=3)
-    world.now += STATUS_EVERY
+    world.now += STATUS_INTERVAL
     seen = world.settle().observations[ORDERS]
     assert seen.late_rows == 3
     assert seen.counters == Counters(rows=120, batches=7)  # its first start is no restart
@@ -250,7 +250,7 @@ def query_of(world: World, seen: Observation) -> QueryStatus:
 
 def test_connections_are_few_and_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that says nothing, or drips, has no thread for ever, and its place is given back."""
-    monkeypatch.setattr(metrics, "_LONGEST", 1.0)
+    monkeypatch.setattr(metrics, "_MAX_SECONDS", 1.0)
     before = threading.active_count()
     server = serve_metrics(world.runner, MetricsPlace(port=0), "/nowhere", drift_of_instance)
     assert server is not None
@@ -259,7 +259,7 @@ def test_connections_are_few_and_end(world: World, monkeypatch: pytest.MonkeyPat
         for one in silent:
             with contextlib.suppress(OSError):  # those beyond the limit are closed at once
                 one.send(b"GET /metrics HTTP/1.0\r\nX: ")
-        assert threading.active_count() - before <= 2 * metrics._PLACES + 1
+        assert threading.active_count() - before <= 2 * metrics._MAX_CONNECTIONS + 1
         for one in silent:
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b"", "it is closed"

@@ -139,7 +139,7 @@ def test_an_engine_that_can_not_be_opened_ends_the_runner_whatever_it_raises(
     monkeypatch.setattr(executor, "open", refused)
     problem: list[MzplanError] = []
     stopping, woken = threading.Event(), threading.Event()
-    main._open(executor, problem, stopping, woken)
+    main._open_engine(executor, problem, stopping, woken)
     assert stopping.is_set() and woken.is_set()
     told = problem[0].diagnostics[0]
     assert told.code == "MZ062" and "not there any more" in told.detail
@@ -215,13 +215,13 @@ class Answers:
 
 
 def lead(store: Any, *, stand_by: bool = True) -> Any:
-    return main._lead(store, "local", threading.Event(), stand_by)
+    return main._acquire_lease(store, "local", threading.Event(), stand_by)
 
 
 def test_a_standby_outlives_the_store(
     monkeypatch: pytest.MonkeyPatch, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(main, "STANDBY", 0.0)
+    monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
     caplog.set_level(logging.INFO)
     none = lambda: None  # noqa: E731
     assert lead(Answers(none, away, away, none, away, lambda: world.lease)) == world.lease
@@ -236,7 +236,7 @@ def test_a_standby_outlives_the_store(
 def test_without_standing_by_only_a_live_leader_is_a_reason_to_leave(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
-    monkeypatch.setattr(main, "STANDBY", 0.0)
+    monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
     none = lambda: None  # noqa: E731
     assert lead(Answers(none), stand_by=False) is None
     lease = replace(world.lease)
@@ -250,7 +250,7 @@ def test_a_runner_starts_beside_an_empty_status(tmp_path: Path) -> None:
     made.commit(make_state(1))
     assert made.settle().serial == 1
     made.pool.shutdown()
-    made.runner.answering.close()
+    made.runner.proposals.close()
 
 
 def test_the_runner_of_a_state_that_variables_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

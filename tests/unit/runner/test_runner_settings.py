@@ -21,8 +21,8 @@ from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
-from mzplan.runner.beside import Beside, RunEvents
 from mzplan.runner.loop import Runner
+from mzplan.runner.telemetry import RunEvents, Telemetry
 from mzplan.store.formats import decode_state, encode_state
 from tests.unit.runner.test_runner import World, make_state
 from tests.unit.small_projects import at, commit, commit_plan, shop
@@ -161,7 +161,7 @@ def test_a_runner_does_what_is_committed(world: World) -> None:
 def test_its_own_file_counts_only_where_no_state_says_it(world: World) -> None:
     runner = world.runner
     own = RunnerSettings(retain_dropped=1.0)
-    world.runner = Runner(runner.controller, runner.gates, own=own)
+    world.runner = Runner(runner.controller, runner.gates, default_settings=own)
     world.commit(make_state(1))
     world.settle()
     assert world.runner.controller.parameters.retain_dropped == 1.0
@@ -188,18 +188,18 @@ def test_metrics_and_run_events_follow_what_is_committed() -> None:
         log.append(f"events to {wanted.url or 'nobody'}")
         return RunEvents()
 
-    beside = Beside("local", lambda place: Served(place, log), report)  # type: ignore[arg-type, return-value]
-    beside.take_in(RunnerSettings())
-    beside.take_in(RunnerSettings())
+    beside = Telemetry("local", lambda place: Served(place, log), report)  # type: ignore[arg-type, return-value]
+    beside.configure(RunnerSettings())
+    beside.configure(RunnerSettings())
     assert log == ["events to nobody"]
     log.clear()
-    beside.take_in(RunnerSettings(metrics={"local": MetricsPlace(port=1), "other": MetricsPlace(port=2)}))
-    beside.take_in(
+    beside.configure(RunnerSettings(metrics={"local": MetricsPlace(port=1), "other": MetricsPlace(port=2)}))
+    beside.configure(
         RunnerSettings(metrics={"local": MetricsPlace(port=3)}, run_events=RunEventSettings(url="http://o"))
     )
     beside.close_server()
     assert log == ["serve 127.0.0.1:1", "close 1", "serve 127.0.0.1:3", "events to http://o", "close 3"]
     log.clear()
-    fixed = Beside("local", lambda place: Served(place, log), report, MetricsPlace(port=9))  # type: ignore[arg-type, return-value]
-    fixed.take_in(RunnerSettings(metrics={"local": MetricsPlace(port=1)}))
+    fixed = Telemetry("local", lambda place: Served(place, log), report, MetricsPlace(port=9))  # type: ignore[arg-type, return-value]
+    fixed.configure(RunnerSettings(metrics={"local": MetricsPlace(port=1)}))
     assert log[0] == "serve 127.0.0.1:9"

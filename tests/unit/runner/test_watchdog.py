@@ -14,15 +14,15 @@ import pytest
 
 from mzplan.model.observed import Status
 from mzplan.plan.drift import drift_between
-from mzplan.runner import ending, watchdog
+from mzplan.runner import shutdown, watchdog
 from mzplan.runner.watchdog import Watchdog
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 
 HANGS = """
 import threading, time, sys
-from mzplan.runner.ending import end_within
+from mzplan.runner.shutdown import exit_within
 threading.Thread(target=time.sleep, args=(60,)).start()  # Python waits for it
-end_within(0.2, lambda: print("why", flush=True))
+exit_within(0.2, lambda: print("why", flush=True))
 sys.exit(0)
 """
 
@@ -31,8 +31,8 @@ sys.exit(0)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Looks follow each other at once, and no process ends: when it would have."""
     ends: list[float] = []
-    monkeypatch.setattr(watchdog, "LOOK", 0.001)
-    monkeypatch.setattr(watchdog, "end_within", lambda seconds, last: ends.append(seconds))
+    monkeypatch.setattr(watchdog, "CHECK_INTERVAL", 0.001)
+    monkeypatch.setattr(watchdog, "exit_within", lambda seconds, last: ends.append(seconds))
     return ends
 
 
@@ -51,7 +51,7 @@ def reason(world: World, at_once: list[float], when: Callable[[], None]) -> str:
     when()
     assert failed.wait(10)
     watching.close()
-    assert at_once == [ending.GONE]
+    assert at_once == [shutdown.DEAD_ENGINE_SECONDS]
     return reasons[0]
 
 
@@ -69,21 +69,21 @@ def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_o
 def test_a_loop_without_rounds_ends_the_runner(
     world: World, at_once: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "HUNG", 1_000_000)
+    monkeypatch.setattr(watchdog, "MAX_CHECKS", 1_000_000)
 
     def hang() -> None:
-        monkeypatch.setattr(watchdog, "HUNG", 20)
+        monkeypatch.setattr(watchdog, "MAX_CHECKS", 20)
 
     assert reason(world, at_once, hang).startswith("No round of the runner has ended for")
 
 
 def test_a_round_that_ends_begins_the_count_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "HUNG", 3)
+    monkeypatch.setattr(watchdog, "MAX_CHECKS", 3)
     watching = Watchdog(world.runner, lambda why: None, lambda why: None)
     for number in range(1, 30):
         world.now = world.runner.round_ended_at = world.now + 100.0 * (number % 3 == 0)
-        assert watching.look() is None
-    assert [watching.look() is None for _ in range(4)][-1] is False
+        assert watching.check() is None
+    assert [watching.check() is None for _ in range(4)][-1] is False
 
 
 def test_a_process_ends_although_one_of_its_threads_hangs() -> None:
@@ -97,8 +97,8 @@ def test_status_and_drift_say_why_the_runner_has_ended(world: World) -> None:
     state = make_state(1)
     world.commit(state)
     seen = world.settle().observations
-    world.runner.status.end("Java has ended.")
-    world.runner.status.end("another reason")  # the first one is the cause
+    world.runner.status.write_end("Java has ended.")
+    world.runner.status.write_end("another reason")  # the first one is the cause
     status = world.store.read_status("local")
     assert status is not None and status.ended == "Java has ended."
     assert status.observations[SINK].step == seen[SINK].step  # what it observed last stays
@@ -115,7 +115,7 @@ def test_a_runner_that_has_reported_nothing_keeps_what_the_one_before_observed(
     before = world.settle()
     world.store.leases.renew(world.lease, released=True)
     world.new_runner()
-    world.runner.status.end("Java is missing.")
+    world.runner.status.write_end("Java is missing.")
     status = world.store.read_status("local")
     assert isinstance(status, Status) and status.epoch == world.lease.epoch > before.epoch
     assert replace(status.observations[ORDERS]) == before.observations[ORDERS]

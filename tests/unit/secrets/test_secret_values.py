@@ -102,7 +102,7 @@ def leading(folder: Path, environment: dict[str, str]) -> Iterator[World]:
             listener.close()
             runner.controller.wake()
             thread.join(20)
-            runner.answering.close()
+            runner.proposals.close()
             keeper.release()
 
 

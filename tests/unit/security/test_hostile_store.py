@@ -424,7 +424,7 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     with ThreadPoolExecutor(2) as pool:
         made = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
         yield made
-        made.answering.close()
+        made.proposals.close()
 
 
 def settled(runner: Runner) -> set[str]:

@@ -488,7 +488,7 @@ class World:
         values = (
             ReceivedSecretValues(guard.grant) if isinstance(guard, CommittedGuard) else ReceivedSecretValues()
         )
-        self.runner = Runner(controller, gates, committed=take_in, secret_values=values)
+        self.runner = Runner(controller, gates, on_commit=take_in, secret_values=values)
 
     def _check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = resolve(description, secrets, ".")

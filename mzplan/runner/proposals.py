@@ -23,10 +23,10 @@ from mzplan.store.proposals import Answer, Proposal
 log = logging.getLogger("mzplan.runner")
 CHECKS = 8  # checks that run at once, for all proposals together
 MAX_NOTED = 20  # errors of one proposal that become events
-LIMIT = 50.0  # seconds for all checks of a proposal: the command that made it waits for a minute
+TIME_LIMIT = 50.0  # seconds for all checks of a proposal: the command that made it waits for a minute
 
 
-class Answering:
+class ProposalAnswerer:
     """Looks for proposals and answers each once; runs its checks in parallel.
 
     A check may hang, because Spark computes constant expressions while it parses them. It then runs until the
@@ -46,18 +46,18 @@ class Answering:
         # Answers wait for checks, so they need a pool of their own. It is as large as the pool of checks, so
         # that an answer whose checks hang doesn't delay the others.
         self._answers = ThreadPoolExecutor(CHECKS, thread_name_prefix="answer")
-        self._under_way: dict[str, Future[None]] = {}
+        self._in_flight: dict[str, Future[None]] = {}
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Start to answer new proposals. Return True while any answer is in progress."""
-        for id_ in [i for i, future in self._under_way.items() if future.done()]:
-            self._under_way.pop(id_).result()
+        for id_ in [i for i, future in self._in_flight.items() if future.done()]:
+            self._in_flight.pop(id_).result()
         for proposal in self.store.proposals.open(self.instance):
-            if proposal.id not in self._under_way:
-                self._under_way[proposal.id] = self._answers.submit(
-                    self._answer, proposal, time.monotonic() + LIMIT
+            if proposal.id not in self._in_flight:
+                self._in_flight[proposal.id] = self._answers.submit(
+                    self._answer, proposal, time.monotonic() + TIME_LIMIT
                 )
-        return bool(self._under_way)
+        return bool(self._in_flight)
 
     def close(self) -> None:
         self._answers.shutdown(wait=False, cancel_futures=True)
@@ -104,7 +104,7 @@ class Answering:
             check.cancel()
         late = error(
             "MZ290",
-            f"The check of {description.address} has not ended within {LIMIT:.0f} s",
+            f"The check of {description.address} has not ended within {TIME_LIMIT:.0f} s",
             "Spark still reads its select or where, or is busy with earlier checks.",
             "make its constant expressions simpler; if no check ends any more, restart the runner.",
             address=description.address,

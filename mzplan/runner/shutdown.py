@@ -12,23 +12,23 @@ from collections.abc import Callable
 from mzplan.controller.work import WorkPool
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.runner.beside import LAST_SECONDS, Beside
 from mzplan.runner.loop import Runner
+from mzplan.runner.telemetry import LAST_SECONDS, Telemetry
 from mzplan.runner.wake import WakeListener
 
 log = logging.getLogger("mzplan.runner")
 
-GONE = 6.0  # seconds until the process ends after the engine is found dead; 10 with the time to notice
-ENDING = 60.0  # seconds until the process ends after any other failure: it stops the queries first
+DEAD_ENGINE_SECONDS = 6.0  # until the process exits after the engine is found dead; 10 with time to notice
+SHUTDOWN_SECONDS = 60.0  # seconds until the process ends after any other failure: it stops the queries first
 WORK_SECONDS = 20.0  # seconds that a stopping runner waits for work in progress; `down` waits 45
-GONE_WORK_SECONDS = 2.0  # seconds that a runner with a dead engine waits for work in progress
+DEAD_WORK_SECONDS = 2.0  # seconds that a runner with a dead engine waits for work in progress
 
 
-def end(
+def shut_down(
     runner: Runner,
     pool: WorkPool,
     listener: WakeListener,
-    beside: Beside,
+    telemetry: Telemetry,
     problem: list[MzplanError],
     lost: str | None,
 ) -> threading.Thread:
@@ -40,21 +40,21 @@ def end(
     """
     log.info("stopping")
     executor = runner.controller.executor
-    is_gone = executor.failure_reason() is not None
-    if is_gone or problem or lost or sys.exc_info()[0] is not None:
-        end_within(GONE if is_gone else ENDING)
-    beside.close_server()
+    is_dead = executor.failure_reason() is not None
+    if is_dead or problem or lost or sys.exc_info()[0] is not None:
+        exit_within(DEAD_ENGINE_SECONDS if is_dead else SHUTDOWN_SECONDS)
+    telemetry.close_server()
     pool.shutdown(wait=False, cancel_futures=True)
-    runner.answering.close()
+    runner.proposals.close()
     if executor.is_open():  # otherwise no query runs, and Java, which is still starting, ends with us
         executor.close()  # before the work: a slow check must not delay the stop of the queries
-    left = _end_work(pool, listener, GONE_WORK_SECONDS if is_gone else WORK_SECONDS)
-    _let_go(runner, problem, lost)
-    beside.close(lost=lost is not None)
-    return left
+    work = _end_work(pool, listener, DEAD_WORK_SECONDS if is_dead else WORK_SECONDS)
+    _release(runner, problem, lost)
+    telemetry.close(lost=lost is not None)
+    return work
 
 
-def ended_error(runner: Runner, why: str) -> MzplanError:
+def runner_error(runner: Runner, why: str) -> MzplanError:
     return error(
         "MZ060",
         f"The runner of instance {runner.instance} has ended",
@@ -68,14 +68,14 @@ def _end_work(pool: WorkPool, listener: WakeListener, seconds: float) -> threadi
 
     The wait is limited because data that others wrote may keep a check busy.
     """
-    ending = threading.Thread(target=pool.shutdown, daemon=True)
-    ending.start()
-    ending.join(seconds)
+    thread = threading.Thread(target=pool.shutdown, daemon=True)
+    thread.start()
+    thread.join(seconds)
     listener.close()
-    return ending
+    return thread
 
 
-def leave(work: threading.Thread) -> None:
+def exit_if_busy(work: threading.Thread) -> None:
     """Exit the process if `work` is still alive: Python would wait for its threads without limit."""
     if work.is_alive():
         log.error("work that changes nothing does not end: this process ends without it")
@@ -83,7 +83,7 @@ def leave(work: threading.Thread) -> None:
         os._exit(ExitCode.ERROR)
 
 
-def _let_go(runner: Runner, problem: list[MzplanError], lost: str | None) -> None:
+def _release(runner: Runner, problem: list[MzplanError], lost: str | None) -> None:
     """Write the last event and status, and release the lease. Waits at most LAST_SECONDS for the writes."""
     first = problem[0].diagnostics[0] if problem else None
     reason = (first.detail or f"{first.summary}.") if first is not None else ""
@@ -93,28 +93,28 @@ def _let_go(runner: Runner, problem: list[MzplanError], lost: str | None) -> Non
 
     def write() -> None:
         if reason:
-            runner.status.end(reason)
+            runner.status.write_end(reason)
         runner.write_events(at_once=True)
 
-    writing = threading.Thread(target=write, daemon=True)
-    writing.start()
-    writing.join(LAST_SECONDS)
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(LAST_SECONDS)
     runner.controller.release()
 
 
-def end_within(seconds: float, last: Callable[[], None] = lambda: None) -> None:
+def exit_within(seconds: float, before_exit: Callable[[], None] = lambda: None) -> None:
     """Exit this process with an error after the given seconds, unless it has ended by then.
 
     Python waits for all threads except daemons, so a thread that hangs would keep the process and its lease
-    forever. `last` runs before the exit, for at most one second.
+    forever. `before_exit` runs before the exit, for at most one second.
     """
 
     def force() -> None:
         time.sleep(seconds)
         log.error("the runner has not ended within %.0f s: its process ends without waiting", seconds)
-        lasting = threading.Thread(target=last, daemon=True)
-        lasting.start()
-        lasting.join(1.0)
+        thread = threading.Thread(target=before_exit, daemon=True)
+        thread.start()
+        thread.join(1.0)
         logging.shutdown()
         os._exit(ExitCode.ERROR)
 

@@ -30,7 +30,7 @@ class RunEvents:
         self._sender = sender
         self._watch = RunWatch(sender.put, interval) if sender is not None else None
 
-    def look(self, overview: InstanceOverview) -> None:
+    def observe(self, overview: InstanceOverview) -> None:
         """Queue events for the changes of a round. Call after each round."""
         if self._watch is None:
             return
@@ -51,7 +51,7 @@ class RunEvents:
             self._sender.close(LAST_SECONDS)
 
 
-class Beside:
+class Telemetry:
     """Runs metrics and run events, and restarts each when a commit changes its settings.
 
     `serve` starts the metrics, and `report` the run events. `place`, from the command line, overrides the
@@ -67,27 +67,27 @@ class Beside:
     ):
         self._instance = instance
         self._serve, self._report = serve, report
-        self._fixed = place
+        self._override = place
         self._place: MetricsPlace | None = None
         self._server: MetricsServer | None = None
-        self._wanted: RunEventSettings | None = None
+        self._settings: RunEventSettings | None = None
         self._events = RunEvents()
 
-    def take_in(self, settings: RunnerSettings) -> None:
+    def configure(self, settings: RunnerSettings) -> None:
         """Restart the metrics or the run events if the committed settings differ from the current ones."""
-        place = self._fixed or settings.metrics.get(self._instance)
+        place = self._override or settings.metrics.get(self._instance)
         if place != self._place:
             self.close_server()
             self._place = place
             self._server = self._serve(place) if place is not None else None
-        if settings.run_events != self._wanted:
-            before, self._wanted = self._events, settings.run_events
+        if settings.run_events != self._settings:
+            before, self._settings = self._events, settings.run_events
             self._events = self._report(settings.run_events)
             # The former server may not answer, and no round should wait for it.
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
 
-    def look(self, overview: InstanceOverview) -> None:
-        self._events.look(overview)
+    def observe(self, overview: InstanceOverview) -> None:
+        self._events.observe(overview)
 
     def close_server(self) -> None:
         """Stop serving metrics."""
@@ -101,7 +101,7 @@ class Beside:
 
 def run_events_of(
     settings: ProjectSettings,
-    wanted: RunEventSettings,
+    run_events: RunEventSettings,
     secrets: Secrets,
     policy: Policy | None,
     warehouse: str,
@@ -111,7 +111,7 @@ def run_events_of(
     `warehouse`: an absolute path or URI.
     """
     try:
-        receiver = receiver_of(wanted, settings.directory, secrets, policy, os.environ)
+        receiver = receiver_of(run_events, settings.directory, secrets, policy, os.environ)
         if receiver is None:
             return RunEvents()
         with missing_extras_reported():
@@ -121,10 +121,10 @@ def run_events_of(
         return RunEvents()
     if (warning := clear_text(receiver)) is not None:
         log.warning("%s", _line(warning))
-    namespace = wanted.namespace or settings.project
+    namespace = run_events.namespace or settings.project
     log.info("run events are sent to %s, of jobs in namespace %s", receiver.server, namespace)
     sender = EventSender(_sending(receiver, namespace, settings.directory, warehouse), receiver.server)
-    return RunEvents(sender, wanted.interval)
+    return RunEvents(sender, run_events.interval)
 
 
 def _line(problem: Diagnostic) -> str:
