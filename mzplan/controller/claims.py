@@ -65,7 +65,7 @@ class Claims:
             self.store.write_journal(self.instance, self.dropped)
             for (_, generation), address in sorted(orphans.items()):
                 self.events.add(
-                    "generation", address, generation=generation, detail="nothing claims it any more"
+                    "generation", address, generation=generation, detail="no query uses it any more"
                 )
             failpoint(Failpoint.STORAGE_JOURNALED)
         # When two queries swap names, the first to run under its new name overwrites the other's record.
@@ -139,7 +139,7 @@ class Claims:
         try:
             read = self._places_read_remotely()
         except MzplanError as problem:
-            log.warning("what other instances read is not known, so nothing is removed: %s", problem)
+            log.warning("can't read what other instances read, so no storage is removed: %s", problem)
             read = set(places)
         still = {place for place in places if is_read(place, read)}
         self._recheck_at |= dict.fromkeys(still, clock + RETRY_DELAY)
@@ -172,7 +172,7 @@ class Claims:
                 if problem is None:
                     self._released.add(place)
                 else:
-                    log.warning("what %s g%d has made on its upstream: %s", *place, problem)
+                    log.warning("can't remove the upstream objects of %s g%d: %s", *place, problem)
                     self._release_at = time.monotonic() + RETRY_DELAY
         if time.monotonic() < self._release_at:
             return
@@ -187,13 +187,13 @@ class Claims:
             try:
                 future.result()
             except Exception as problem:  # foreign files in the storage must not end the runner
-                log.warning("storage %s g%d: %s", *place, problem)
+                log.warning("can't remove storage %s g%d: %s", *place, problem)
                 self._retry_at = time.monotonic() + RETRY_DELAY
                 continue
-            log.info("storage %s g%d is removed", *place)
+            log.info("removed storage %s g%d", *place)
             for entry in self.dropped:
                 if entry.place == place:
-                    address, detail = Address(entry.kind, entry.name), "its storage is removed"
+                    address, detail = Address(entry.kind, entry.name), "its storage was removed"
                     self.events.add("generation", address, generation=entry.generation, detail=detail)
             failpoint(Failpoint.STORAGE_REMOVED)
             self._reduce_journal([entry for entry in self.dropped if entry.place != place])

@@ -200,19 +200,19 @@ class Controller(Frontiers):
         hosted = self.hosted()
         strange = [r.name for r in self.executor.reports() if r.name.address not in hosted]
         for name in strange:
-            log.info("%s is claimed by nothing: it is stopped", name)
+            log.info("stopping %s: it is not committed on this instance", name)
             self.executor.stop(name)
         try:
             listed = self.storage.places()
             noted = recorded_places(self.store)
         except (OSError, MzplanError) as problem:  # the list is informative, so the runner continues
-            log.warning("which storage is unclaimed is not known: %s", problem)
+            log.warning("can't list unclaimed storage: %s", problem)
             return
         places = unclaimed(listed, self.claimed(), noted)
         if places:
             names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:MAX_LISTED])
             more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
-            log.info("storage that nothing claims: %s%s (mzplan state gc)", names, more)
+            log.info("unclaimed storage: %s%s (mzplan state gc)", names, more)
 
     def validate(self, description: Description, values: Mapping[str, str] | None = None) -> CheckResult:
         """Check a description against its servers, without changing anything. Any thread may call it.

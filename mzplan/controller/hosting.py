@@ -150,7 +150,7 @@ class Hosting:
         try:
             self.storage.migrate([collection.query.place for _, collection in collections])
         except (OSError, StorageError) as problem:  # each query's own check reports it
-            log.warning("the layout of storage is not known: %s", problem)
+            log.warning("can't read the layout of storage: %s", problem)
 
     def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self.instances.require()
@@ -160,7 +160,7 @@ class Hosting:
                 raise StorageError(f"{id_} is described as {description.query.id}.")
             is_other = id_ in self._exports and not description.query.reads
             if is_other or wanted.setdefault(id_, description) != description:
-                raise IdentifierReusedError(f"{id_} is another one's: {description.query.address} can't be.")
+                raise IdentifierReusedError(f"{id_} is in use: {description.query.address} needs another id.")
         for id_, description in wanted.items():
             before = self._collections.get(id_)
             if before is not None and before.place == description.query.place:
@@ -303,7 +303,7 @@ class Hosting:
         if tokens:
             self._journal(instance, self._prepared_without(tokens))
         for token in tokens:
-            log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
+            log.info("cancelled the prepared read of %s by %s: no query needs it", token.from_id, token.id)
             self._consume(token)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:

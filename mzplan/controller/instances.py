@@ -190,7 +190,7 @@ class LeaseKeeper:
         try:
             self.on_loss(reason)
         except Exception:
-            log.exception("the queries could not all be stopped")
+            log.exception("could not stop all queries")
 
     def _wait_for_loss(self) -> str | None:
         """Wait until the lease is lost and return how; None if it was released."""
@@ -210,5 +210,5 @@ class LeaseKeeper:
                     asked_late, until = self._renewed_at, now + 2 * HEARTBEAT
                 elif now >= until:
                     self._ended.set()
-                    return f"the store could not be reached for {allowed:.0f} s"
+                    return f"the store has not answered for {allowed:.0f} s"
                 self._change.wait(until - now)

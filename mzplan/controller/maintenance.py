@@ -129,7 +129,7 @@ class Maintenance:
         self._work = None
         problem = done.exception()
         if problem is not None:
-            log.warning("collection %s g%d is not maintained: %s", *place, problem)
+            log.warning("can't maintain collection %s g%d: %s", *place, problem)
 
     def _survey(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Survey:
         place, policy, now = state.place, state.policy, time.time()

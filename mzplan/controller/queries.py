@@ -224,7 +224,7 @@ class Queries:
 
         The failure of a start that is under way doesn't count, because it may have used the former value.
         """
-        text = f"another value of {', '.join(sorted(references))}"
+        text = f"new value of {', '.join(sorted(references))}"
         self.events.add("secret", detail=text)
         retry_cause = Cause(cause="secret", detail=text)
         for address, desired in self.desired().items():
@@ -343,7 +343,7 @@ class Queries:
             return
         text, code, now = sentence(result.problem), result.problem.code, self.clock()
         if memory.target != key_of(switch.description):
-            log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
+            log.error("%s: can't fall back to its last accepted description: [%s] %s", address, code, text)
             fallback_at = now + self.backoff.delay(memory.failures + 1)
             self.memories[address] = replace(memory, fallback_at=fallback_at)
             return

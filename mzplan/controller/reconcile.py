@@ -23,7 +23,7 @@ STABLE_SECONDS = 60.0  # seconds that a query must run until its failures are fo
 
 _MAX_ERROR = 300  # characters of an error in a cause
 COMMITTED_CHANGE = Cause(cause="change")
-_TAKEOVER = Cause(cause="runner", detail="its runner began")
+_TAKEOVER = Cause(cause="runner", detail="its runner started")
 
 Key = tuple[str, int, str]  # id, generation, digest
 Reports = list[QueryReport]
@@ -235,7 +235,7 @@ def _decide_ended(
     """
     error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
     if error is None:
-        error, code = f"It was stopped by hand. Fix: to keep it so, mzplan pause {address}.", "MZ162"
+        error, code = f"It was stopped by hand. Fix: to keep it stopped, run mzplan pause {address}.", "MZ162"
         kind = "stopped-by-hand"
     memory = _after_failure(memory, "failed", error, code, now, backoff, kind)
     ended = tuple(r for r in reports if not r.active)
@@ -281,7 +281,7 @@ def _decide_absent(
     )
     back: Switch | None = None
     if can_fall_back and fallback is not None:
-        cause = replace(_retry_cause(desired), detail=f"back to what it ran before, after {_failure(memory)}")
+        cause = replace(_retry_cause(desired), detail=f"fallback after {_failure(memory)}")
         back = Switch(address=address, description=fallback, stop=_names(reports), check=False, cause=cause)
     return Decision(command=back, memory=memory, condition=memory.verdict or "failed", run=running)
 
@@ -325,7 +325,7 @@ def _after_failure(
     failures = memory.failures + 1
     patience = _backoff_factor(replace(memory, verdict=verdict))
     if backoff.gives_up(failures):
-        until = "until it is changed or `mzplan restart` asks for it"
+        until = "until a change or `mzplan restart`"
         error = f"Given up after {failures} failures, {until}. {error}"
     return replace(
         memory,

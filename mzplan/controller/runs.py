@@ -111,17 +111,17 @@ def takeover(former: Lease | None, before: Status | None, epoch: int, versions: 
     known = before.versions if before is not None else None
     if known is not None and versions is not None and known != versions:
         return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(known, versions)}")
-    return Cause(cause="runner", detail=f"its runner began (epoch {epoch}){_former_end(former)}")
+    return Cause(cause="runner", detail=f"its runner started (epoch {epoch}){_former_end(former)}")
 
 
 def _former_end(former: Lease | None) -> str:
     if former is None:
         return ""
-    who = f"; the one before it (epoch {former.epoch}, process {former.pid} on {former.host})"
+    who = f"; the previous runner (epoch {former.epoch}, process {former.pid} on {former.host})"
     if former.released:
         return f"{who} was stopped"
-    how = "was killed" if is_local(former) else "was killed, or cut off from the store"
-    return f"{who} {how}: it has not given its lease back"
+    how = "was killed" if is_local(former) else "was killed or lost the store"
+    return f"{who} {how}: it did not release its lease"
 
 
 def _differences(before: Versions, now: Versions) -> str:

@@ -79,7 +79,7 @@ class SecretsWatch:
         for reference, read in reads.items():
             is_new = read.hash is not None and self._hashes.get(reference, read.hash) != read.hash
             if is_new and in_use.get(reference, set()) != {read.hash}:
-                log.info("%s has another value: plan and drift show what runs with the old one", reference)
+                log.info("%s has a new value: plan and drift show what still uses the old one", reference)
                 changed.add(reference)
         self._hashes = {r: now for r, read in reads.items() if (now := read.hash or self._hashes.get(r))}
         self._log_problems({r: read.problem for r, read in reads.items() if read.problem is not None})

@@ -104,7 +104,7 @@ def planned_steps(command: AppendCommand, current: Step, keyed: bool) -> list[li
     steps: list[list[Row]] = [[] for _ in range(command.upper - current)]
     for update in sorted(command.updates, key=lambda update: update.diff) if keyed else command.updates:
         if update.diff != 1 and not (keyed and update.diff == -1):
-            why = "a row of a key is there once" if keyed else "without a key, rows only come"
+            why = "a key has at most one row" if keyed else "without a key, rows can only be added"
             raise StorageError(f"An update of {command.id} has the diff {update.diff}: {why}.")
         if update.step >= command.upper:
             raise UpdateBeyondUpperError(
@@ -124,7 +124,7 @@ def to_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
     for number, row in enumerate(rows, 1):
         unknown = [name for name in row if name.lower() not in names]
         if unknown:
-            raise StorageError(f"Row {number} has {', '.join(unknown)}, which no column is called.")
+            raise StorageError(f"Row {number} has {', '.join(unknown)}, but the input has no such column.")
     try:
         batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
         return pa.Table.from_batches([fit(batch, columns)])

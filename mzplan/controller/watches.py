@@ -91,7 +91,7 @@ class Sampler(Generic[K, D, R]):
             try:
                 answer = self._ask(subject)
             except Exception as problem:  # a defect of a connector must not end the runner
-                log.warning("%s: it could not be looked at: %s", key, type(problem).__name__)
+                log.warning("%s: the check failed: %s", key, type(problem).__name__)
                 with self._lock:
                     self.answers.pop(key, None)
             else:
@@ -238,7 +238,7 @@ class UpstreamWatch:
         except MzplanError as problem:
             diagnostics = problem.diagnostics
         except Exception as problem:  # a defect of a connector must not end the runner
-            log.warning("%s: it could not be looked at: %s", address, type(problem).__name__)
+            log.warning("%s: the check failed: %s", address, type(problem).__name__)
             return
         if address not in self._checks:
             return

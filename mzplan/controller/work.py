@@ -221,7 +221,7 @@ class Switcher:
                     else result.missing
                 )
                 if not errors:
-                    self.hosting.events.add("ddl", command.address, detail="what its target lacked was made")
+                    self.hosting.events.add("ddl", command.address, detail="created missing target objects")
             if errors:
                 return Result(command=command, problem=errors[0], checked=False, upstream=result.upstream)
         failpoint(Failpoint.RUNNER_CHECKED)
@@ -249,9 +249,9 @@ class Switcher:
         if not missing or self.claims.has_run_here(place):
             return missing
         if self.claims.was_dropped(place):
-            why = "It was dropped after it had run, and what nothing claims is removed"
+            why = "It ran and was dropped, and unclaimed storage is removed after a while"
         elif (before := self.claims.former_instance(place)) is not None:
-            why = f"It ran on instance {before} before, and this one must see the same warehouse"
+            why = f"It ran on instance {before} before, and both instances must use the same warehouse"
         else:
             return ()
         return tuple(replace(diagnostic, detail=f"{diagnostic.detail} {why}.") for diagnostic in missing)

@@ -177,7 +177,7 @@ def _await_commit(pipe: int, serial: int, store: Store, stopping: threading.Even
     while not stopping.is_set():
         try:
             if store.read_state().serial < serial:
-                log.info("the command that started this runner has ended, and serial %d is not there", serial)
+                log.info("stopping: the command ended without committing serial %d", serial)
                 stopping.set()
             return
         except MzplanError:  # the store can't be read; it may recover soon
@@ -197,8 +197,8 @@ def _open_safely(path: str, flags: int) -> int:
 def _unwritable_error(directory: str) -> MzplanError:
     return error(
         "MZ035",
-        f"{Path(directory) / FOLDER} can't be made",
-        "The log of the runner is to be in it. Nothing was started.",
+        f"{Path(directory) / FOLDER} can't be created",
+        "The runner's log goes there. Nothing was started.",
         "correct the folder's permissions.",
     )
 
@@ -219,7 +219,7 @@ def exit_error(settings: ProjectSettings, instance: str) -> MzplanError:
     return reported_failure(settings, instance) or error(
         "MZ060",
         f"The runner of instance {instance} has ended",
-        "It gave no reason, as a process that is killed or runs out of memory. The end of its log:\n"
+        "It left no reason: it may have been killed or run out of memory. The end of its log:\n"
         f"{_tail(runtime_file(settings, instance, 'log'))}",
         f"start it again: {start_command(Instance(name=instance, type='embedded'), settings.environment)}.",
     )

@@ -36,7 +36,7 @@ from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.store import Store
 
-_NEXT_STEPS = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
+_NEXT_STEPS = "`mzplan apply` continues with all of them, `mzplan state rollback` undoes the change."
 log = logging.getLogger("mzplan.runner")
 
 MAX_BEHIND = 50  # serials; a runner that is further behind may run anything: its missing states aren't read
@@ -61,8 +61,8 @@ class _OtherRunner:
 
     def reason(self) -> str:
         if self.problem is not None:
-            return f"waits for instance {self.instance}, of which is not known what it runs: {self.problem}"
-        return f"waits for instance {self.instance}, whose runner has not let go of it yet"
+            return f"waits for instance {self.instance}, whose queries are unknown: {self.problem}"
+        return f"waits for instance {self.instance}, whose runner has not released it yet"
 
 
 class Handover:
@@ -302,7 +302,7 @@ def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verd
     return Verdict(
         serial=canary.serial,
         passed=False,
-        reason=f"It has made no progress within {canary.wait:g} s after its restart. {_fallback(canary)}",
+        reason=f"It made no progress within {canary.wait:g} s of its restart. {_fallback(canary)}",
         code="MZ140",
     )
 
@@ -310,7 +310,7 @@ def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verd
 def _fallback(canary: Canary) -> str:
     number = len(canary.holds)
     waiting = f"; {number} {'query is' if number == 1 else 'queries are'} held back" if number else ""
-    return f"It went first, and is back on what it ran before{waiting}: {_NEXT_STEPS}"
+    return f"It went first, and runs its former description again{waiting}: {_NEXT_STEPS}"
 
 
 class Gates(NamedTuple):

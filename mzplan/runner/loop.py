@@ -135,7 +135,7 @@ class Runner:
         if resource is None:
             why = Cause(cause="change", serial=self.serial, detail="it is no longer committed")
         elif resource.instance != self.instance:
-            detail = f"goes to instance {resource.instance}"
+            detail = f"moved to instance {resource.instance}"
             why = Cause(cause="hand-over", serial=self.serial, detail=detail)
         else:
             return event
@@ -188,7 +188,7 @@ class Runner:
             if self.serial < 0:
                 raise
             problem = str(failed)
-        self._problems.note("the state", f"can't be read; going on with serial {self.serial}", problem)
+        self._problems.note("the state", f"can't be read; continuing with serial {self.serial}", problem)
 
     def _follow_state(self) -> None:
         version = self.store.state_version()
@@ -232,7 +232,7 @@ class Runner:
         try:
             asked = read_limit(self.store, serial)
         except MzplanError as problem:
-            log.warning("going on as usual: %s", problem)
+            log.warning("can't read the limit of this commit; using the default: %s", problem)
             asked = None
         now, wanted = self.controller.parameters, asked or self._parallelism
         if now.parallelism != wanted:

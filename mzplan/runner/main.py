@@ -139,7 +139,7 @@ def _acquire_lease(store: Store, instance: str, stopping: threading.Event, stand
             if not logged:
                 raise
             # A standby must survive an outage of the store, because the outage may also end the leader.
-            now = f"standing by for instance {instance}, and looking again: {problem}"
+            now = f"standing by for instance {instance}, and retrying: {problem}"
         if now != logged:
             log.info("%s", now)
         logged = now
@@ -166,9 +166,7 @@ def _serve(
     if is_private:
         delete_failure(settings, lease.instance)
         listener.start()  # `mzplan down` finds this process by its socket
-    log.info(
-        "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
-    )
+    log.info("secrets go only where %s allows", policy.path if policy else "the committed state")
     secrets = GuardedSecrets(settings.directory, guard, remote=RemoteSecrets())
     state = store.read_state()
     settings = replace(settings, warehouse=state.warehouse or settings.warehouse)
@@ -233,7 +231,7 @@ def _run_rounds(runner: Runner, stopping: threading.Event, problem: list[MzplanE
     try:
         runner.serve(stopping)
     except NotAttachedError as why:
-        log.error("%s Every query is stopped.", why)
+        log.error("%s All queries are stopped.", why)
         return str(why)
     except (ExecutorGoneError, RoundsFailedError) as why:
         problem.append(runner_error(runner, str(why)))
@@ -262,7 +260,7 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
         "MZ044",
         f"Serial {state.serial} has another warehouse than this runner",
         f"It is {state.warehouse!r}; this runner was started with {settings.warehouse!r}.",
-        "restart the runner: it takes the warehouse from the state then.",
+        "restart the runner, which then takes the warehouse from the state.",
     )
 
 

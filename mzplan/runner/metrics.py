@@ -39,7 +39,7 @@ def health_problem(runner: Runner) -> str | None:
     """Return why the runner doesn't do its work; any thread may ask."""
     instances = runner.controller.instances
     if instances.lease is None or instances.loss is not None:
-        return "the instance is led from elsewhere"
+        return "another runner leads the instance"
     if not runner.controller.executor.is_open():
         return "Spark is starting"
     if runner.clock() - runner.status.observed_at > FRESH:
@@ -85,13 +85,13 @@ class RunnerCollector:
         conditions = get_args(Condition)
         yield (
             "condition",
-            "1 for the condition that a query is in.",
+            "1 for the query's condition.",
             ("condition",),
             [(a, condition, float(o.health == condition)) for a, o in queries for condition in conditions],
         )
         yield (
             "error",
-            "1 for the code of its last failure, and for that of a connection at fault.",
+            "1 for the code of the last failure, and for a connection at fault.",
             ("code", "connection"),
             [(a, *error, 1.0) for a, o in queries for error in self._errors(o)],
         )
@@ -100,7 +100,7 @@ class RunnerCollector:
         if observed is not None and state is not None:
             items = self._find_drift(state, observed, time.time())
         drift = [(query, kind, 1.0) for query, kind in sorted({(item.address, item.kind) for item in items})]
-        yield "drift", "1 where it is not as the state says.", ("kind",), drift
+        yield "drift", "1 for each drift that the runner sees.", ("kind",), drift
         measured = [(address, self._query_values(observation)) for address, observation in queries]
         for name, help_ in _HELP.items():
             yield name, help_, (), [(a, values[name]) for a, values in measured if values[name] is not None]
@@ -115,20 +115,20 @@ class RunnerCollector:
         instances = runner.controller.instances
         lease, leads = instances.lease, instances.lease is not None and instances.loss is None
         yield "leader", "Whether this runner leads the instance.", float(leads)
-        yield "healthy", "Whether /healthz says so.", float(health_problem(runner) is None)
-        yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
-        yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
-        yield "round_seconds", "What the last look at all queries took.", runner.round_seconds
+        yield "healthy", "Whether /healthz reports no problem.", float(health_problem(runner) is None)
+        yield "serial", "The serial that this runner follows; -1 before the first one.", float(runner.serial)
+        yield "epoch", "The epoch of the lease.", float(runner.epoch)
+        yield "round_seconds", "Duration of the last check of all queries.", runner.round_seconds
         if lease is not None:
             left = lease.heartbeat + lease.ttl - time.time()
-            yield "lease_seconds", "Until the lease lapses, were it not renewed.", left
+            yield "lease_seconds", "Time until the lease lapses.", left
         try:
             disk = shutil.disk_usage(self._warehouse) if self._warehouse is not None else None
         except OSError:
             disk = None  # the warehouse doesn't exist yet
         if disk is not None:
-            yield "warehouse_free_bytes", "Free on the disk of the warehouse.", float(disk.free)
-            yield "warehouse_size_bytes", "The size of that disk.", float(disk.total)
+            yield "warehouse_free_bytes", "Free space on the warehouse's disk.", float(disk.free)
+            yield "warehouse_size_bytes", "Size of the warehouse's disk.", float(disk.total)
 
     def _errors(self, observation: Observation) -> Iterator[tuple[str, str]]:
         """Yield error codes, each with the connection at fault; "" for an error of the query itself."""
@@ -157,18 +157,18 @@ class RunnerCollector:
 _HELP = {
     "step": "The last finished micro-batch.",
     "input_rows_per_second": "Rows that arrive.",
-    "processed_rows_per_second": "Rows that are processed while a micro-batch runs.",
-    "lag_records": "What of the upstream is not read yet, where known, as status counts it.",
-    "left_out_records": "Malformed records that the run has skipped or kept aside.",
+    "processed_rows_per_second": "Rows processed during a micro-batch.",
+    "lag_records": "Unread input, if known, in the unit of mzplan status.",
+    "left_out_records": "Malformed records that this run has skipped or kept aside.",
     "failures": "Failures in a row.",
-    "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
+    "idle_seconds": "Time since the query finished a micro-batch or found nothing to do.",
     **{name: measure.help for name, measure in MEASURES.items()},
 }
 _COUNTER_HELP = {
-    "rows": "Rows that were written, since this runner leads.",
-    "batches": "Micro-batches that have ended, since this runner leads.",
-    "restarts": "Starts but for the first, since this runner leads.",
-    "retries": "Attempts after one that has failed, since this runner leads.",
+    "rows": "Rows written, since this runner leads.",
+    "batches": "Micro-batches finished, since this runner leads.",
+    "restarts": "Starts after the first, since this runner leads.",
+    "retries": "Attempts after a failed one, since this runner leads.",
 }
 
 
@@ -202,8 +202,8 @@ def serve_metrics(
         server = _Server((place.host, place.port), _handler(runner, registry, loopback))
     except (OSError, OverflowError, ImportError) as problem:
         log.warning(
-            "metrics can't be served at %s:%d: %s. The runner goes on without them. Fix: name a free port "
-            "(metrics of the instance, or --metrics-port), and restart it.",
+            "metrics can't be served at %s:%d: %s. The runner continues. Fix: choose a free port "
+            "(the instance's metrics, or --metrics-port), and restart the runner.",
             place.host,
             place.port,
             problem,
@@ -269,7 +269,7 @@ def _handler(runner: Runner, registry: Any, loopback: str | None) -> type[BaseHT
             path = self.path.partition("?")[0]
             name = self.headers.get("Host", "localhost")
             if loopback is not None and not is_named(name, loopback, by_address=True):
-                self._answer(421, b"Ask for localhost, or an address in figures.\n", "text/plain")
+                self._answer(421, b"Use localhost or a numeric address as the host.\n", "text/plain")
             elif path == "/metrics":
                 self._answer(200, *_exposition(registry, self.headers.get("Accept", "")))
             elif path == "/healthz":
@@ -278,7 +278,7 @@ def _handler(runner: Runner, registry: Any, loopback: str | None) -> type[BaseHT
                 document = json.dumps(health).encode() + b"\n"
                 self._answer(200 if problem is None else 503, document, "application/json")
             else:
-                self._answer(404, b"There are /metrics and /healthz.\n", "text/plain")
+                self._answer(404, b"Not found. This server has /metrics and /healthz.\n", "text/plain")
 
         do_HEAD = do_GET  # noqa: N815 - as the server calls it
 

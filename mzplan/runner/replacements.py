@@ -64,7 +64,7 @@ class Replacements(Gate):
     def reason(self, address: Address) -> str | None:
         """Return a text that says what the query waits for; None if it waits for nothing."""
         read = self.waiting.get(address)
-        return f"waits for generation {read.generation} of {read.address} to begin" if read else None
+        return f"waits for generation {read.generation} of {read.address} to start" if read else None
 
     def started(self, address: Address) -> None:
         """Do nothing: `poll` finds which generations have started."""

@@ -78,7 +78,7 @@ def _end_work(pool: WorkPool, listener: WakeListener, seconds: float) -> threadi
 def exit_if_busy(work: threading.Thread) -> None:
     """Exit the process if `work` is still alive: Python would wait for its threads without limit."""
     if work.is_alive():
-        log.error("work that changes nothing does not end: this process ends without it")
+        log.error("a check is still running: exiting without it")
         logging.shutdown()
         os._exit(ExitCode.ERROR)
 
@@ -111,7 +111,7 @@ def exit_within(seconds: float, before_exit: Callable[[], None] = lambda: None) 
 
     def force() -> None:
         time.sleep(seconds)
-        log.error("the runner has not ended within %.0f s: its process ends without waiting", seconds)
+        log.error("the runner has not stopped within %.0f s: exiting without waiting", seconds)
         thread = threading.Thread(target=before_exit, daemon=True)
         thread.start()
         thread.join(1.0)

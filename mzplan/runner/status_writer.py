@@ -46,7 +46,7 @@ class ProblemLog:
             answer, problem = default, str(failed)
         except Exception as defect:
             answer, problem = default, f"{type(defect).__name__}: {defect}"
-        self.note(subject, "can't be looked at for now", problem)
+        self.note(subject, "can't be read for now", problem)
         return answer
 
 

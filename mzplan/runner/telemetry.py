@@ -37,7 +37,7 @@ class RunEvents:
         try:
             self._watch.look(overview)
         except Exception:  # a defect may cost events, but never a query
-            log.exception("run events are not sent any more")
+            log.exception("stopped sending run events")
             self._watch = None
 
     def close(self, *, lost: bool) -> None:
@@ -117,12 +117,12 @@ def run_events_of(
         with missing_extras_reported():
             require_extra("lineage")
     except MzplanError as problem:
-        log.warning("run events are not sent: %s", "; ".join(map(_line, problem.diagnostics)))
+        log.warning("can't send run events: %s", "; ".join(map(_line, problem.diagnostics)))
         return RunEvents()
     if (warning := clear_text(receiver)) is not None:
         log.warning("%s", _line(warning))
     namespace = run_events.namespace or settings.project
-    log.info("run events are sent to %s, of jobs in namespace %s", receiver.server, namespace)
+    log.info("sending run events to %s, namespace %s", receiver.server, namespace)
     sender = EventSender(_sending(receiver, namespace, settings.directory, warehouse), receiver.server)
     return RunEvents(sender, run_events.interval)
 

@@ -48,7 +48,7 @@ def runtime_folder(directory: str | Path) -> Path | None:
         why = problem.strerror or str(problem)
     if why:
         log.warning(
-            "%s is not used: %s. Nobody can wake this runner: it looks every half second", FOLDER, why
+            "%s is not used: %s. Commands can't wake this runner: it polls every half second", FOLDER, why
         )
     return None if why else folder
 
@@ -103,7 +103,7 @@ class WakeListener:
                 os.umask(before)
             listener.listen(16)
         except OSError as problem:
-            log.warning("no wake-up socket (%s): looking every half second instead", problem)
+            log.warning("no wake-up socket (%s): polling every half second instead", problem)
             listener.close()
             return
         self._socket = listener

@@ -51,7 +51,7 @@ class Watchdog:
     def _run(self) -> None:
         while not self._closed.wait(CHECK_INTERVAL):
             if (why := self.check()) is not None:
-                log.error("%s The runner ends.", why)
+                log.error("%s Stopping the runner.", why)
                 exit_within(DEAD_ENGINE_SECONDS, lambda: self._end(why))
                 self._executor.kill()
                 self._fail(why)

@@ -633,7 +633,7 @@ def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.
     again.reconcile_state()
     again.reconcile_state()
     assert running(again) == set()
-    listed = "storage that nothing claims: a g1 (mzplan state gc)"
+    listed = "unclaimed storage: a g1 (mzplan state gc)"
     assert [m for m in caplog.messages if m.startswith("storage")] == [listed, listed]
     again.claim_storage([("a", 1)])
     caplog.clear()
@@ -712,5 +712,5 @@ def test_rows_of_a_key_come_and_go(world: World) -> None:
     assert sorted(snapshot(controller, "a", 0), key=str) == [(one, 1), (two, 1)]
     assert snapshot(controller, "a", 1) == [(new, 1)]
     assert sorted(snapshot(controller, "a", 2), key=str) == [(new, 1), (two, 1)]
-    with pytest.raises(StorageError, match="a row of a key is there once"):
+    with pytest.raises(StorageError, match="a key has at most one row"):
         append(4, (one, 2))

@@ -160,7 +160,7 @@ def test_killed_while_a_slot_is_gone_on_with(
     eventually(
         # Not by the event that it is given up: a runner that was killed in the same second has lost that.
         "the former generation is given up, and its storage removed",
-        lambda: "generation 1; its storage is removed" in project.run("events").stdout,
+        lambda: "generation 1; its storage was removed" in project.run("events").stdout,
         SECONDS,
     )
     execute(from_, "DELETE FROM t WHERE id > 1005")

@@ -129,7 +129,7 @@ def _without_progress(pairs: Pairs) -> None:
         lock.rollback()
     pairs.flows("on what it ran before")
     queries = project.queries()
-    assert queries["sink.ca_t0"]["started_because"]["detail"].startswith("back: It has made no progress")
+    assert queries["sink.ca_t0"]["started_because"]["detail"].startswith("back: It made no progress")
     assert queries["sink.ca_t1"]["held"] and queries["sink.ca_t0"]["condition"] == "failed"
     # The next apply goes on with both.
     assert project.apply()["resuming"] == ["sink.ca_t0", "sink.ca_t1"]

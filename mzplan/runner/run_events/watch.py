@@ -228,7 +228,7 @@ class EventSender:
         """Log a problem when it begins, when it changes, and when it is over."""
         if problem and problem != self._problem:
             log.warning(
-                "[MZ178] run events can't be sent to %s: %s. Up to %d wait; queries go on",
+                "[MZ178] run events can't be sent to %s: %s. Up to %d wait; queries continue",
                 self._server,
                 problem,
                 self._most,

@@ -104,7 +104,7 @@ def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(k
     assert kept.is_lost.wait(SOON), "it hangs with the store"
     held = kept.keeper.lease
     assert kept.lost_at < held.heartbeat + TTL, "the queries end only when another may start them"
-    assert kept.lost == ["the store could not be reached for 2 s"]
+    assert kept.lost == ["the store has not answered for 2 s"]
     go_on.set()  # that renewal succeeds, after all
     kept.keeper._renewal_thread.join(SOON)
     assert kept.there().heartbeat > held.heartbeat

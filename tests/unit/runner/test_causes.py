@@ -80,7 +80,7 @@ def test_a_retry_says_after_what_and_going_back_too(world: World) -> None:
     world.now += 5.0
     back = cause_of(world.settle())
     assert (back.cause, back.serial) == ("retry", 2)
-    assert back.detail == "back to what it ran before, after [MZ064] no."
+    assert back.detail == "fallback after [MZ064] no."
 
 
 def test_a_refused_change_leaves_what_runs_with_its_cause(world: World) -> None:
@@ -131,7 +131,7 @@ def test_an_upgrade_of_the_runner() -> None:
     assert found.cause == "upgrade" and found.detail.endswith("mzplan 1 → 2, Spark 4.0 → 4.1")
     assert takeover(None, before, 3, old).cause == "runner"
     elsewhere = replace(new_lease("local", "o", 2), host="other")
-    assert "or cut off from the store" in takeover(elsewhere, None, 3, None).detail
+    assert "killed or lost the store" in takeover(elsewhere, None, 3, None).detail
 
 
 def test_a_secret_that_has_another_value_starts_what_had_failed(world: World) -> None:
@@ -145,7 +145,7 @@ def test_a_secret_that_has_another_value_starts_what_had_failed(world: World) ->
     queries.secrets_in_use.references_of = lambda address, one: {"${env:X}"}  # type: ignore[method-assign]
     queries.retry_with_secrets({"${env:X}"})
     found = cause_of(world.settle())
-    assert (found.cause, found.detail) == ("secret", "another value of ${env:X}")
+    assert (found.cause, found.detail) == ("secret", "new value of ${env:X}")
     assert ORDERS in world.executor.running()
 
 

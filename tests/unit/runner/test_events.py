@@ -93,7 +93,7 @@ def test_what_is_dropped_and_what_goes_elsewhere_is_said_so(worlds: Worlds) -> N
     worlds.settle("big")
     found = [(e.kind, e.cause.detail) for e in events(worlds.store, "started", "stopped", of=SINK) if e.cause]
     assert found[1:] == [
-        ("stopped", "goes to instance big"),
+        ("stopped", "moved to instance big"),
         ("started", "came from instance local"),
     ]
     gone = replace(worlds.committed, serial=3)
@@ -105,7 +105,7 @@ def test_what_is_dropped_and_what_goes_elsewhere_is_said_so(worlds: Worlds) -> N
         "it is no longer committed",
         3,
     )
-    assert [e.detail for e in events(worlds.store, "generation", of=SINK)][-1] == "nothing claims it any more"
+    assert [e.detail for e in events(worlds.store, "generation", of=SINK)][-1] == "no query uses it any more"
 
 
 def test_refusals_ddl_and_secrets(world: World) -> None:
@@ -132,7 +132,7 @@ def test_refusals_ddl_and_secrets(world: World) -> None:
     assert queries is not None
     queries.retry_with_secrets({"${env:PW}", "${file:/run/x}"})
     world.settle()
-    assert [e.detail for e in events(world.store, "secret")] == ["another value of ${env:PW}, ${file:/run/x}"]
+    assert [e.detail for e in events(world.store, "secret")] == ["new value of ${env:PW}, ${file:/run/x}"]
 
 
 def many(serial: int, broker: str) -> State:

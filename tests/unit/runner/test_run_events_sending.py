@@ -139,7 +139,7 @@ def test_what_waits_is_sent_once_the_server_is_back(
     assert refused >= 2
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if "can't be sent" in line] == [
-        "[MZ178] run events can't be sent to here:1: it answers 503. Up to 1000 wait; queries go on"
+        "[MZ178] run events can't be sent to here:1: it answers 503. Up to 1000 wait; queries continue"
     ]
     assert told[-1] == "run events are sent to here:1 again; 0 were dropped"
 

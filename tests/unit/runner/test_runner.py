@@ -497,7 +497,7 @@ def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: Wor
     world.settle()
     seen = world.settle().observations
     assert {(o.condition, o.error_code) for o in seen.values()} == {("rejected", "MZ161")}
-    assert "It was dropped after it had run, and what nothing claims is removed." in (seen[SINK].error or "")
+    assert "was dropped, and unclaimed storage is removed after a while" in (seen[SINK].error or "")
     assert world.executor.running() == {}
     # As the error says: a new generation begins.
     world.commit(second_generation(make_state(4)))
@@ -824,7 +824,7 @@ def test_sinks_of_a_source_that_begins_again_wait_until_it_has_begun(world: Worl
     world.commit(replace(second, resources=resources))
     seen = world.settle().observations
     assert (seen[ORDERS].condition, seen[ORDERS].run_id) == ("rejected", before[ORDERS].run_id)
-    assert seen[SINK].held == "waits for generation 2 of source.orders to begin"
+    assert seen[SINK].held == "waits for generation 2 of source.orders to start"
     assert seen[SINK].condition == ("paused" if paused else "running")
     assert starts(world) == []
     # Also after a restart of the runner: the former sink goes on.

@@ -106,7 +106,7 @@ def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_ep
     worlds.commit(2, sink="big")
     seen = worlds.settle("big")[str(SINK)]  # the other runner has not looked yet
     assert (worlds.runs("big"), seen.condition) == ([], "starting")
-    assert seen.held == "waits for instance local, whose runner has not let go of it yet"
+    assert seen.held == "waits for instance local, whose runner has not released it yet"
     worlds.settle("local")
     assert worlds.runs("local") == [str(ORDERS)]
     worlds.settle("big")
@@ -155,7 +155,7 @@ def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: W
     worlds.commit(2, source="big", sink="big")
     worlds.runner("big")
     assert {one.held for one in worlds.settle("big").values()} == {
-        "waits for instance local, whose runner has not let go of it yet"
+        "waits for instance local, whose runner has not released it yet"
     }
     worlds.settle("local")
     worlds.settle("big")
@@ -178,7 +178,9 @@ def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Wo
     worlds.settle("local")
     seen = worlds.settle("big")[str(SINK)]
     assert (worlds.runs("big"), seen.error_code) == ([], "MZ161")
-    assert "It ran on instance local before, and this one must see the same warehouse." in (seen.error or "")
+    assert "ran on instance local before, and both instances must use the same warehouse" in (
+        seen.error or ""
+    )
     # What has never run has nothing to lose.
     state = worlds.committed
     fresh = replace(state.resources[SINK], address=Address("sink", "fresh"), id="fresh")

@@ -189,7 +189,7 @@ def test_a_runner_that_has_lost_its_lease_ends_while_the_store_is_away(
     for name in ("state_version", "read_state", "write_status"):
         monkeypatch.setattr(world.store, name, away)
     monkeypatch.setattr(world.store.proposals, "open", away)
-    world.runner.controller.instances.loss = "the store could not be reached for 10 s"
+    world.runner.controller.instances.loss = "the store has not answered for 10 s"
     stopping = threading.Event()
     limit = threading.Timer(10.0, stopping.set)
     limit.start()

@@ -148,7 +148,7 @@ def test_a_sink_that_waits_for_its_source_has_a_code_of_its_own(condition: Condi
     source = seen_of(
         ORDERS, condition=condition, wanted_digest=digests[ORDERS], error="refused", error_code="MZ050"
     )
-    held = "waits for generation 1 of source.orders to begin"
+    held = "waits for generation 1 of source.orders to start"
     sink = seen_of(SINK, condition="running", wanted_digest=digests[SINK], held=held)
     status = Status(
         instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: source, SINK: sink}
