@@ -69,7 +69,7 @@ class Invocation:
         `whole`: report all mistakes at once, for a command that reads all files. `remembered`: the variables
         of the plan that is applied.
         """
-        from mzplan.host.local_folder import waiting
+        from mzplan.host.local_folder import pending_edit
         from mzplan.operations.project import open_project
 
         project = open_project(
@@ -81,7 +81,7 @@ class Invocation:
             remembered=remembered,
             environment=self.environment,
         )
-        if not self.changing and (notice := waiting(self.folder)) is not None:
+        if not self.changing and (notice := pending_edit(self.folder)) is not None:
             self.note(f"{notice.severity}: {notice.summary}. {notice.detail} To fix it: {notice.hint}")
         if self.verbose:
             settings = project.settings

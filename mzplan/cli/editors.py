@@ -17,7 +17,7 @@ from click.shell_completion import get_completion_class
 from mzplan.cli.arguments import SCHEMA
 from mzplan.cli.context import COMPLETE, Invocation, command
 from mzplan.host.files import make_private_folder
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.host.local_folder import FOLDER, refuse_unused
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas, modeline, written_schema

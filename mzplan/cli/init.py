@@ -14,7 +14,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
 from mzplan.cli.known_names import EXAMPLES, examples
 from mzplan.config import environment_names
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from mzplan.host.guarded import write_whole
+from mzplan.host.guarded_folder import write_whole
 from mzplan.model.diagnostics import error
 from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub

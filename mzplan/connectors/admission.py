@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from mzplan.connectors.catalogue import find_connector
 from mzplan.host.files import UnfitError
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import State

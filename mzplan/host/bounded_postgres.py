@@ -22,12 +22,12 @@ _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
 _RECEIVED_BYTES = struct.Struct("=128xQ")  # the number of received bytes in it
 
 
-class UnendingError(psycopg.OperationalError):
+class AnswerLimitError(psycopg.OperationalError):
     """The server didn't answer in time, or its answer was too large."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that closes itself and raises UnendingError if an answer exceeds a limit.
+    """A connection that closes itself and raises AnswerLimitError if an answer exceeds a limit.
 
     - `max_seconds`: seconds for one statement.
     - `deadline`: a deadline for all statements, in monotonic seconds.
@@ -41,7 +41,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         try:
             return super().wait(self._bounded(gen), *args, **kwargs)
-        except UnendingError:
+        except AnswerLimitError:
             self.close()  # a late answer would be taken for the answer to the next statement
             raise
 
@@ -57,10 +57,10 @@ class BoundedConnection(psycopg.Connection[Any]):
                     ready = yield wanted  # psycopg resumes it a few times a second
                     if time.monotonic() >= deadline:
                         waited = time.monotonic() - started
-                        raise UnendingError(f"the server hasn't answered for {waited:.0f} s")
+                        raise AnswerLimitError(f"the server hasn't answered for {waited:.0f} s")
                     if ready and _received_bytes(connection) > max_received:
                         size = f"{self.max_bytes / (1 << 20):.0f} MiB"
-                        raise UnendingError(f"the server answered with more than {size}")
+                        raise AnswerLimitError(f"the server answered with more than {size}")
                     wanted = gen.send(ready)
             except StopIteration as end:
                 done: T = end.value

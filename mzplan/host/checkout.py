@@ -63,7 +63,7 @@ def why_foreign_file(path: Path) -> str:
     return "git tracks it, so the repository's authors wrote it" if tracked else ""
 
 
-def links_on(path: Path) -> Iterator[Path]:
+def links_of_path(path: Path) -> Iterator[Path]:
     """Yield the links on a path that a repository may have brought.
 
     Git tracks these links or can't answer, or they are in the work tree of another tool.

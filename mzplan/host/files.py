@@ -3,7 +3,7 @@
 A write goes to a file with a random name in the same folder, which is then renamed. So nobody can put a link
 there in advance, and two writers never share a file. A crash may leave a hidden file that ends with `.tmp`.
 
-`host.guarded` handles result files that people name, and files in folders that others can write to.
+`host.guarded_folder` handles result files that people name, and files in folders that others can write to.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def replacing(
     - `folder`: a handle of the folder that the path is relative to.
     """
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
-    with _created(temporary, mode, durable=durable, folder=folder) as stream:
+    with _create(temporary, mode, durable=durable, folder=folder) as stream:
         yield stream
-    put_in_place(temporary, path, durable=durable, folder=folder)
+    move_into_place(temporary, path, durable=durable, folder=folder)
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = None) -> None:
@@ -94,18 +94,18 @@ def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: 
 
     Raises FileExistsError if the file or a link of its name exists.
     """
-    with _created(path, mode, durable=True, folder=folder) as stream:
+    with _create(path, mode, durable=True, folder=folder) as stream:
         stream.write(data)
-    with _removed_on_failure(path, folder):
+    with _remove_on_failure(path, folder):
         sync_folder(path.parent, folder)
 
 
-def put_in_place(temporary: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
+def move_into_place(temporary: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
     """Rename a written file over another one in its folder.
 
     Raises OSError, and then removes `temporary`.
     """
-    with _removed_on_failure(temporary, folder):
+    with _remove_on_failure(temporary, folder):
         os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
     if durable:
         sync_folder(path.parent, folder)
@@ -134,11 +134,11 @@ def sync_folder(path: Path, folder: int | None = None) -> None:
 
 
 @contextmanager
-def _created(path: Path, mode: int | None, *, durable: bool, folder: int | None) -> Iterator[BinaryIO]:
+def _create(path: Path, mode: int | None, *, durable: bool, folder: int | None) -> Iterator[BinaryIO]:
     """Yield a stream to a new file, and remove the file if its content can't be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(path, flags, 0o666 if mode is None else 0o600, dir_fd=folder)
-    with _removed_on_failure(path, folder), os.fdopen(handle, "wb") as stream:
+    with _remove_on_failure(path, folder), os.fdopen(handle, "wb") as stream:
         if mode is not None:
             os.fchmod(handle, mode)
         yield stream
@@ -148,7 +148,7 @@ def _created(path: Path, mode: int | None, *, durable: bool, folder: int | None)
 
 
 @contextmanager
-def _removed_on_failure(path: Path, folder: int | None) -> Iterator[None]:
+def _remove_on_failure(path: Path, folder: int | None) -> Iterator[None]:
     try:
         yield
     except BaseException:

@@ -21,7 +21,7 @@ from pathlib import Path
 from mzplan.model.history import GitRevision
 from mzplan.model.words import one_line
 
-WAIT = 3.0  # seconds for all calls of git together
+TIMEOUT = 3.0  # seconds for all calls of git together
 _MAX_BYTES = 1 << 16  # bytes that are read from a small file
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SAFE_OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
@@ -41,7 +41,7 @@ def find_revision(directory: str, ignored: Iterable[str] = ()) -> GitRevision | 
     program = _program() if top is not None else None
     if program is None or top is None:
         return None
-    git = _Git(program, time.monotonic() + WAIT)
+    git = _Git(program, time.monotonic() + TIMEOUT)
     try:
         real = _git_directory(top)
         commit = git.text(f"--git-dir={real}", "rev-parse", "--verify", "--quiet", "HEAD").strip()

@@ -60,7 +60,7 @@ def refuse_unused(directory: str) -> None:
         )
 
 
-def waiting(directory: str) -> Diagnostic | None:
+def pending_edit(directory: str) -> Diagnostic | None:
     """Return a read-only command's diagnostic: the folder is ignored, or an edit is in progress there."""
     folder = Path(directory) / FOLDER
     if not folder.is_symlink() and not os.path.lexists(journal_path(directory)):

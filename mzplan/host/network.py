@@ -27,7 +27,7 @@ def is_loopback(host: str) -> bool:
     return True
 
 
-def is_named(header: str, own: str, *, by_address: bool) -> bool:
+def names_host(header: str, own: str, *, by_address: bool) -> bool:
     """Return whether a request's Host header names this machine, or `own` (unless "").
 
     With `by_address`, any numeric address also matches. This check prevents DNS rebinding, because if a

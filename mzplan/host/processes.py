@@ -46,7 +46,7 @@ def is_alive(pid: int, started: float = 0.0) -> bool:
     return not (started and now) or now == started
 
 
-def send(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: signal.Signals) -> None:
     """Send a signal if the process still runs. It may end at any time before the call."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -111,11 +111,11 @@ class SparkLine:
     local_checkpoints: str = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
     tested: tuple[str, ...] = ()
 
-    def fitting(self, packages: Iterable[str]) -> tuple[str, ...]:
+    def compatible(self, packages: Iterable[str]) -> tuple[str, ...]:
         """Return the packages in the versions that fit this line."""
-        return tuple(self._fitting(package) for package in packages)
+        return tuple(self._compatible(package) for package in packages)
 
-    def _fitting(self, package: str) -> str:
+    def _compatible(self, package: str) -> str:
         name, _, _ = package.rpartition(":")
         return f"{name}:{self.aws[name]}" if name in self.aws else package
 

@@ -29,12 +29,12 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import (
     create_durably,
     make_private_folder,
-    put_in_place,
+    move_into_place,
     read_regular,
     temporary_files_of,
     write_durably,
 )
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.host.local_folder import FOLDER, journal_path, refuse_unused, why_unused
 from mzplan.model.diagnostics import ExitCode, MzplanError, error, refusal
 from mzplan.model.state import State
@@ -150,7 +150,7 @@ def write(edits: Sequence[FileEdit]) -> None:
         for edit in edits:
             prepared.append((_prepare(edit), Path(edit.location)))
         while prepared:
-            put_in_place(*prepared[0])
+            move_into_place(*prepared[0])
             del prepared[0]
     finally:
         for temporary, _ in prepared:
@@ -196,7 +196,7 @@ def settle(directory: str, store: Store) -> str | None:
         path.unlink()
         return f"forgot an edit of {names} that was never committed"
     for place, file in _due(directory, journal):
-        put_in_place(_write_beside(place, file.content), place)
+        move_into_place(_write_beside(place, file.content), place)
     failpoint(Failpoint.ALTER_WRITTEN)
     path.unlink()
     return f"wrote the edit of {names} that was committed as serial {journal.serial}"

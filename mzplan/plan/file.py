@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.host.files import read_regular
-from mzplan.host.guarded import write_whole
+from mzplan.host.guarded_folder import write_whole
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import ExitCode, MzplanError, error, usage_error

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mzplan.host.files import read_regular, write_durably
 from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file, why_unused
-from mzplan.host.processes import is_alive, send, started_at
+from mzplan.host.processes import is_alive, send_signal, started_at
 from mzplan.model.codec import decode, parse_json
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Lease
@@ -268,11 +268,11 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     if pid is None:
         return False
     started = started_at(pid)
-    send(pid, signal.SIGTERM)
+    send_signal(pid, signal.SIGTERM)
     until = time.monotonic() + STOP_WAIT
     while is_alive(pid, started):
         if time.monotonic() > until:
-            send(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         time.sleep(0.05)
     return True
 

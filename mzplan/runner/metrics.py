@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, get_args
 
-from mzplan.host.network import is_loopback, is_named
+from mzplan.host.network import is_loopback, names_host
 from mzplan.model.observed import MEASURES, Condition, Observation, Status
 from mzplan.model.plan import DriftItem
 from mzplan.model.resources import MetricsPlace
@@ -268,7 +268,7 @@ def _handler(runner: Runner, registry: Any, loopback: str | None) -> type[BaseHT
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             name = self.headers.get("Host", "localhost")
-            if loopback is not None and not is_named(name, loopback, by_address=True):
+            if loopback is not None and not names_host(name, loopback, by_address=True):
                 self._answer(421, b"Use localhost or a numeric address as the host.\n", "text/plain")
             elif path == "/metrics":
                 self._answer(200, *_exposition(registry, self.headers.get("Accept", "")))

@@ -12,7 +12,7 @@ from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings
 from mzplan.runner.metrics import MetricsServer
-from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
+from mzplan.runner.run_events.receiver import Receiver, cleartext_warning, receiver_of
 from mzplan.runner.run_events.server import LineageServer
 from mzplan.runner.run_events.watch import EventSender, RunEvent, RunWatch
 from mzplan.secrets.policy import Policy
@@ -35,7 +35,7 @@ class RunEvents:
         if self._watch is None:
             return
         try:
-            self._watch.look(overview)
+            self._watch.observe(overview)
         except Exception:  # a defect may cost events, but never a query
             log.exception("stopped sending run events")
             self._watch = None
@@ -119,7 +119,7 @@ def run_events_of(
     except MzplanError as problem:
         log.warning("can't send run events: %s", "; ".join(map(_line, problem.diagnostics)))
         return RunEvents()
-    if (warning := clear_text(receiver)) is not None:
+    if (warning := cleartext_warning(receiver)) is not None:
         log.warning("%s", _line(warning))
     namespace = run_events.namespace or settings.project
     log.info("sending run events to %s, namespace %s", receiver.server, namespace)

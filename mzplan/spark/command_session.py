@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mzplan.host.processes import children, send
+from mzplan.host.processes import children, send_signal
 from mzplan.spark.session import discard_java_output, open_session
 from mzplan.spark.settings import NOTHING
 
@@ -83,7 +83,7 @@ class _Interruption:
         logging.disable()
         discard_java_output()
         for pid in children() - self._other_children:
-            send(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         self._handlers[number](number, frame)
 
 

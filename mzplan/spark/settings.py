@@ -128,7 +128,7 @@ def configuration_of(
         # On a cluster, executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
     wanted = {**defaults, **line.settings, **given, **options, **READING}
-    packages = (*line.packages, *line.fitting(further.get("spark.jars.packages", ())))
+    packages = (*line.packages, *line.compatible(further.get("spark.jars.packages", ())))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
     excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))
     wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)

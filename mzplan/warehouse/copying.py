@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mzplan.host.files import Readable
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.warehouse.folder import file_system
 from mzplan.warehouse.paths import local_path, split_storage, stays_below
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from mzplan.host.files import sync_folder, temporary_files_of
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
@@ -91,7 +91,7 @@ def is_there(place: str) -> bool:
     local = local_path(place)
     if local is not None:
         root, inner = split_storage(local)
-        return GuardedFolder(root).is_there(inner) if inner else local.exists()
+        return GuardedFolder(root).exists(inner) if inner else local.exists()
     from pyarrow import fs
 
     system, path = remote(place)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mzplan.host.files import UnfitError
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.address import ID, Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path

@@ -85,7 +85,7 @@ def _java_of(session: Any) -> tuple[Any, Any]:
 def _missing_packages(query: ResolvedQuery) -> MzplanError:
     link = query.link
     packages, excluded = resource_kind("connection", link.type).packages(link.body)
-    jars = installed_line().fitting(packages)
+    jars = installed_line().compatible(packages)
     leave_out = f" --conf spark.jars.excludes={','.join(excluded)}" if excluded else ""
     return error(
         "MZ129",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mzplan.host.guarded import GuardedFolder
+from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Body, PropertyEdit
 from mzplan.secrets.references import Secrets

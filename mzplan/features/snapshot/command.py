@@ -15,7 +15,7 @@ from mzplan.cli.arguments import QUERY
 from mzplan.cli.context import Invocation, command
 from mzplan.features.snapshot.collection_snapshot import open_snapshot
 from mzplan.features.snapshot.row_files import json_lines, out_format_of, table_lines, texts, write_rows
-from mzplan.host.guarded import open_whole
+from mzplan.host.guarded_folder import open_whole
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count

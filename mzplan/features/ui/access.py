@@ -12,7 +12,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mzplan.host.network import is_named
+from mzplan.host.network import names_host
 
 COOKIE = "mzplan_ui"
 SESSION = 12 * 3600  # seconds
@@ -47,7 +47,7 @@ class Access:
 
     def is_ours(self, host: str) -> bool:
         """Whether a request's Host header names this server."""
-        return is_named(host, self.host, by_address=bool(self.token))
+        return names_host(host, self.host, by_address=bool(self.token))
 
     def is_token(self, text: str) -> bool:
         """Whether this is the token. Takes constant time, which reveals nothing about the token."""

@@ -47,7 +47,7 @@ class Receiver:
 
 
 def receiver_of(
-    wanted: RunEventSettings,
+    settings: RunEventSettings,
     directory: str,
     secrets: Secrets,
     policy: Policy | None,
@@ -63,20 +63,20 @@ def receiver_of(
     if url := environment.get(URL_VARIABLE, "").strip():
         key = environment.get(KEY_VARIABLE, "").strip()
         remember(key) if key else None
-        base = _base(url, URL_VARIABLE)
-        return Receiver(url=base, timeout=wanted.timeout, key=(lambda: key) if key else None)
-    if not wanted.url:
+        base = _base_url(url, URL_VARIABLE)
+        return Receiver(url=base, timeout=settings.timeout, key=(lambda: key) if key else None)
+    if not settings.url:
         return None
-    base = _base(wanted.url, _SUBJECT)
-    if not wanted.api_key:
+    base = _base_url(settings.url, _SUBJECT)
+    if not settings.api_key:
         if policy is not None:
             policy.connect(_SUBJECT, [(server_of_url(base),)])
-        return Receiver(url=base, timeout=wanted.timeout)
-    _permit(wanted, directory, policy)
-    return Receiver(url=base, timeout=wanted.timeout, key=lambda: secrets.resolve(wanted.api_key).strip())
+        return Receiver(url=base, timeout=settings.timeout)
+    _permit(settings, directory, policy)
+    return Receiver(url=base, timeout=settings.timeout, key=lambda: secrets.resolve(settings.api_key).strip())
 
 
-def clear_text(receiver: Receiver) -> Diagnostic | None:
+def cleartext_warning(receiver: Receiver) -> Diagnostic | None:
     """Return the warning MZ116 if the key goes to the server without encryption; otherwise None."""
     parts = urlsplit(receiver.url)
     if receiver.key is None or parts.scheme == "https" or is_loopback(parts.hostname or ""):
@@ -90,20 +90,21 @@ def clear_text(receiver: Receiver) -> Diagnostic | None:
     )
 
 
-def _permit(wanted: RunEventSettings, directory: str, policy: Policy | None) -> None:
+def _permit(settings: RunEventSettings, directory: str, policy: Policy | None) -> None:
+    server = server_of_url(settings.url)
     if policy is not None:
-        policy.check(_SUBJECT, [Flow(wanted.api_key, (server_of_url(wanted.url),))], proposed=False)
+        policy.check(_SUBJECT, [Flow(settings.api_key, (server,))], proposed=False)
     elif may_be_foreign(Path(directory)):
         raise error(
             "MZ107",
-            f"mzplan doesn't send {wanted.api_key}, the key for run events, to {server_of_url(wanted.url)}",
+            f"mzplan doesn't send {settings.api_key}, the key for run events, to {server}",
             "mzplan.yaml is in a checkout, or this is a CI job, so the file's author could steal the key.",
             f"set {URL_VARIABLE} and {KEY_VARIABLE} in the runner's environment, or allow the key and the "
             "server in a policy (mzplan run --policy FILE).",
         )
 
 
-def _base(url: str, said_by: str) -> str:
+def _base_url(url: str, source: str) -> str:
     """Return the URL without query and fragment, with a slash at the end.
 
     Without the slash, joining a path would replace the URL's last part. Raises MzplanError: MZ178.
@@ -116,7 +117,7 @@ def _base(url: str, said_by: str) -> str:
     if not is_server or re.search(r"[\s\\]", url) or has_login(url):
         raise error(
             "MZ178",
-            f"{said_by} names no server for run events",
+            f"{source} names no server for run events",
             "It must be http:// or https:// and a host, without a user, a password or a token.",
             f"correct it, the key apart in {KEY_VARIABLE} or api_key, and restart the runner.",
         )

@@ -32,15 +32,15 @@ from mzplan import __version__
 from mzplan.connectors.api.lineage_names import LineageName
 from mzplan.connectors.unresolved import LineageEnd, QueryLineage, lineage_of
 from mzplan.runner.run_events.receiver import Receiver
-from mzplan.runner.run_events.watch import NotTakenError, RunEvent
+from mzplan.runner.run_events.watch import RefusedEventError, RunEvent
 from mzplan.secrets.resolved import shortened
 
 PRODUCER = f"pkg:pypi/mzplan@{__version__}"
-_MOST_TEXT = 10_000  # characters of an error, or of a cause's detail
+_MAX_TEXT = 10_000  # characters of an error, or of a cause's detail
 
 spec.set_producer(PRODUCER)
-_NEVER = (400, 413, 422)  # the event itself is wrong, so a retry can't help
-_MEANING = {
+_PERMANENT = (400, 413, 422)  # the event itself is wrong, so a retry can't help
+_REASONS = {
     401: ": it asks for a key (api_key)",
     403: ": the key may not do that (api_key)",
     404: ": it has no api/v1/lineage (url)",
@@ -69,39 +69,39 @@ class LineageServer:
         self._transport = HttpTransport(config)
 
     def send(self, event: RunEvent) -> None:
-        """Post an event. Raises NotTakenError if it can't be made, or if the server refuses it for good.
+        """Post an event. Raises RefusedEventError if it can't be made, or if the server refuses it for good.
 
         Any other exception means that a retry may help.
         """
-        status = self._post(self._made(event))
-        if status in _NEVER:
-            raise NotTakenError(f"it was answered {status}")
+        status = self._post(self._lineage_event(event))
+        if status in _PERMANENT:
+            raise RefusedEventError(f"it was answered {status}")
         if not 200 <= status < 300:
-            raise ConnectionError(f"it answers {status}{_MEANING.get(status, '')}")
+            raise ConnectionError(f"it answers {status}{_REASONS.get(status, '')}")
 
-    def _made(self, event: RunEvent) -> Any:
+    def _lineage_event(self, event: RunEvent) -> Any:
         try:
             lineage = lineage_of(event.description, self._directory, self._warehouse)
-            return message(event, lineage, self._namespace)
+            return lineage_event(event, lineage, self._namespace)
         except Exception as problem:  # for example, a query of another version or package
             reason = f"{event.description.address} can't be described ({type(problem).__name__})"
-            raise NotTakenError(reason) from None
+            raise RefusedEventError(reason) from None
 
-    def _post(self, made: Any) -> int:
+    def _post(self, event: Any) -> int:
         """Post the event, and return the status of the answer. The answer's text isn't read."""
         try:
-            answer: Response | None = self._transport.emit(made)
+            answer: Response | None = self._transport.emit(event)
         except HTTPError as problem:
             answer = problem.response
         except Timeout:
             raise TimeoutError(f"it has not answered in {self._timeout:g} s") from None
         except RequestException as problem:
-            raise ConnectionError(f"it can't be reached: {_root(problem)}") from None
+            raise ConnectionError(f"it can't be reached: {_root_cause(problem)}") from None
         assert answer is not None
         return answer.status_code
 
 
-def _root(problem: BaseException) -> BaseException:
+def _root_cause(problem: BaseException) -> BaseException:
     """Return the exception at the start of the chain: the libraries only wrap it."""
     while problem.__context__ is not None:
         problem = problem.__context__
@@ -123,17 +123,17 @@ class _PlainSession(Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self.auth = _as_it_is
+        self.auth = _unchanged
 
     def request(self, *arguments: Any, **options: Any) -> Response:
         return super().request(*arguments, **{**options, "allow_redirects": False, "stream": True})
 
 
-def _as_it_is(request: PreparedRequest) -> PreparedRequest:
+def _unchanged(request: PreparedRequest) -> PreparedRequest:
     return request
 
 
-def message(event: RunEvent, lineage: QueryLineage, namespace: str) -> spec.RunEvent:
+def lineage_event(event: RunEvent, lineage: QueryLineage, namespace: str) -> spec.RunEvent:
     """Return the OpenLineage event. Each event is complete, so it can be read without the earlier ones."""
     outputs = [
         spec.OutputDataset(
@@ -174,11 +174,11 @@ def _run_facets(event: RunEvent) -> dict[str, Any]:
         through = str(cause.through) if cause.through is not None else None
         fields = {"cause": cause.cause, "serial": cause.serial or None, "through": through, "at": cause.at}
         facets["mzplan_startedBecause"] = RunFacet(producer=PRODUCER).with_additional_properties(
-            **fields, detail=shortened(cause.detail, _MOST_TEXT)
+            **fields, detail=shortened(cause.detail, _MAX_TEXT)
         )
     if event.error is not None:
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-            message=shortened(event.error, _MOST_TEXT), programmingLanguage="PYTHON"
+            message=shortened(event.error, _MAX_TEXT), programmingLanguage="PYTHON"
         )
     return facets
 
@@ -224,9 +224,9 @@ def _column_lineage(end: LineageEnd, lineage: QueryLineage) -> dict[str, Any]:
     return {"columnLineage": of_columns.ColumnLineageDatasetFacet(fields=fields, dataset=chosen)}
 
 
-def _input(of: LineageName, column: str, type_: str, subtype: str) -> of_columns.InputField:
+def _input(name: LineageName, column: str, type_: str, subtype: str) -> of_columns.InputField:
     by = [of_columns.Transformation(type=type_, subtype=subtype)]
-    return of_columns.InputField(namespace=of.namespace, name=of.name, field=column, transformations=by)
+    return of_columns.InputField(namespace=name.namespace, name=name.name, field=column, transformations=by)
 
 
 def _statistics(event: RunEvent) -> dict[str, Any]:

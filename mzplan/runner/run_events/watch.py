@@ -23,11 +23,11 @@ from mzplan.secrets.resolved import shortened
 
 log = logging.getLogger("mzplan.runner")
 
-MOST = 1000  # events in the queue; beyond that, the oldest are dropped
+MAX_QUEUED = 1000  # events in the queue; beyond that, the oldest are dropped
 FIRST_WAIT, LAST_WAIT = 1.0, 60.0  # seconds between attempts to send: the first and the longest backoff
-_SHOWN = 300  # characters of an error that are logged
+_MAX_ERROR = 300  # characters of an error that are logged
 Kind = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
-_EARLIER = 4  # descriptions kept per address: a run may start after the next description is committed
+_MAX_DESCRIPTIONS = 4  # per address: a run may start after the next description is committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class RunEvent:
 @dataclass(slots=True)
 class _Run:
     description: Description
-    reported: float
+    reported_at: float
     cause: Cause | None = None
     rows: int | None = None
     is_over: bool = False
@@ -70,21 +70,21 @@ class RunWatch:
         self._interval = interval
         self._clock = clock
         self._runs: dict[str, _Run] = {}
-        self._described: dict[Address, dict[tuple[int, str], Description]] = {}
+        self._descriptions: dict[Address, dict[tuple[int, str], Description]] = {}
 
-    def look(self, overview: InstanceOverview) -> None:
+    def observe(self, overview: InstanceOverview) -> None:
         """Put the events of a round. Call after each round.
 
         A run that is missing from the reports was stopped. The engine reports a run that ends by itself.
         """
-        self._describe(overview)
+        self._store_descriptions(overview)
         reports = {report.run_id: report for report in overview.reports if report.run_id}
         for run_id in [run_id for run_id in self._runs if run_id not in reports]:
             self._end(run_id, "COMPLETE")
             del self._runs[run_id]
         for run_id, report in reports.items():
             if run_id in self._runs or self._begin(report):
-                self._follow(run_id, report)
+                self._update(run_id, report)
 
     def close(self, kind: Kind) -> None:
         """Put an event of this kind for each run that has not ended, because every query was stopped.
@@ -97,20 +97,20 @@ class RunWatch:
 
     def _begin(self, report: QueryReport) -> bool:
         run_id, name = report.run_id, report.name
-        description = self._described.get(name.address, {}).get((name.generation, name.digest))
+        description = self._descriptions.get(name.address, {}).get((name.generation, name.digest))
         if description is None:  # a run that no committed description explains
             return False
         self._runs[run_id] = _Run(description, self._clock(), report.started_because)
         self._event("START", run_id)
         return True
 
-    def _follow(self, run_id: str, report: QueryReport) -> None:
+    def _update(self, run_id: str, report: QueryReport) -> None:
         run = self._runs[run_id]
         run.rows = report.run_rows if report.run_rows is not None else run.rows
         if not report.active:
             self._end(run_id, "COMPLETE" if report.error is None else "FAIL", report.error)
-        elif self._clock() - run.reported >= self._interval:
-            run.reported = self._clock()
+        elif self._clock() - run.reported_at >= self._interval:
+            run.reported_at = self._clock()
             self._event("RUNNING", run_id)
 
     def _end(self, run_id: str, kind: Kind, error: str | None = None) -> None:
@@ -133,12 +133,12 @@ class RunWatch:
             )
         )
 
-    def _describe(self, overview: InstanceOverview) -> None:
+    def _store_descriptions(self, overview: InstanceOverview) -> None:
         """Remember the descriptions from which runs may have been started."""
-        for address in self._described.keys() - overview.queries.keys():
-            del self._described[address]
+        for address in self._descriptions.keys() - overview.queries.keys():
+            del self._descriptions[address]
         for address, state in overview.queries.items():
-            known = self._described.setdefault(address, {})
+            known = self._descriptions.setdefault(address, {})
             for description in (state.memory.accepted, state.wanted.description if state.wanted else None):
                 if (
                     description is not None
@@ -146,28 +146,28 @@ class RunWatch:
                 ):
                     known.pop(key, None)
                     known[key] = description
-                    if len(known) > _EARLIER:
+                    if len(known) > _MAX_DESCRIPTIONS:
                         del known[next(iter(known))]
 
 
-class NotTakenError(Exception):
+class RefusedEventError(Exception):
     """The server will never accept this event, so a retry can't help."""
 
 
 class EventSender:
     """Sends events one after the other, on its own thread, until it is closed.
 
-    `send`: raises NotTakenError to drop the event, and any other exception to retry it.
+    `send`: raises RefusedEventError to drop the event, and any other exception to retry it.
     `server`: the server's name in messages.
     """
 
-    def __init__(self, send: Callable[[RunEvent], None], server: str, most: int = MOST):
+    def __init__(self, send: Callable[[RunEvent], None], server: str, max_queued: int = MAX_QUEUED):
         self.dropped = 0
         self._send = send
         self._server = server
-        self._most = most
+        self._max_queued = max_queued
         self._queue: deque[RunEvent] = deque()
-        self._changed = threading.Condition()
+        self._change = threading.Condition()
         self._closing = False
         self._problem = ""
         self._thread = threading.Thread(target=self._run, name="run events", daemon=True)
@@ -175,54 +175,54 @@ class EventSender:
 
     def put(self, event: RunEvent) -> None:
         """Queue an event, without waiting. Any thread may call this."""
-        with self._changed:
-            if len(self._queue) >= self._most:
+        with self._change:
+            if len(self._queue) >= self._max_queued:
                 self._queue.popleft()
-                self._drop(f"{self._most} wait already, and the oldest go")
+                self._drop(f"{self._max_queued} wait already, and the oldest go")
             self._queue.append(event)
-            self._changed.notify()
+            self._change.notify()
 
     def close(self, seconds: float) -> None:
         """Send queued events for at most the given seconds. The remaining events are lost."""
-        with self._changed:
+        with self._change:
             self._closing = True
-            self._changed.notify()
+            self._change.notify()
         self._thread.join(seconds)
 
     def _run(self) -> None:
         while (event := self._next()) is not None:
             wait = FIRST_WAIT
-            while not self._delivered(event):
-                with self._changed:
-                    if self._closing or self._changed.wait_for(lambda: self._closing, wait):
+            while not self._deliver(event):
+                with self._change:
+                    if self._closing or self._change.wait_for(lambda: self._closing, wait):
                         return  # stopping a runner must not wait for a server that is down
                 wait = min(2 * wait, LAST_WAIT)
 
     def _next(self) -> RunEvent | None:
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._queue) or self._closing)
+        with self._change:
+            self._change.wait_for(lambda: bool(self._queue) or self._closing)
             return self._queue.popleft() if self._queue else None
 
-    def _delivered(self, event: RunEvent) -> bool:
+    def _deliver(self, event: RunEvent) -> bool:
         """Send the event. Return False if it must be sent again."""
         try:
             with missing_extras_reported():
                 self._send(event)
-        except NotTakenError as problem:
-            with self._changed:
-                self._drop(shortened(str(problem), _SHOWN))
+        except RefusedEventError as problem:
+            with self._change:
+                self._drop(shortened(str(problem), _MAX_ERROR))
         except Exception as problem:  # no failure here may affect a query
-            self._log_problem(shortened(str(problem) or type(problem).__name__, _SHOWN))
+            self._log_problem(shortened(str(problem) or type(problem).__name__, _MAX_ERROR))
             return False
         else:
             self._log_problem("")
         return True
 
-    def _drop(self, why: str) -> None:
+    def _drop(self, reason: str) -> None:
         """Count a dropped event; log only the first. `_log_problem` logs the number later."""
         self.dropped += 1
         if self.dropped == 1:
-            log.warning("[MZ178] a run event for %s is dropped: %s. More may follow", self._server, why)
+            log.warning("[MZ178] a run event for %s is dropped: %s. More may follow", self._server, reason)
 
     def _log_problem(self, problem: str) -> None:
         """Log a problem when it begins, when it changes, and when it is over."""
@@ -231,7 +231,7 @@ class EventSender:
                 "[MZ178] run events can't be sent to %s: %s. Up to %d wait; queries continue",
                 self._server,
                 problem,
-                self._most,
+                self._max_queued,
             )
         elif self._problem and not problem:
             log.info("run events are sent to %s again; %d were dropped", self._server, self.dropped)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import temporary_files_of
-from mzplan.host.guarded import GuardedFolder, refuse_foreign_links
+from mzplan.host.guarded_folder import GuardedFolder, refuse_foreign_links
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from mzplan.host.bounded_postgres import BoundedConnection, UnendingError
+from mzplan.host.bounded_postgres import AnswerLimitError, BoundedConnection
 from mzplan.host.network import is_loopback, libpq_security
 from mzplan.model.diagnostics import ExitCode, MzplanError, ProblemKind, error
 from mzplan.store.backends.backend import (
@@ -302,7 +302,7 @@ class PostgresBackend:
         try:
             try:
                 return work(self._connection())
-            except UnendingError:  # a retry would get the same endless answer
+            except AnswerLimitError:  # a retry would get the same endless answer
                 self._close_connection()
                 raise
             except _CONNECTION_LOST:

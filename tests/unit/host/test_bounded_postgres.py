@@ -20,7 +20,7 @@ from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.source.continuity import check_timeline
 from mzplan.connectors.postgres.source.replication import ReplicationLink
 from mzplan.connectors.postgres.source.slots import Names
-from mzplan.host.bounded_postgres import UnendingError
+from mzplan.host.bounded_postgres import AnswerLimitError
 
 WELCOME = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
 DONE = b"C" + struct.pack("!i", 8) + b"SET\0" + b"Z" + struct.pack("!i", 5) + b"I"
@@ -93,7 +93,7 @@ def after(statements: int, answer: Answer) -> Answer:
 def test_a_probe_that_nobody_waits_for_hangs_up(answer: Answer) -> None:
     threads = set(threading.enumerate())
     with server(answer) as (info, hung_up):
-        with pytest.raises((TimeoutError, UnendingError)):
+        with pytest.raises((TimeoutError, AnswerLimitError)):
             with_time_limit(lambda: connect(info, 5.0, 0.5).close(), 0.5)
         assert hung_up.wait(3.0)
     ended = time.monotonic() + 3.0
@@ -109,7 +109,7 @@ def test_so_does_a_check_of_the_timeline(answer: Answer) -> None:
     query: ResolvedQuery = None  # type: ignore[assignment]
     with server(answer) as (info, hung_up):
         began = time.monotonic()
-        with pytest.raises(UnendingError, match="hasn't answered for"):
+        with pytest.raises(AnswerLimitError, match="hasn't answered for"):
             check_timeline(query, names, info, 2, 1, 5, 0.5)
         assert hung_up.wait(3.0) and time.monotonic() - began < 3.0
 

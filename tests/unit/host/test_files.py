@@ -13,7 +13,7 @@ import pytest
 
 from mzplan.host import files
 from mzplan.host.files import UnfitError
-from mzplan.host.guarded import write_whole
+from mzplan.host.guarded_folder import write_whole
 from tests.unit.cli_runs import apply, mzplan, write
 
 

@@ -156,7 +156,7 @@ def test_what_git_prints_is_escaped_and_git_has_little_time(
     found = find_revision(str(checkout))
     assert found is not None and found.subject.startswith("Fix \\x1b[2J \\u202e evil")
     assert len(found.subject) == 200
-    monkeypatch.setattr(git, "WAIT", 0.0)
+    monkeypatch.setattr(git, "TIMEOUT", 0.0)
     assert find_revision(str(checkout)) is None
 
 

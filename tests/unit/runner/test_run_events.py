@@ -18,7 +18,7 @@ from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
-from mzplan.runner.run_events.server import message
+from mzplan.runner.run_events.server import lineage_event
 from mzplan.runner.run_events.watch import RunEvent, RunWatch
 from mzplan.schema.description import Description, describe
 from mzplan.secrets import resolved
@@ -36,7 +36,7 @@ class Watched:
         self.world = world
         self.events: list[RunEvent] = []
         self.watch = RunWatch(self.events.append, 300.0, lambda: world.now)
-        world.runner.observe_runs = self.watch.look
+        world.runner.observe_runs = self.watch.observe
 
     def new(self) -> Seen:
         """What has come since the last call."""
@@ -285,7 +285,7 @@ def event_of(description: Description, kind: Any = "RUNNING", **more: Any) -> di
     """As it is sent; it is what the specification says."""
     run = "8a0e1c54-27f3-4f1b-9c6e-0d7a2b5c9e10"
     event = RunEvent(kind=kind, at=1_700_000_000.5, run_id=run, description=description, **more)
-    sent: dict[str, Any] = json.loads(Serde.to_json(message(event, lineage(description), "shop")))
+    sent: dict[str, Any] = json.loads(Serde.to_json(lineage_event(event, lineage(description), "shop")))
     check_event(sent)
     return sent
 

@@ -17,9 +17,9 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings, RunEventSettings, RunnerSettings
 from mzplan.runner import telemetry
 from mzplan.runner.run_events import watch
-from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
+from mzplan.runner.run_events.receiver import Receiver, cleartext_warning, receiver_of
 from mzplan.runner.run_events.server import LineageServer
-from mzplan.runner.run_events.watch import EventSender, NotTakenError, RunEvent
+from mzplan.runner.run_events.watch import EventSender, RefusedEventError, RunEvent
 from mzplan.runner.telemetry import RunEvents, run_events_of
 from mzplan.secrets.policy import Allowance, Policy
 from mzplan.secrets.references import Secrets
@@ -96,7 +96,7 @@ def test_what_may_be_another_time_is_tried_again(collector: Collector, status: i
 @pytest.mark.parametrize("status", [400, 422])
 def test_what_is_refused_for_good_is_not(collector: Collector, status: int) -> None:
     collector.answer = answer(status)
-    with pytest.raises(NotTakenError, match=str(status)):
+    with pytest.raises(RefusedEventError, match=str(status)):
         server_at(collector.url).send(event())
 
 
@@ -153,7 +153,7 @@ def test_the_oldest_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptur
         assert may.wait(60.0)
         sent.append(one.at)
 
-    sending = EventSender(slow, "here:1", most=3)
+    sending = EventSender(slow, "here:1", max_queued=3)
     sending.put(event(0))
     assert begun.wait(60.0)
     for number in range(1, 100):
@@ -326,7 +326,7 @@ def test_what_can_not_be_used_is_a_warning(
 def test_a_key_in_clear_is_warned_of() -> None:
     def warned(url: str, key: str = "k") -> bool:
         given = (lambda: key) if key else None
-        warning = clear_text(Receiver(url=url, timeout=1.0, key=given))
+        warning = cleartext_warning(Receiver(url=url, timeout=1.0, key=given))
         assert warning is None or warning.code == "MZ116"
         return warning is not None
 

@@ -21,7 +21,7 @@ from unittest import mock
 import pytest
 
 from mzplan.host.files import UnfitError
-from mzplan.host.guarded import refuse_foreign_links, write_whole
+from mzplan.host.guarded_folder import refuse_foreign_links, write_whole
 from mzplan.model.diagnostics import MzplanError
 from mzplan.warehouse.storage import remove_storage
 from tests.left_by_hand import leave

@@ -95,7 +95,7 @@ def test_every_package_that_a_schema_names_is_pinned(line: SparkLine) -> None:
         for package in resource_kind("connection", type_).packages(body)[0]
     }
     assert len(named) > 4
-    assert {jar_name(package) for package in (*line.packages, *line.fitting(named))} <= pinned().keys()
+    assert {jar_name(package) for package in (*line.packages, *line.compatible(named))} <= pinned().keys()
     assert line.before_spark is None or line.before_spark in line.packages
 
 

@@ -75,8 +75,8 @@ def test_else_it_is_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_a_schema_names_follows_the_hadoop_of_the_line() -> None:
     named = ("org.apache.hadoop:hadoop-aws:3.4.1", "software.amazon.msk:aws-msk-iam-auth:2.3.0")
-    assert OLDEST.fitting(named) == named
-    assert NEWEST.fitting(named) == ("org.apache.hadoop:hadoop-aws:3.5.0", named[1])
+    assert OLDEST.compatible(named) == named
+    assert NEWEST.compatible(named) == ("org.apache.hadoop:hadoop-aws:3.5.0", named[1])
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)

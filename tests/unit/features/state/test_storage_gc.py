@@ -246,14 +246,14 @@ def test_hostile_folder_names(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_removed_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.host import guarded
+    from mzplan.host import guarded_folder
 
     former = shop.replaced()
 
     def broken(*_: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(guarded.shutil, "rmtree", broken)
+    monkeypatch.setattr(guarded_folder.shutil, "rmtree", broken)
     ran = shop.gc("--apply", "--json")
     assert ran.code == 1 and [d["code"] for d in ran.json()["diagnostics"]] == ["MZ035"]
     assert all(place.exists() for place in former)

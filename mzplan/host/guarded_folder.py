@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from mzplan.host.checkout import links_on
+from mzplan.host.checkout import links_of_path
 from mzplan.host.files import (
     UnfitError,
     create_durably,
@@ -96,7 +96,7 @@ class GuardedFolder:
         with self._parent(name) as (folder, last):
             return os.stat(last, dir_fd=folder, follow_symlinks=False)
 
-    def is_there(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
         """Whether the file or folder exists. Raises UnfitError for a link."""
         try:
             mode = self.stat(name).st_mode
@@ -220,7 +220,7 @@ def refuse_foreign_links(root: str) -> None:
     if os.path.realpath(root) == os.path.normpath(Path(root).absolute()):
         return
 
-    for link in links_on(Path(root)):
+    for link in links_of_path(Path(root)):
         raise UnfitError(stat.S_IFLNK, str(link), "is a link that may have come with the repository")
 
 
