@@ -241,7 +241,7 @@ class Hosting:
         for id_, from_id in wanted:
             since = self.collection(from_id).since
             if id_ in self._collections and not self._collections[id_].description.query.reads:
-                raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
+                raise IdentifierReusedError(f"{id_} is the id of a collection, so no export can use it.")
             new = CreateExportToken(id=id_, from_id=from_id, step=since)
             tokens.append(self.prepared.get((id_, from_id), new))
         after = {**self.prepared, **{(token.id, token.from_id): token for token in tokens}}

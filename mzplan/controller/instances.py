@@ -47,7 +47,7 @@ class Instances:
     def create(self, id_: InstanceId) -> None:
         """Register an instance. Raises IdentifierReusedError if the name is in use."""
         if id_ in self._known:
-            raise IdentifierReusedError(f"There is an instance {id_} already.")
+            raise IdentifierReusedError(f"Instance {id_} already exists.")
         self._known.add(id_)
 
     def ensure(self, id_: InstanceId) -> None:
@@ -94,7 +94,7 @@ class Instances:
     def require(self) -> InstanceId:
         """Return the instance that this process leads. Raises NotAttachedError without one."""
         if self.attached is None:
-            raise NotAttachedError("No instance is attached to this controller: connect_replica comes first.")
+            raise NotAttachedError("No instance is attached to this controller: call connect_replica first.")
         if self.loss is not None:
             raise NotAttachedError(f"Instance {self.attached[0]} is no longer led from here: {self.loss}.")
         return self.attached[0]

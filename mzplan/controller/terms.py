@@ -56,7 +56,7 @@ class InvalidUppersError(StorageError):
     """
 
     def __init__(self, id_: GlobalId, expected: Step, current: Step, *, decided: bool = True):
-        verb = "is" if decided else "is decided when what others have appended is read, and is at least"
+        verb = "is" if decided else "isn't known until other appends are read, and is at least"
         super().__init__(f"The upper of {id_} {verb} {current}, not {expected}: nothing was written.")
         self.id, self.expected, self.current = id_, expected, current
 

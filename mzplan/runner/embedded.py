@@ -221,7 +221,7 @@ def exit_error(settings: ProjectSettings, instance: str) -> MzplanError:
         f"The runner of instance {instance} has ended",
         "It left no reason: it may have been killed or run out of memory. The end of its log:\n"
         f"{_tail(runtime_file(settings, instance, 'log'))}",
-        f"start it again: {start_command(Instance(name=instance, type='embedded'), settings.environment)}.",
+        f"restart it: {start_command(Instance(name=instance, type='embedded'), settings.environment)}.",
     )
 
 
@@ -302,7 +302,7 @@ def _unknown_process(settings: ProjectSettings, lease: Lease) -> MzplanError:
     return error(
         "MZ111",
         f"Process {lease.pid} is not known to be the runner of instance {lease.instance}",
-        f"The lease names it, and it lives on this machine, but it does not listen at {path}{unused}. It was "
+        f"The lease names it, and it runs on this machine, but it doesn't listen at {path}{unused}. It was "
         "not stopped.",
         f"run mzplan down in the folder that started it; if it was this one, inspect the process (ps -fp "
         f"{lease.pid}), and end it: kill -TERM {lease.pid}",

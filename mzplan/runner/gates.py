@@ -249,9 +249,7 @@ class Canaries:
                 continue
             if verdict is None:
                 return f"waits for {canary.address}, which goes first with serial {canary.serial}"
-            return (
-                f"held back since {canary.address}, which went first with serial {canary.serial}, has failed"
-            )
+            return f"waits because {canary.address}, which went first with serial {canary.serial}, failed"
         return None
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:

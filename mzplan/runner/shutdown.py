@@ -59,7 +59,7 @@ def runner_error(runner: Runner, why: str) -> MzplanError:
         "MZ060",
         f"The runner of instance {runner.instance} has ended",
         why,
-        "a standby leads at once, and systemd or Kubernetes starts it again; else start it: mzplan up.",
+        "a standby takes over, or systemd or Kubernetes restarts the runner; otherwise run mzplan up.",
     )
 
 

@@ -98,7 +98,7 @@ def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
     code, said = killed("mode: append, trigger: {interval: 700ms}}", 2)
     assert code == 8 and "a runner applies it once it is started (mzplan up):" in said, said
     end = said[said.index("Committed serial 2") :]
-    assert "The runner of instance local has ended. Fix: start it again: mzplan up." in end, said
+    assert "The runner of instance local has ended. Fix: restart it: mzplan up." in end, said
     assert "sink.out" in end and "source.made" not in end, said
 
     # The command itself is killed while the runner that it has started validates, with the shell's values.

@@ -84,8 +84,8 @@ def cleartext_warning(receiver: Receiver) -> Diagnostic | None:
     return Diagnostic(
         severity="warning",
         code="MZ116",
-        summary="The key for run events is sent in clear",
-        detail=f"Their server is at http://: whoever is between here and {parts.hostname} can read it.",
+        summary="The key for run events is sent unencrypted",
+        detail=f"The server's URL is http://, so anyone on the way to {parts.hostname} can read the key.",
         hint="use https://.",
     )
 
@@ -119,6 +119,6 @@ def _base_url(url: str, source: str) -> str:
             "MZ178",
             f"{source} names no server for run events",
             "It must be http:// or https:// and a host, without a user, a password or a token.",
-            f"correct it, the key apart in {KEY_VARIABLE} or api_key, and restart the runner.",
+            f"correct the URL, put the key in {KEY_VARIABLE} or api_key, and restart the runner.",
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"

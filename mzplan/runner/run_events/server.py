@@ -41,10 +41,10 @@ _MAX_TEXT = 10_000  # characters of an error, or of a cause's detail
 spec.set_producer(PRODUCER)
 _PERMANENT = (400, 413, 422)  # the event itself is wrong, so a retry can't help
 _REASONS = {
-    401: ": it asks for a key (api_key)",
-    403: ": the key may not do that (api_key)",
-    404: ": it has no api/v1/lineage (url)",
-    **dict.fromkeys((301, 302, 303, 307, 308), ": it names another address, which is not followed (url)"),
+    401: ": it needs a key (api_key)",
+    403: ": the key lacks the permission (api_key)",
+    404: ": the URL has no api/v1/lineage (url)",
+    **dict.fromkeys((301, 302, 303, 307, 308), ": it redirects, which mzplan doesn't follow (url)"),
 }
 
 

@@ -178,7 +178,7 @@ class EventSender:
         with self._change:
             if len(self._queue) >= self._max_queued:
                 self._queue.popleft()
-                self._drop(f"{self._max_queued} wait already, and the oldest go")
+                self._drop(f"the queue has {self._max_queued} events, so the oldest is dropped")
             self._queue.append(event)
             self._change.notify()
 

@@ -186,7 +186,7 @@ def test_an_append_at_a_step_meets_appends_that_were_read_together(tmp_path: Pat
     for number in range(3):
         steps.append(pa.table({"id": [number], "name": ["x"]}), f"by hand {number}")
     # Nobody knows yet how many micro-batches that will be.
-    with pytest.raises(InvalidUppersError, match=r"is decided when .* is at least 1, not 0: nothing was"):
+    with pytest.raises(InvalidUppersError, match=r"isn't known until .* is at least 1, not 0: nothing was"):
         storage.append([(source, appending("a", 0, *rows(9, 1)))])
     spark = Path(checkpoint.spark)
     offsets(spark, 0, {"step": 3})  # one: planned, done or not

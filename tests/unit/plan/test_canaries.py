@@ -482,11 +482,11 @@ def test_from_apply_to_exit_8_and_on_again(tmp_path: Path) -> None:
         ]
         held = {q["address"]: q["held"] for q in status["queries"]}
         assert held["source.s1"] is None and "source.s1" in held["source.s2"]
-        assert "source.s2, source.s3: held: held back since source.s1" in mzplan(tmp_path, "status").out
+        assert "source.s2, source.s3: held: waits because source.s1" in mzplan(tmp_path, "status").out
         drift = mzplan(tmp_path, "drift", "--json").json()["drift"]
         assert [(d["address"], d["kind"]) for d in drift] == [("source.s1", "failed-query")]
         pending = mzplan(tmp_path, "plan").out
-        assert "source.s2  held: held back since source.s1" in pending
+        assert "source.s2  held: waits because source.s1" in pending
         assert mzplan(tmp_path, "plan", "--detailed-exitcode").code in (2, 4)
         # A saved plan of it, applied once the cause is gone, with a canary again.
         file = tmp_path / "on.plan"
