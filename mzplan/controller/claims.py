@@ -85,14 +85,14 @@ class Claims:
         self._restore_claimed(claimed)
         self._release(pool)
         now = time.time()
-        wanted = []
+        due_places = []
         for entry in self.dropped:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
             if entry.place not in self._released and now - entry.dropped_at < self.retain + RELEASE_GRACE:
                 continue  # the storage records where the upstream objects are, so they are released first
             if due and not is_read(entry.place, reading) and entry.place not in self._removals:
-                wanted.append(entry.place)
-        for place in self._without_remote_readers(wanted):
+                due_places.append(entry.place)
+        for place in self._without_remote_readers(due_places):
             self._removals[place] = pool.submit(self.executor.reclaim, *place)
 
     def has_stale_record(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
@@ -141,9 +141,9 @@ class Claims:
         except MzplanError as problem:
             log.warning("can't read what other instances read, so no storage is removed: %s", problem)
             read = set(places)
-        still = {place for place in places if is_read(place, read)}
-        self._recheck_at |= dict.fromkeys(still, clock + RETRY_DELAY)
-        return [place for place in places if place not in still]
+        read_places = {place for place in places if is_read(place, read)}
+        self._recheck_at |= dict.fromkeys(read_places, clock + RETRY_DELAY)
+        return [place for place in places if place not in read_places]
 
     def _places_read_remotely(self) -> set[Place]:
         """Return the places that other instances have recorded as read, except deleted ones."""

@@ -39,20 +39,20 @@ class Instances:
     def __init__(self, store: Store, stop_queries: Callable[[], None]):
         self._store = store
         self._stop_queries = stop_queries
-        self._known: set[InstanceId] = set()
+        self._names: set[InstanceId] = set()
         self._keeper: LeaseKeeper | None = None
         self.attached: tuple[InstanceId, Lease] | None = None
         self.loss: str | None = None
 
     def create(self, id_: InstanceId) -> None:
         """Register an instance. Raises IdentifierReusedError if the name is in use."""
-        if id_ in self._known:
+        if id_ in self._names:
             raise IdentifierReusedError(f"Instance {id_} already exists.")
-        self._known.add(id_)
+        self._names.add(id_)
 
     def ensure(self, id_: InstanceId) -> None:
         """Raise IdentifierMissingError unless the instance exists."""
-        if id_ not in self._known:
+        if id_ not in self._names:
             raise IdentifierMissingError("instance", id_)
 
     def drop(self, id_: InstanceId) -> None:
@@ -67,7 +67,7 @@ class Instances:
                 f"Instance {id_} has a runner: process {leader.pid} on {leader.host}, epoch {leader.epoch}. "
                 "Stop it first."
             )
-        self._known.discard(id_)
+        self._names.discard(id_)
 
     def connect(self, id_: InstanceId, location: ReplicaLocation) -> Lease:
         """Take the lease for this process, even from another runner, and keep it renewed.

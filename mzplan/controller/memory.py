@@ -41,7 +41,7 @@ class InMemoryExecutor:
     and `progress`.
     """
 
-    def __init__(self, project: str, known: Status | None = None):
+    def __init__(self, project: str, status: Status | None = None):
         self.project = project
         self.check_result: Callable[[Description], CheckResult] = lambda description: CheckResult()
         self.fail_start: Callable[[Description], str | None] = lambda description: None
@@ -59,25 +59,25 @@ class InMemoryExecutor:
         self._lock = threading.Lock()
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
-        if known is not None:
-            self._restore(known)
+        if status is not None:
+            self._restore(status)
 
-    def _restore(self, known: Status) -> None:
+    def _restore(self, status: Status) -> None:
         """Adopt the queries of an earlier process from its status, the only memory of a dry instance."""
-        for address, seen in known.observations.items():
-            if seen.query_id is None or seen.run_id is None:
+        for address, observation in status.observations.items():
+            if observation.query_id is None or observation.run_id is None:
                 continue
-            self._ids[address, seen.generation] = seen.query_id
-            if seen.condition == "running":
-                name = QueryName(self.project, address, seen.generation, seen.digest)
+            self._ids[address, observation.generation] = observation.query_id
+            if observation.condition == "running":
+                name = QueryName(self.project, address, observation.generation, observation.digest)
                 self._reports[name] = QueryReport(
                     name=name,
-                    query_id=seen.query_id,
-                    run_id=seen.run_id,
+                    query_id=observation.query_id,
+                    run_id=observation.run_id,
                     active=True,
                     triggered=True,
-                    tasks_done=seen.tasks_done,
-                    started_because=seen.started_because,
+                    tasks_done=observation.tasks_done,
+                    started_because=observation.started_because,
                 )
 
     def open(self) -> None:
@@ -198,7 +198,7 @@ class InMemoryStorage:
         self._row_keys: dict[Place, tuple[str, ...]] = {}
         self._keys: dict[Place, dict[str, Step]] = {}
         self._times: dict[Place, list[tuple[Step, float]]] = {}
-        self.needs: dict[Place, Step] = {}
+        self.first_unread_steps: dict[Place, Step] = {}
 
     def extent(self, place: Place) -> Extent:
         with self._lock:
@@ -213,8 +213,8 @@ class InMemoryStorage:
             return next((step for step, time_ in times if time_ >= when), times[-1][0] if times else 0)
 
     def first_unread(self, export: Place, source: Place) -> Step:
-        """Return the step that a test has set in `needs`, or else the upper."""
-        return self.needs.get(export, self.extent(source).upper)
+        """Return the step that a test has set in `first_unread_steps`, or else the upper."""
+        return self.first_unread_steps.get(export, self.extent(source).upper)
 
     def maintain(self, place: Place, since: Step) -> None:
         with self._lock:

@@ -110,7 +110,7 @@ class QueryState:
         if self.condition != "running" or run is None or self.wanted is None:
             return None
         known = (self.wanted.description, self.memory.accepted)
-        return next((one for one in known if one is not None and is_run_of(run, key_of(one))), None)
+        return next((d for d in known if d is not None and is_run_of(run, key_of(d))), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

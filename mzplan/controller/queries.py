@@ -51,23 +51,23 @@ class Queries:
 
     A gate may hold a query; the first gate that does decides what it runs.
 
-    - `before`: the status of the earlier runner.
+    - `previous`: the status of the earlier runner.
     - `takeover`: why queries start that another runner has run; None until the engine is open.
     """
 
     def __init__(
-        self, hosting: Hosting, claims: Claims, epoch: int, before: Status | None, takeover: Cause | None
+        self, hosting: Hosting, claims: Claims, epoch: int, previous: Status | None, takeover: Cause | None
     ):
         self.hosting, self.claims, self.takeover = hosting, claims, takeover
         self.executor, self.gates, self.events = hosting.executor, hosting.gates, hosting.events
         self.clock = hosting.clock
-        known = before.secrets if before is not None else {}
+        known = previous.secrets if previous is not None else {}
         self.secrets_in_use = SecretsInUse(hosting.secrets, known, hosting.pool, hosting.clock)
         self.switcher = Switcher(hosting, claims, self.secrets_in_use, epoch)
         pool = hosting.pool
         self.short_lane = Lane(pool, 8)  # stops and starts
         self.long_lane = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG_JOBS)  # with tasks
-        observations = before.observations if before is not None else {}
+        observations = previous.observations if previous is not None else {}
         self.previous_lags = {address: o.lag for address, o in observations.items() if o.lag}
         self.backoff = BACKOFF
         self.memories: dict[Address, Memory] = {
@@ -75,14 +75,14 @@ class Queries:
             for a, d in claims.accepted.items()
         }
         self.in_flight: dict[Address, Future[Result]] = {}
-        self._starting: dict[Address, str] = {}  # the query ids of the starts under way
+        self._starting_ids: dict[Address, str] = {}  # the query ids of the starts under way
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
         self.runs = Runs(hosting.store.project, self.events, self._last_step)
         self._accepted_changed = False
         self._ignored: set[Address] = set()  # in flight with former secrets or a former description
-        self._wanted: dict[Address, Description] = {}  # in the last round
+        self._descriptions: dict[Address, Description] = {}  # in the last round
         self._failing: set[Address] = set()  # noted as failed, and not as healed since
         self.runs.update(self.executor.reports(), ())
 
@@ -94,7 +94,7 @@ class Queries:
         """Process the results of commands that have ended."""
         for address in [a for a, future in self.in_flight.items() if future.done()]:
             result = self.in_flight.pop(address).result()
-            self._starting.pop(address, None)
+            self._starting_ids.pop(address, None)
             if result.upstream is not None:
                 self.upstreams[address] = result.upstream
             outdated = address in self._ignored
@@ -122,7 +122,7 @@ class Queries:
                 decision = self._decide(address, desired, own_reports, memory, now)
             decision = _as_committed(decision, desired)
             if isinstance(decision.command, Switch) and (
-                self.switcher.running_ids.is_in_use(decision.command, reports, self._starting)
+                self.switcher.running_ids.is_in_use(decision.command, reports, self._starting_ids)
                 or self.claims.is_being_removed(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
@@ -166,7 +166,7 @@ class Queries:
         match decision.command:
             case Switch(description=description):
                 takes_long = has_tasks(description, decision.memory, reports)
-                takes_long |= has_to_migrate(description, decision.memory)
+                takes_long |= must_migrate(description, decision.memory)
                 return self.long_lane if takes_long else self.short_lane
             case Stop():
                 return self.short_lane
@@ -238,10 +238,10 @@ class Queries:
         """
         now = {address: desired.description for address, desired in wanted.items()}
         for address, description in now.items():
-            before = self._wanted.get(address)
+            before = self._descriptions.get(address)
             if before is not None and before is not description and before != description:
                 self._retry(address, None)
-        self._wanted = now
+        self._descriptions = now
 
     def retry_reconnected(self, connections: Mapping[Address, Address]) -> None:
         """Retry failed queries at once, unless they were given up.
@@ -295,7 +295,7 @@ class Queries:
             case Stop() | Switch():
                 self.runs.record_command(command)
                 if isinstance(command, Switch):
-                    self._starting[command.address] = command.description.id
+                    self._starting_ids[command.address] = command.description.id
                 self.in_flight[command.address] = (lane or self.short_lane).submit(self.switcher.run, command)
             case _:
                 assert_never(command)
@@ -314,7 +314,7 @@ class Queries:
             self._accepted_changed = False
 
     def _last_step(self, address: Address) -> Step:
-        description = self._wanted.get(address)
+        description = self._descriptions.get(address)
         return self.hosting.last_step(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
@@ -367,7 +367,7 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
     return replace(decision, command=replace(command, description=description))
 
 
-def has_to_migrate(description: Description, memory: Memory) -> bool:
+def must_migrate(description: Description, memory: Memory) -> bool:
     """Whether a start may first have to migrate or read rows of a former generation."""
     accepted = memory.accepted
     known = {read.place for read in _collections_of(accepted)} if accepted is not None else set()

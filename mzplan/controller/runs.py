@@ -103,14 +103,14 @@ class Runs:
         )
 
 
-def takeover(former: Lease | None, before: Status | None, epoch: int, versions: Versions | None) -> Cause:
+def takeover(former: Lease | None, previous: Status | None, epoch: int, versions: Versions | None) -> Cause:
     """Return the cause for a new runner to start queries that have run before.
 
-    `former` is the lease before its own, and `before` the Status that the former runner left.
+    `former` is the lease before its own, and `previous` the Status that the former runner left.
     """
-    known = before.versions if before is not None else None
-    if known is not None and versions is not None and known != versions:
-        return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(known, versions)}")
+    before = previous.versions if previous is not None else None
+    if before is not None and versions is not None and before != versions:
+        return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(before, versions)}")
     return Cause(cause="runner", detail=f"its runner started (epoch {epoch}){_former_end(former)}")
 
 

@@ -115,14 +115,14 @@ class SecretsWatch:
 class SecretsInUse:
     """Tracks the secret values that queries were started with, and changes of these values.
 
-    Several threads record starts. `known` has the digests of an earlier status, which hold for queries that
+    Several threads record starts. `previous` has the digests of an earlier status, which hold for queries that
     haven't been started since. `clock` returns monotonic seconds.
     """
 
-    def __init__(self, secrets: Secrets, known: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
+    def __init__(self, secrets: Secrets, previous: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
         self._secrets = secrets
-        self._known = known
-        self._salt = next(filter(None, map(salt_of, known.values())), None) or new_salt()
+        self._previous = previous
+        self._salt = next(filter(None, map(salt_of, previous.values())), None) or new_salt()
         self._clock = clock
         self._watch = SecretsWatch(secrets, pool, clock)
         self._references: dict[Address, tuple[Description, set[str]]] = {}
@@ -174,17 +174,17 @@ class SecretsInUse:
             for address in self._starts.keys() - {a for a, _ in running}:
                 del self._starts[address]
             starts = list(self._starts.values())
-        noted: dict[str, str] = {}
+        current: dict[str, str] = {}
         rotated: set[str] = set()
         reads = self._watch.reads
         for start in starts:
             for reference, digest in start.digests.items():
-                noted.setdefault(reference, digest)
+                current.setdefault(reference, digest)
             for reference, used_hash in start.hashes.items():
                 read = reads.get(reference)
                 if read is not None and read.at > start.at and read.hash not in (None, used_hash):
                     rotated.add(reference)
-        digests = {r: d for r, d in sorted({**self._known, **noted}.items()) if r in used}
+        digests = {r: d for r, d in sorted({**self._previous, **current}.items()) if r in used}
         return digests, tuple(sorted(rotated & used))
 
     def problem(self, address: Address, description: Description) -> str | None:

@@ -121,10 +121,10 @@ class ConnectionWatch:
         self._sampler: Sampler[Address, InlinedConnection, tuple[Diagnostic, ...]] = Sampler(
             check, pool, clock, jobs=CONNECTION_JOBS
         )
-        self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
+        self._uses: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
         # By address: the connection as it was checked, and the digests of its secret values.
-        self._asked: dict[Address, tuple[InlinedConnection, dict[str, str | None]]] = {}
+        self._checked: dict[Address, tuple[InlinedConnection, dict[str, str | None]]] = {}
 
     def poll(
         self, queries: Mapping[Address, Description], digests: Mapping[str, str]
@@ -134,12 +134,12 @@ class ConnectionWatch:
         Returns, by query, a connection that answers again. `digests` are of the secret values that queries
         run with, by reference. Results for other values or for a former description are discarded.
         """
-        for gone in self._used.keys() - queries.keys():
-            del self._used[gone]
+        for gone in self._uses.keys() - queries.keys():
+            del self._uses[gone]
         for address, description in queries.items():  # cached, because a thousand descriptions take long
-            if address not in self._used or self._used[address][0] is not description:
-                self._used[address] = (description, tuple(_connections(description.connections)))
-        wanted = {connection.address: connection for _, used in self._used.values() for connection in used}
+            if address not in self._uses or self._uses[address][0] is not description:
+                self._uses[address] = (description, tuple(_connections(description.connections)))
+        wanted = {connection.address: connection for _, used in self._uses.values() for connection in used}
         self._forget_outdated(wanted, digests)
         self._sampler.poll(wanted, lambda _: CONNECTION_INTERVAL)
         now = round(time.time(), 1)
@@ -160,7 +160,7 @@ class ConnectionWatch:
             return {}
         return {
             a: connection.address
-            for a, (_, used) in self._used.items()
+            for a, (_, used) in self._uses.items()
             for connection in used
             if connection.address in healed
         }
@@ -168,20 +168,20 @@ class ConnectionWatch:
     def _forget_outdated(
         self, wanted: Mapping[Address, InlinedConnection], digests: Mapping[str, str]
     ) -> None:
-        for gone in self._asked.keys() - wanted.keys():
-            del self._asked[gone]
+        for gone in self._checked.keys() - wanted.keys():
+            del self._checked[gone]
         for address, connection in wanted.items():
-            before = self._asked.get(address)
+            before = self._checked.get(address)
             is_known = before is not None and before[0] is connection
             references = before[1] if before and is_known else references_of_connections([connection])
             now = (connection, {reference: digests.get(reference) for reference in references})
             if before is not None and before != now:
                 self._sampler.forget(address)
-            self._asked[address] = now
+            self._checked[address] = now
 
     def fault(self, query: Address) -> Fault | None:
         """Return the innermost fault of a query's connections: a broken tunnel hides its servers."""
-        _, used = self._used.get(query, (None, ()))
+        _, used = self._uses.get(query, (None, ()))
         return next(
             (self._faults[connection.address] for connection in used if connection.address in self._faults),
             None,

@@ -61,15 +61,15 @@ class Lane:
     def __init__(self, pool: Pool, limit: int) -> None:
         self.pool = pool
         self.limit = limit
-        self._working: list[Future[Any]] = []  # may include work that has ended since the last `is_full`
+        self._futures: list[Future[Any]] = []  # may include work that has ended since the last `is_full`
 
     def is_full(self) -> bool:
-        self._working = [future for future in self._working if not future.done()]
-        return len(self._working) >= self.limit
+        self._futures = [future for future in self._futures if not future.done()]
+        return len(self._futures) >= self.limit
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         future = self.pool.submit(fn, *args)
-        self._working.append(future)
+        self._futures.append(future)
         return future
 
 

@@ -192,7 +192,7 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
         else:
             for_runners = _values_for_runners(request, plan, state, _secret_values(state))
         in_use_from = _send_secret_values(
-            work, state, _touched(plan, state), replace(for_runners, again=request.redefines)
+            work, state, _touched(plan, state), replace(for_runners, retry_failed=request.redefines)
         )
         failpoint(Failpoint.APPLY_WOKEN)
     applied = _follow(work, request, plan, state, statuses, in_use_from)

@@ -44,8 +44,8 @@ def wanted_queries(state: State, instance: str) -> WantedQueries:
     """
     queries = [r for a, r in state.resources.items() if a.is_query]
     own = {r.address for r in queries if r.instance == instance}
-    mine = [r for r in queries if r.address in own]
-    read = {address for r in mine for address in (*r.reads.values(), *r.snapshots.values())}
+    own_queries = [r for r in queries if r.address in own]
+    read = {address for r in own_queries for address in (*r.reads.values(), *r.snapshots.values())}
     collections: dict[GlobalId, CollectionDescription] = {}
     exports: dict[GlobalId, ExportDescription] = {}
     for resource in queries:
@@ -81,18 +81,18 @@ def apply_wanted(wanted: WantedQueries, controller: Controller) -> None:
     if sources := sorted(collections.keys() - wanted.collections.keys()):
         controller.drop_sources(sources)
         failpoint(Failpoint.COMMAND_DROP_SOURCES)
-    described = _differences(wanted.collections, {i: state.description for i, state in collections.items()})
-    if described:
-        controller.create_collections(described)
+    changed = _differences(wanted.collections, {i: state.description for i, state in collections.items()})
+    if changed:
+        controller.create_collections(changed)
         failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
     wanted_policies = {i: policy_of(c) for i, c in wanted.collections.items()}
     policies = _differences(wanted_policies, {i: state.policy for i, state in collections.items()})
     if policies:
         controller.set_read_policy(policies)
         failpoint(Failpoint.COMMAND_SET_READ_POLICY)
-    written = _differences(wanted.exports, {i: state.description for i, state in exports.items()})
-    if written:
-        create_exports([export for _, export in written], controller)
+    changed_exports = _differences(wanted.exports, {i: state.description for i, state in exports.items()})
+    if changed_exports:
+        create_exports([export for _, export in changed_exports], controller)
 
 
 def create_exports(exports: Sequence[ExportDescription], controller: Controller) -> None:

@@ -78,7 +78,7 @@ class Handover:
         self._polled_at = -math.inf
         self._state = State(project=store.project)
         self._ids_here: Mapping[Address, str] = {}
-        self.waiting: Mapping[Address, str] = {}
+        self.wait_reasons: Mapping[Address, str] = {}
         """For each query that is new here, a text that says which runner it waits for."""
         self._former_instances: Mapping[Address, InstanceId] = {}
         """The former instance of each query that came from another instance, until it starts."""
@@ -93,22 +93,22 @@ class Handover:
         former = {a: name for a, name in self._former_instances.items() if a in state.resources}
         self._former_instances = former | (self._instances_before(state, new_here) if new_here else {})
         self._state, self._ids_here = state, self._queries(state)
-        waiting = {a: text for a, text in self.waiting.items() if a in self._ids_here}
-        self.waiting = waiting | dict.fromkeys(new_here, "waits for the runners of other instances")
+        waiting = {a: text for a, text in self.wait_reasons.items() if a in self._ids_here}
+        self.wait_reasons = waiting | dict.fromkeys(new_here, "waits for the runners of other instances")
         self._polled_at = -math.inf
 
     def poll(self) -> None:
         """Update which runners the moved queries still wait for, at most once per poll interval."""
-        if not self.waiting or self._clock() - self._polled_at < self._store.backend.poll_interval:
+        if not self.wait_reasons or self._clock() - self._polled_at < self._store.backend.poll_interval:
             return
         self._polled_at = self._clock()
         others = [other for name in self._others(self._state) if (other := self._try_read(name)) is not None]
         waiting: dict[Address, str] = {}
-        for address in self.waiting:
+        for address in self.wait_reasons:
             still = [other for other in others if other.may_run(address, self._ids_here[address])]
             if still:
                 waiting[address] = still[0].reason()
-        self.waiting = waiting
+        self.wait_reasons = waiting
 
     def moved_away(self, address: Address) -> bool:
         """Return whether the state gives the query to another instance."""
@@ -117,7 +117,7 @@ class Handover:
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Don't start a query that waits; leave running queries as they are."""
-        return HeldQuery() if wanted.address in self.waiting else None
+        return HeldQuery() if wanted.address in self.wait_reasons else None
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
         """Return a hand-over as the cause of a query's first start here, if it came from another instance."""
@@ -321,7 +321,7 @@ class Gates(NamedTuple):
     def add_to(self, query: QueryState, address: Address) -> QueryState:
         """Return the query's state with the reason why it is held, and with its verdict if it failed."""
         held = (
-            self.handover.waiting.get(address)
+            self.handover.wait_reasons.get(address)
             or self.canaries.reason(address)
             or self.replacements.reason(address)
         )

@@ -21,23 +21,23 @@ class Replacements(Gate):
     """The gate for queries that read a source which starts again.
 
     They read the former generation of its collection until the new one has done its first trigger.
-    `waiting`: for each of these queries, the read whose generation it waits for. `clock`: returns monotonic
-    seconds. The methods raise MzplanError if the store fails; `hold` doesn't.
+    `awaited_reads`: for each of these queries, the read whose generation it waits for. `clock`: returns
+    monotonic seconds. The methods raise MzplanError if the store fails; `hold` doesn't.
     """
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
         self._store, self._instance, self._clock = store, instance, clock
         self._started: set[Place] = set()
         self._polled_at = -math.inf
-        self.waiting: dict[Address, CollectionRead] = {}
+        self.awaited_reads: dict[Address, CollectionRead] = {}
         self._add_accepted([*recorded_instances(store), instance])
 
     def poll(self, queries: Mapping[Address, QueryState]) -> bool:
         """Update which generations have started. Return whether a waiting query may now continue."""
-        wanted = {read.place for read in self.waiting.values()}
+        wanted = {read.place for read in self.awaited_reads.values()}
         accepted = (query.memory.accepted for query in queries.values())
         self._started |= {description.place for description in accepted if description is not None}
-        elsewhere = any(read.address not in queries for read in self.waiting.values())
+        elsewhere = any(read.address not in queries for read in self.awaited_reads.values())
         if elsewhere and self._clock() - self._polled_at >= self._store.backend.poll_interval:
             self._polled_at = self._clock()
             self._add_accepted([name for name in recorded_instances(self._store) if name != self._instance])
@@ -49,7 +49,7 @@ class Replacements(Gate):
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Hold a query that has read the former generation of a collection at its accepted description."""
-        self.waiting.pop(wanted.address, None)
+        self.awaited_reads.pop(wanted.address, None)
         same = accepted is not None and accepted.id == wanted.id
         former = {read.id: read for read in accepted.reads.values()} if same and accepted is not None else {}
         for read in wanted.reads.values():
@@ -57,13 +57,13 @@ class Replacements(Gate):
             # A rollback goes to a lower generation, and doesn't wait.
             if before is None or read.generation <= before.generation or read.place in self._started:
                 continue
-            self.waiting[wanted.address] = read
+            self.awaited_reads[wanted.address] = read
             return HeldQuery(description=accepted)
         return None
 
     def reason(self, address: Address) -> str | None:
         """Return a text that says what the query waits for; None if it waits for nothing."""
-        read = self.waiting.get(address)
+        read = self.awaited_reads.get(address)
         return f"waits for generation {read.generation} of {read.address} to start" if read else None
 
     def started(self, address: Address) -> None:

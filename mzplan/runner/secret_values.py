@@ -43,9 +43,9 @@ class ReceivedSecretValues:
                 _store(self._proposed, secret_values.proposal, secret_values.values)
             elif secret_values.state:
                 _store(self._committed, secret_values.state, secret_values.values)
-            elif secret_values.values or secret_values.again:
+            elif secret_values.values or secret_values.retry_failed:
                 self._due.update(secret_values.values)
-                self._retry_failed |= secret_values.again
+                self._retry_failed |= secret_values.retry_failed
                 self._received += 1
             return self._received
 

@@ -54,11 +54,11 @@ def shut_down(
     return work
 
 
-def runner_error(runner: Runner, why: str) -> MzplanError:
+def runner_error(runner: Runner, reason: str) -> MzplanError:
     return error(
         "MZ060",
         f"The runner of instance {runner.instance} has ended",
-        why,
+        reason,
         "a standby takes over, or systemd or Kubernetes restarts the runner; otherwise run mzplan up.",
     )
 

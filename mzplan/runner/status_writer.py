@@ -30,13 +30,13 @@ class ProblemLog:
     """Logs a problem when it begins or changes, and not in each round."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str | None] = {}
+        self._problems: dict[str, str | None] = {}
 
     def note(self, subject: str, how: str, problem: str | None) -> None:
         """Log the problem if it is new. None means that the problem is over."""
-        if problem not in (None, self._known.get(subject)):
+        if problem not in (None, self._problems.get(subject)):
             log.warning("%s %s: %s", subject, how, problem)
-        self._known[subject] = problem
+        self._problems[subject] = problem
 
     def attempt(self, subject: str, action: Callable[[], T], default: T) -> T:
         """Return the result of `action`. If it fails, log the problem and return `default`."""
@@ -119,11 +119,11 @@ class StatusWriter:
         self._opened_in: float | None = None
         self._written: Status | None = None
         self._written_at = float("-inf")
-        self._counted: frozenset[str] = frozenset()  # runs whose row count was written
-        self._retries: dict[Address, tuple[float, float]] = {}  # retry time by the clock, and since the epoch
+        self._counted_runs: frozenset[str] = frozenset()  # runs whose row count was written
+        self._retry_times: dict[Address, tuple[float, float]] = {}  # by the clock, and since the epoch
         self._is_ended = False
         self._recorded_at = self._clock()
-        self._recent: Recent | None = None
+        self._samples: Recent | None = None
 
     def report(
         self,
@@ -143,23 +143,23 @@ class StatusWriter:
         # Commands wait for the first row count of a run. Later counts are reported with the rates.
         running = [o for o in observations if o.condition == "running"]
         counted = frozenset(o.run_id for o in running if o.run_id and o.run_rows is not None)
-        first = not counted <= self._counted
+        first = not counted <= self._counted_runs
         if self._written is not None and not first and not differs(self._written, status, with_rates=due):
             return
         failpoint(Failpoint.RUNNER_BEFORE_STATUS)
         self._store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
         self._written, self._written_at = status, now
-        self._counted = counted | (self._counted & {o.run_id for o in observations if o.run_id})
+        self._counted_runs = counted | (self._counted_runs & {o.run_id for o in observations if o.run_id})
 
-    def write_end(self, why: str) -> None:
+    def write_end(self, reason: str) -> None:
         """Write why the runner ends into its last Status. Do nothing on a second call."""
         if self._is_ended:
             return
         self._is_ended = True
         last = self._written or self._store.read_status(self._instance)
         last = last or Status(instance=self._instance, epoch=self._epoch, heartbeat=0.0, serial=-1)
-        ended = replace(last, epoch=self._epoch, heartbeat=time.time(), ended=why)
-        self._problems.attempt("the last status", lambda: self._store.write_status(ended), None)
+        status = replace(last, epoch=self._epoch, heartbeat=time.time(), ended=reason)
+        self._problems.attempt("the last status", lambda: self._store.write_status(status), None)
 
     def record(self) -> None:
         """Write a sample of each query every SAMPLE_INTERVAL seconds. The samples are only for people."""
@@ -167,12 +167,12 @@ class StatusWriter:
         if self.observed is None or now - self._recorded_at < SAMPLE_INTERVAL:
             return
         self._recorded_at = now
-        if self._recent is None:
+        if self._samples is None:
             none: Recent = {}
-            self._recent = self._problems.attempt(
+            self._samples = self._problems.attempt(
                 "earlier samples", lambda: self._store.read_recent(self._instance), none
             )
-        self._recent = recent = with_samples(self._recent, self.observed.observations, time.time())
+        self._samples = recent = with_samples(self._samples, self.observed.observations, time.time())
         self._problems.attempt(
             "the samples of the last hour", lambda: self._store.write_recent(self._instance, recent), None
         )
@@ -225,11 +225,11 @@ class StatusWriter:
         due = query.memory.retry_at
         runs = query.decision is not None and query.condition == "running"
         if query.memory.verdict is None or math.isinf(due) or runs:
-            self._retries.pop(address, None)
+            self._retry_times.pop(address, None)
             return None
-        if self._retries.get(address, (None,))[0] != due:
-            self._retries[address] = (due, round(time.time() + due - self._clock(), 1))
-        return self._retries[address][1]
+        if self._retry_times.get(address, (None,))[0] != due:
+            self._retry_times[address] = (due, round(time.time() + due - self._clock(), 1))
+        return self._retry_times[address][1]
 
 
 def _slowest(overview: InstanceOverview) -> float | None:

@@ -137,7 +137,7 @@ class WakeListener:
                         ],
                         proposal=str(message.get("proposal", "")),
                         state=str(message.get("state", "")),
-                        again=message.get("again") is True,
+                        retry_failed=message.get("again") is True,
                     )
                 )
                 self.event.set()
@@ -156,7 +156,7 @@ def send_wake(settings: ProjectSettings, instance: str, secret_values: SecretVal
         "flows": list(secret_values.flows),
         "proposal": secret_values.proposal,
         "state": secret_values.state,
-        "again": secret_values.again,
+        "again": secret_values.retry_failed,
     }
     try:
         with _connection(settings, instance) as client:

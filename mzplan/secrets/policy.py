@@ -317,14 +317,14 @@ class SecretValues:
     `flows`: where a command that commits sends secrets.
     `proposal`: id of the proposal; the values serve only its validation.
     `state`: digest of the state (Store.serial_digest); the values are used once that state is committed.
-    `again`: retry failed queries at once.
+    `retry_failed`: retry failed queries at once.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     flows: Collection[Flow] = ()
     proposal: str = ""
     state: str = ""
-    again: bool = False
+    retry_failed: bool = False
 
 
 NO_SECRET_VALUES = SecretValues()

@@ -682,7 +682,7 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
     monkeypatch.setattr(controller.storage, "first_unread", lambda *places: looked.append(1) or read(*places))
     controller.update_configuration(StorageParameters(maintain_every=0.1))
     if isinstance(controller.storage, InMemoryStorage):
-        controller.storage.needs["k", 1] = 0
+        controller.storage.first_unread_steps["k", 1] = 0
     settle(controller, lambda: len(looked) > 1)
     assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
     kept = controller.describe_holds("k")

@@ -239,7 +239,7 @@ def test_what_has_failed_is_tried_at_once_when_an_apply_asks_for_it(world: World
     seen = until(world, lambda seen: seen.failures > 6)
     assert seen.condition == "failed" and seen.retry_at is not None
     world.executor.fail_start = lambda one: None
-    assert world.runner.secret_values.receive(SecretValues(again=True)) == 1
+    assert world.runner.secret_values.receive(SecretValues(retry_failed=True)) == 1
     world.runner.tick()
     status = world.store.read_status("local")
     assert status is not None and status.secret_values_in_use == 1

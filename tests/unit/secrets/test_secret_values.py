@@ -237,7 +237,7 @@ def test_values_wait_for_their_own_state_and_no_other() -> None:
     assert values.take_committed(lambda: "digest") == {"A": "1"}
     assert values.receive(SecretValues(values={"A": "3"})) == 1 and values.receive(SecretValues()) == 1
     assert values.take() == ({"A": "3"}, False, 1)
-    assert values.receive(SecretValues(again=True)) == 2
+    assert values.receive(SecretValues(retry_failed=True)) == 2
     assert values.take() == ({}, True, 2) and values.take() == ({}, False, 2)
     values.forget("p")
     assert values.proposed("p") == {}
