@@ -115,8 +115,8 @@ class SecretsWatch:
 class SecretsInUse:
     """Tracks the secret values that queries were started with, and changes of these values.
 
-    Several threads record starts. `previous` has the digests of an earlier status, which hold for queries that
-    haven't been started since. `clock` returns monotonic seconds.
+    Several threads record starts. `previous` has the digests of an earlier status, which hold for queries
+    that haven't been started since. `clock` returns monotonic seconds.
     """
 
     def __init__(self, secrets: Secrets, previous: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
