@@ -14,7 +14,7 @@ import os, sys, threading, time
 from pathlib import Path
 from mzplan.runner import logs
 
-logs.LIMIT, logs._LOOK = 4000, 0.01
+logs.LIMIT, logs._CHECK_INTERVAL = 4000, 0.01
 log, stopping = Path(sys.argv[1]), threading.Event()
 thread = threading.Thread(target=logs.rotate, args=(log, stopping))
 thread.start()

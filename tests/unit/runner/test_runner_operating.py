@@ -290,7 +290,7 @@ def test_a_port_that_is_taken_is_a_warning(world: World, caplog: pytest.LogCaptu
         told = [
             r.getMessage() for r in caplog.records if r.name == "mzplan.metrics" and r.levelname == "WARNING"
         ]
-        assert len(told) == 2 and f":{first.port}" in told[0] and "Fix: name a free port" in told[0]
+        assert len(told) == 2 and f":{first.port}" in told[0] and "Fix: choose a free port" in told[0]
     finally:
         first.close()
     world.commit(make_state(1))
