@@ -79,7 +79,7 @@ def test_no_login_of_the_machine_is_sent(
 def test_a_redirect_is_not_followed(collector: Collector, status: int) -> None:
     with collecting() as other:
         collector.answer = answer(status, Location=f"{other.url}/api/v1/lineage")
-        with pytest.raises(ConnectionError, match="doesn.t follow"):
+        with pytest.raises(ConnectionError, match="doesn't follow"):
             server_at(collector.url, "a-key").send(event())
         assert (len(collector.events), other.events) == (1, [])
 
