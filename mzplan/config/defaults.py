@@ -175,7 +175,7 @@ class Defaults:
             self.findings.add(
                 "MZ004",
                 f"Unknown key {shown(key)}",
-                f"No {block.kind} that they are for has it. Known are: {listed(sorted(known), 40)}.",
+                f"No type of {block.kind} here has this key. Known keys are: {listed(sorted(known), 40)}.",
                 self.findings.did_you_mean(key, known) or "remove it.",
                 location=Location(block.file, (*block.at, key), at_key=True),
                 conceal=True,

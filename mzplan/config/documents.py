@@ -142,7 +142,7 @@ class Declaration:
     @property
     def origin(self) -> str:
         """Return how the resource is declared; messages append the position."""
-        return "declared at" if self.key is None else f"made by for_each, for the key {shown(self.key)}, at"
+        return "declared at" if self.key is None else f"created by for_each for the key {shown(self.key)}, at"
 
     def location(
         self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
@@ -164,7 +164,7 @@ class Declaration:
             once = self.at[:1] == ("defaults",)
             return Location(self.file, whole, at_key, offset, length, self.valid_address, once)
         alike = at_key or _inner(own, path) is _inner(self.template, path)
-        note = f"{self._for_each_note}{', and the others alike' if alike else ''}."
+        note = f"{self._for_each_note}{', and others the same way' if alike else ''}."
         return Location(self.file, whole, at_key, offset, length, self.valid_address, alike, note)
 
     def own_location(self) -> Location:
@@ -174,7 +174,7 @@ class Declaration:
 
     @property
     def _for_each_note(self) -> str:
-        return f"for_each makes it for the key {shown(self.key)}"
+        return f"for_each creates it for the key {shown(self.key)}"
 
 
 def _inner(body: Any, path: Path) -> Any:

@@ -134,7 +134,7 @@ def edit_resource(
     def rewriting() -> str:
         if named is not None and (queries := [edit for edit in edits if edit.path == ("query",)]):
             read = parse_view(str(queries[0].value)).collection.text
-            why = f"the SQL in {shown(named)} is to read {read}, and mzplan edits YAML files alone."
+            why = f"the SQL in {shown(named)} must read {read}, but mzplan only edits YAML files."
             raise CantRewriteError((QUERY_FILE,), why)
         return rewrite(text, section, address.name, edits)
 
@@ -183,9 +183,9 @@ def _template_error(directory: str, address: Address, template: str) -> Diagnost
     along = ", with this connection inside" if inside else ""
     diagnostic = Diagnostic(
         code="MZ075",
-        summary=f"{address} is made by for_each, and can't be edited alone",
-        detail=f"The `for_each` of {name} makes it, and others.",
-        hint=f"edit {name} by hand; or take the key out of its `for_each` and write {whole} out under "
+        summary=f"{address} is created by for_each, so it can't be edited by itself",
+        detail=f"The `for_each` of {name} also creates other resources.",
+        hint=f"edit {name} by hand; or remove the key from its `for_each` and declare {whole} under "
         f"`{section}:`{along}. Then run `mzplan apply`.",
         address=other,
     )

@@ -67,8 +67,8 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
         findings.add(
             "MZ245",
             f"Two environments are the default: {shown(defaults[0])} and {shown(name)}",
-            f"The other one is at {HERE}. mzplan could not know which one is meant where none is named.",
-            "leave `default: true` at one of them.",
+            f"The other one is at {HERE}. Only one environment can be the default.",
+            "keep `default: true` in only one of them.",
             location=Location(document.file, (SECTION, name, "default")),
             related=Location(document.file, (SECTION, defaults[0], "default")),
         )
@@ -255,7 +255,7 @@ def _not_chosen_error(named: str, entries: Body) -> MzplanError:
             "MZ245",
             f"There is no environment {shown(named)}",
             declaration,
-            did_you_mean(named, entries, shown) or f"name one of those: mzplan --env {example} …",
+            did_you_mean(named, entries, shown) or f"name one of these: mzplan --env {example} …",
             exit_code=ExitCode.USAGE,
         )
     return error(

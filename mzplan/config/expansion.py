@@ -123,7 +123,7 @@ class Expansion:
             self.findings.add(
                 "MZ251",
                 "The name of a for_each is not text",
-                f"{self.template.label}: `name` says how the resource of each key is called; found "
+                f"{self.template.label}: `name` must be the name of each key's resource; found "
                 f"{kind_of(given)}.",
                 'write `name: "${each.key}"`, or leave it out.',
                 location=self.template.location(("name",)),
@@ -233,10 +233,10 @@ class Expansion:
             names = listed([shown(name) for _, name in invalid], _KEYS_SHOWN)
             self.findings.add(
                 "MZ251",
-                f"The key {shown(key.key)} makes no name",
+                f"The key {shown(key.key)} can't be in a name",
                 f"{self.template.label}, for {_keys_in_words([key.key for key, _ in invalid])}: the name "
-                f"would be {names}. A name begins with a small letter and holds small letters, digits and _ "
-                f"only, at most {MAX_NAME} of them.",
+                f"would be {names}. A name starts with a lowercase letter, then lowercase letters, digits "
+                f"or _, at most {MAX_NAME} in all.",
                 _name_hint(key),
                 location=self.template.location(("for_each", key.place), at_key=isinstance(key.place, str)),
             )
@@ -247,8 +247,8 @@ class Expansion:
         self.findings.add(
             "MZ003",
             f"{label} is declared twice",
-            f"{self.template.label}: {keys} of its `for_each` make the same name.",
-            "write each key once; and if there is a `name`, ${each.key} in it.",
+            f"{self.template.label}: {keys} of its `for_each` give the same name.",
+            "write each key once; if you set `name`, use ${each.key} in it.",
             location=self.template.location(("for_each", second.place), at_key=isinstance(second.place, str)),
             related=self.template.location(("for_each", first.place), at_key=isinstance(first.place, str)),
         )

@@ -48,7 +48,7 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     ]
     placed.sort(key=_order)
     if findings.are_more:
-        summary = f"There are more errors: after {MAX_FINDINGS} mzplan stops looking for them"
+        summary = f"mzplan stopped after {MAX_FINDINGS} errors; there are more"
         placed.append(Diagnostic(severity="notice", code="MZ007", summary=summary))
     return placed
 

@@ -20,20 +20,20 @@ SQL_SUFFIX = ".sql"
 VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
 _INTERNAL = frozenset((".git", ".mzplan"))
 _LEADS_OUT = (
-    "It is a link that leads out of the project's folder, or to what git or mzplan keeps in it.",
-    "copy what it leads to into the project, or remove the link.",
+    "It is a link that leads out of the project's folder, or into .git or .mzplan.",
+    "copy the link's target into the project, or remove the link.",
 )
 _LEADS_ELSEWHERE = (
-    "It is a link to a file that is not a YAML file by its name.",
-    "name what it leads to *.yaml, if it is configuration; otherwise remove the link.",
+    "It is a link to a file whose name doesn't end in .yaml or .yml.",
+    "if the target is configuration, rename it to *.yaml; otherwise remove the link.",
 )
 _SQL_OUTSIDE = (
-    "It is not in the project's folder, or in what git or mzplan keeps there; perhaps behind a link.",
-    "copy it into the project, and name it from there: sql/revenue.sql, for example.",
+    "It is outside the project's folder, or in .git or .mzplan, perhaps through a link.",
+    "copy it into the project, and write its path in it, such as sql/revenue.sql.",
 )
 _NO_SQL = (
-    "It is not a *.sql file by its name, or a link to one that is not.",
-    "name a file that is called *.sql, and is not hidden.",
+    "Its name, or the name of the file that it links to, doesn't end in .sql.",
+    "name a *.sql file that isn't hidden.",
 )
 _DECLARES = re.compile(
     rb"^[\"']?(connections|sources|views|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE
@@ -104,9 +104,9 @@ def _holds_variables(path: str, named: set[str], findings: Findings, directory: 
     if declares:
         findings.add(
             "MZ015",
-            f"{file.path} is a file of variables, and declares {declares[1].decode()}",
-            "A file of this name is read for its variables alone, where --var-file names it.",
-            "rename it, so that it does not end in .vars.yaml.",
+            f"{file.path} is a file of variables, but declares {declares[1].decode()}",
+            "mzplan reads only variables from such a file, and only if --var-file names it.",
+            "give it a name that doesn't end in .vars.yaml.",
         )
     return True
 
@@ -246,7 +246,7 @@ class ReadError(Exception):
 def _too_large(size: int) -> ReadError:
     mib = 1024 * 1024
     return ReadError(
-        f"It has {size / mib:.0f} MiB; a configuration file may have {MAX_FILE_BYTES // mib}.",
+        f"It has {size / mib:.0f} MiB; a configuration file may have at most {MAX_FILE_BYTES // mib}.",
         "split it into several files, or move it out of the project if it is not configuration.",
         "MZ007",
     )
@@ -255,9 +255,9 @@ def _too_large(size: int) -> ReadError:
 def _cause(failure: OSError | ValueError) -> tuple[str, str]:
     match failure:
         case FileNotFoundError():
-            return "It does not exist, or is a link to nothing.", "create it, or remove the link."
+            return "It doesn't exist, or is a broken link.", "create it, or remove the link."
         case PermissionError():
-            return "You may not read it.", "give yourself the right to read it (chmod, chown)."
+            return "You may not read it.", "give yourself permission to read it (chmod, chown)."
         case OSError() if failure.strerror:
             return f"The system says: {failure.strerror}.", "check the file and the disk."
         case _:

@@ -146,7 +146,7 @@ def _words(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tu
         return (
             "MZ251",
             f"{written} has no meaning here",
-            "It stands for one key or value of a `for_each`, in the source or sink that has it; not in its "
+            "Only a source or sink with `for_each` has such values, and they can't be used in its "
             "`for_each` itself.",
             "write `for_each` in this source or sink, or the value itself.",
         )

@@ -35,7 +35,7 @@ def read_state_config(
         findings.add(
             "MZ110",
             f"{shown(path)} is a file of the project",
-            "The author of a checkout must not choose to which server the state's password goes.",
+            "The author of a checkout must not choose the server that gets the state's password.",
             f"name a file outside of {project}, or leave the option out.",
         )
         return None
@@ -46,13 +46,13 @@ def read_state_config(
     entries = entries_of(data)
     if entries and environment not in entries:
         fault = (
-            f"no environment {shown(environment)}" if environment else "environments, and the project none"
+            f"no environment {shown(environment)}" if environment else "environments; the project has none"
         )
         findings.add(
             "MZ110",
             f"The file of --state-config has {fault}",
-            f"It declares: {listed(entries)}. mzplan does not guess which state is meant.",
-            "declare the same environments in both, or name a file that has `state:` alone.",
+            f"It declares: {listed(entries)}. mzplan can't tell which state you mean.",
+            "declare the same environments in both, or name a file that has only `state:`.",
             location=Location(file, (SECTION,), at_key=True),
         )
         return None

@@ -81,7 +81,7 @@ class Templates:
         self.findings.add(
             "MZ251",
             "for_each needs a list or a mapping",
-            f"{template.label}: found {actual}. A variable holds one simple value, and no list.",
+            f"{template.label}: found {actual}. A variable is one simple value, not a list.",
             "write `for_each: [orders, clicks]`, or `for_each: {orders: shop.orders}`; each item or value "
             "may be a ${var.NAME}.",
             location=location,
@@ -91,7 +91,7 @@ class Templates:
         self.findings.add(
             "MZ251",
             f"An item of for_each is {kind_of(item)}",
-            f"{template.label}: each item of a list is a key, so it is text or a number.",
+            f"{template.label}: each item of a list is a key, so it must be text or a number.",
             "write a mapping, with a key of its own for each: `for_each: {orders: {topic: shop.orders}}`.",
             location=template.location(("for_each", index)),
         )

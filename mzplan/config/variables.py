@@ -108,8 +108,8 @@ def read_variables(
             findings.add(
                 "MZ015",
                 f"The value of variable {shown(name)} is not text",
-                "It holds bytes that are no UTF-8.",
-                f"correct {_ENVIRONMENT}{name.upper()}, or what --var says.",
+                "It contains bytes that aren't UTF-8.",
+                f"correct {_ENVIRONMENT}{name.upper()}, or the value of --var.",
             )
     return variables
 
@@ -157,7 +157,7 @@ def refuse_others(variables: Variables) -> None:
             "The plan was made with other variables",
             "; ".join(f"{name} has another value in {variables.refused[name]}" for name in changed)
             + ". Nothing was changed.",
-            "leave them out: apply takes the plan's. Or plan again, with these.",
+            "leave them out, because apply uses the plan's values; or plan again with yours.",
             exit_code=ExitCode.STALE,
         )
 
@@ -204,7 +204,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
             "MZ015",
             "A variable file holds names and values",
             f"Found {kind_of(document.data)}.",
-            "write one `name: value` a line.",
+            "write one `name: value` per line.",
             location=Location(document.file),
         )
         return taken

@@ -96,8 +96,8 @@ class Checker:
         self.findings.add(
             "MZ011",
             f"Invalid name {shown(name)}",
-            "A name begins with a small letter and holds small letters, digits and _ only, "
-            f"at most {MAX_NAME} of them.",
+            "A name starts with a lowercase letter, then lowercase letters, digits or _, "
+            f"at most {MAX_NAME} in all.",
             _name_hint(name),
             location=resource.location(),
         )
@@ -205,11 +205,11 @@ class Checker:
         if name in self.instances:
             return
         explicit = "instance" in resource.body
-        says = f"runs on {shown(name)}, which mzplan.yaml does not declare" if explicit else "names none"
+        says = f"runs on {shown(name)}, which isn't declared" if explicit else "names none"
         self.findings.add(
             "MZ012",
             "Unknown instance" if explicit else "No instance",
-            f"{resource.label} {says}. Declared are: {listed(self.placed)}.",
+            f"{resource.label} {says}. mzplan.yaml declares: {listed(self.placed)}.",
             (self.findings.did_you_mean(name, self.placed) if explicit else "")
             or f"write `instance: {self.placed[0]}`, or declare it under `instances:`.",
             location=resource.location(("instance",) if explicit else ()),

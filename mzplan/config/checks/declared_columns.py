@@ -87,7 +87,7 @@ def _check_fit(
             findings,
             path,
             f"a field of {type_} can't hold an array, map or struct, as {', '.join(nested)}",
-            "make it a STRING, and take it apart in `select` (from_json, split).",
+            "make it a STRING, and parse it in `select` (from_json, split).",
         )
 
 
@@ -113,7 +113,7 @@ def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) 
         findings.add(
             "MZ020",
             f"The column {shown(column.name)} is declared twice",
-            f"{resource.label}: {part} would be a column of the same name as another one.",
+            f"{resource.label}: `include` adds the column of {part} under a name that exists.",
             f"give it another name: `include: {{{part}: record_{part}}}`.",
             location=resource.location(("include",)),
         )
@@ -146,8 +146,8 @@ def _check_key(resource: Declaration, kind: ResourceKind, findings: Findings) ->
                 findings,
                 (*path, index),
                 f"{shown(name)} can't be a key",
-                f"it is {shown(column.type)}, and rows are found by plain values",
-                "use a column of a plain type.",
+                f"it is {shown(column.type)}, but a key needs simple types",
+                "use a column of a simple type.",
             )
     if CHANGE in columns:
         _report_key(
@@ -155,7 +155,7 @@ def _check_key(resource: Declaration, kind: ResourceKind, findings: Findings) ->
             findings,
             path,
             f"The column {shown(CHANGE)} is reserved",
-            "in a collection with a key, it is mzplan's own",
+            "mzplan adds this column to keyed collections",
             "give the column another name.",
         )
     _check_key_format(resource, kind, findings, keys)
@@ -181,7 +181,7 @@ def _check_key_format(
         findings.add(
             "MZ006",
             'Missing key "key_format"',
-            f"{resource.label}: a record without a value deletes by its key, which may be avro or text.",
+            f"{resource.label}: a tombstone deletes the row of its key, and the key may be avro or text.",
             "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
             location=resource.location(envelope),
             kind="missing-property",

@@ -107,8 +107,8 @@ class ExpressionCheck:
                 self.findings.add(
                     "MZ019",
                     "Rows of the target depend on a value that changes each time",
-                    f"{self.owner}: {varying_part} is another value each time. When a row of {self.read} is "
-                    "updated or deleted, its former state could not be found in the target.",
+                    f"{self.owner}: {varying_part} changes each time. When a row of {self.read} is "
+                    "updated or deleted, mzplan couldn't find the former row in the target.",
                     "compare columns of the row only; filter by time where the target is read.",
                     location=self.place(path, offset=offset),
                 )
@@ -149,7 +149,7 @@ class ExpressionCheck:
             self.findings.add(
                 "MZ019",
                 "An expression without a name",
-                f"{self.owner}: what is not just a column needs a name for its result.",
+                f"{self.owner}: an expression that isn't just a column needs a name.",
                 f"write {shown(f'{item.strip()} AS name')}.",
                 location=self.place(path),
             )
@@ -158,7 +158,7 @@ class ExpressionCheck:
             self.findings.add(
                 "MZ019",
                 f"{parsed.name.lower()} can't be written",
-                f"{self.owner}: {parsed.name.lower()} is mzplan's own column of this collection.",
+                f"{self.owner}: {parsed.name.lower()} is a column that mzplan adds to this collection.",
                 "give it another name: … AS name.",
                 location=self.place(path),
             )

@@ -65,13 +65,13 @@ class InlinedViews:
         expression."""
         own = resource.own if resource.given else resource.body
         for name in sorted(own.keys() - _OWN - resource.derived.keys()):
-            why = f"it has no query of its own that `{name}` could hold for"
+            why = f"it has no query of its own, so `{name}` has no effect"
             self._refuse(resource, (name,), why, f"remove `{name}`")
         property_, query = self._query(resource)
         for part, parsed in query.expressions():
             if parsed.varies is not None:
                 varying, offset = parsed.varies
-                why = f"{varying} would be another value at each place where the view is read"
+                why = f"{varying} could have another value in each query that reads the view"
                 self._refuse(resource, (property_,), why, offset=part.offset + offset)
 
     def fill_in(self, right: Collection[Address]) -> dict[Address, tuple[str, ...]]:
@@ -119,9 +119,7 @@ class InlinedViews:
     def _make_rows(self, view: Declaration) -> _Rows | None:
         _, query = self._query(view)
         if "from" not in view.body:
-            raise SqlTextError(
-                "its query does more than compute each row from one row: only a view can read it"
-            )
+            raise SqlTextError("its query joins or aggregates, so only another view can read it")
         source = self._declared.get(FROM.address(query.collection.text, self._declared))
         read = columns_read(source)
         below = self._read(view)

@@ -67,7 +67,7 @@ class QueryFiles:
             self._findings.add(
                 "MZ020",
                 f"Both `{property_}` and `{QUERY_FILE}`",
-                f"{resource.label}: its SQL is written in one of them.",
+                f"{resource.label}: only one of them may contain the SQL.",
                 "remove one of them.",
                 location=resource.location((QUERY_FILE,), at_key=True),
             )
@@ -102,7 +102,7 @@ class QueryFiles:
             self._findings.add(
                 "MZ251",
                 f"{EACH}…}} has no meaning here",
-                f"{file.path} is one text for all views that name it.",
+                f"{file.path} has the same text for every view that names it.",
                 f'name a file for each key (`{QUERY_FILE}: "sql/${{each.key}}.sql"`), or write the SQL as '
                 f"`{property_}`.",
                 location=replace(at, offset=written.index(EACH), length=len(EACH)),

@@ -98,7 +98,7 @@ class RelationalView:
             "MZ020",
             f"{self._resource.label} can't follow updates and deletes",
             f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and deleted, "
-            "and Spark can't take back what a join or an aggregation has made of a row.",
+            "and Spark can't remove the results of a former row from a join or an aggregation.",
             fix,
             location=self._resource.location(("reads",)),
         )
@@ -138,8 +138,8 @@ class RelationalView:
         is_table = path[0] == "snapshots"
         self._findings.add(
             "MZ019",
-            f"{name} has no rows that could {'be read as a table' if is_table else 'have a watermark'}",
-            f"It says materialize: false: its SQL is read in its place, over {reads}.",
+            f"{name} has no stored rows, so it can't {'be a snapshot' if is_table else 'have a watermark'}",
+            f"It has `materialize: false`, so its readers compute its SQL from {reads}.",
             f"write `{f'snapshots: [{reads}]' if is_table else reads}`"
             f"{'' if is_table else f' in place of {name}'}; the query can stay as it is.",
             location=self._resource.location(path),

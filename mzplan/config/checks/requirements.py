@@ -28,24 +28,24 @@ _URL = (
 # pattern → (what values are, an example)
 _PATTERNS = {
     rf"^([A-Za-z0-9_]+://)?(\[[^\s,\[\]{_NOWHERE}]+\]|[^\s,/\[\]{_NOWHERE}]+):{_TCP_PORT}$": (
-        "are one host:port each, with a port from 1 to 65535",
+        "are host:port, with a port from 1 to 65535",
         "broker:9092",
     ),
-    rf"^[^\s{_NOWHERE}]+$": ("hold no space and no backslash, and may not be empty", "db.example"),
-    r"^[a-z][a-z0-9_]*$": ("begin with a small letter and hold small letters, digits and _ only", "orders_2"),
+    rf"^[^\s{_NOWHERE}]+$": ("contain neither spaces nor backslashes, and aren't empty", "db.example"),
+    r"^[a-z][a-z0-9_]*$": ("start with a lowercase letter, then lowercase letters, digits or _", "orders_2"),
     r"^[a-z][a-z0-9_-]{0,62}$": (
-        "begin with a small letter and hold at most 63 small letters, digits, _ and -",
+        "start with a lowercase letter, then at most 62 lowercase letters, digits, _ or -",
         "shop-orders",
     ),
     r"^[a-z][a-z0-9.]*$": (
-        "begin with a small letter and hold small letters, digits and dots only",
+        "start with a lowercase letter, then lowercase letters, digits or dots",
         "linger.ms",
     ),
-    r"^[A-Za-z][A-Za-z0-9_]*$": ("begin with a letter and hold letters, digits and _ only", "customer_id"),
+    r"^[A-Za-z][A-Za-z0-9_]*$": ("start with a letter, then letters, digits or _", "customer_id"),
     r"^[A-Za-z][A-Za-z0-9_]*( BINARY)?$": ("are a column's name, or NAME BINARY", "customer_id"),
     r"^[0-9]+(ms|s|m|h)$": ("are a whole number with a unit: ms, s, m or h", "500ms"),
-    r"^[a-zA-Z0-9._-]{1,249}$": ("hold at most 249 letters, digits, dots, _ and -", "orders.v1"),
-    r"^[a-z]{2}[a-z0-9-]*$": ("are written as AWS names its regions", "eu-central-1"),
+    r"^[a-zA-Z0-9._-]{1,249}$": ("contain at most 249 letters, digits, dots, _ and -", "orders.v1"),
+    r"^[a-z]{2}[a-z0-9-]*$": ("are names of AWS regions", "eu-central-1"),
     r"^arn:[a-z0-9-]+:iam::[0-9]{12}:role/\S+$": (
         "are the ARN of an IAM role",
         "arn:aws:iam::123456789012:role/mzplan",
@@ -61,14 +61,14 @@ _PATTERNS = {
         "https://registry:8081",
     ),
     r"^(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$": (
-        "are public keys as OpenSSH writes them, of one line",
+        "are public keys in OpenSSH's format, each on one line",
         "ssh-ed25519 AAAAC3Nza…",
     ),
     r"^[^/\x00-\x1f][^\x00-\x1f]*\.sql$": (
         "are the path of a *.sql file, relative to the project's folder",
         "sql/revenue.sql",
     ),
-    r"^[^.\s]+(\.[^.\s]+)?$": ("are written table, or schema.table", "public.orders"),
+    r"^[^.\s]+(\.[^.\s]+)?$": ("are table or schema.table", "public.orders"),
 }
 _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
@@ -110,7 +110,7 @@ def requirement(rule: str, inner: Json) -> str:
         case "minItems":
             return "It may not be an empty list."
         case "uniqueItems":
-            return "Each item may be there once."
+            return "Items may not repeat."
         case "anyOf":
             return f"It can be {', '.join(words_of(inner))}."
         case _:
@@ -120,7 +120,7 @@ def requirement(rule: str, inner: Json) -> str:
 def value_hint(rule: str, inner: Json, value: Any) -> str:
     """Return how to write a value that meets a rule."""
     if any(references_in(value)):
-        return "write it out, or as ${var.NAME}: no secret reference can stand here."
+        return "write the value, or ${var.NAME}: a secret reference isn't allowed here."
     _, example = _PATTERNS.get(inner.get("pattern", ""), ("", ""))
     match rule:
         case "pattern" if example:
@@ -132,7 +132,7 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
         case "minLength" | "minItems":
             return "write at least one, or remove the key."
         case "uniqueItems":
-            return "remove what is there twice."
+            return "remove the duplicate."
         case "anyOf":
             named = [option for choice in inner["anyOf"] for option in choice.get("enum", ())]
             return did_you_mean(value, named, shown) or "use one of these."

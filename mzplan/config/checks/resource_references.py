@@ -221,8 +221,8 @@ def check_exclusive(
             findings.add(
                 "MZ020",
                 f"Two sources read {name} {shown(value)}",
-                f"{other} names it too, at {HERE}. The server discards what one of them has read.",
-                f"leave `{name}` out of one of them: then mzplan makes one for it.",
+                f"{other} also reads it, at {HERE}. Each one would miss changes that the other one has read.",
+                f"leave `{name}` out of one source, so that mzplan creates one for it.",
                 location=declared[address].location((name,)),
                 related=declared[other].location((name,)),
             )
@@ -242,7 +242,7 @@ def check_lifecycle(
             "MZ011",
             f"Invalid name {shown(former)}",
             f"{resource.label}: moved_from is the former name, without its kind.",
-            "write the name alone.",
+            "write only the name.",
             location=location,
         )
     elif Address(resource.address.kind, former) in declared:
@@ -250,7 +250,7 @@ def check_lifecycle(
             "MZ020",
             "moved_from names a resource that is still declared",
             f"{resource.label} can't take over the checkpoint of {resource.address.kind}.{former}, "
-            "which is declared itself.",
+            "which is still declared.",
             "remove moved_from, or the resource that it names.",
             location=location,
         )

@@ -115,7 +115,7 @@ class BodyCheck:
             with_it = [
                 k for k, needs in inner.get("dependentRequired", {}).items() if key in needs and k in value
             ]
-            detail = f"{listed(with_it)} and {key} need each other"
+            detail = f"{listed(with_it)} and {key} must be set together"
         about = inner.get("properties", {}).get(key, {}).get("description", "")
         self.findings.add(
             "MZ006",

@@ -74,7 +74,7 @@ class SecretCheck:
             return
         places = [place for place, _ in walk_properties(self.schema)]
         may = [format_place(place) for place in places if takes_secret(self.schema, place)]
-        where = f"only {listed(may)} may hold one" if may else "nothing in it may hold one"
+        where = f"only {listed(may)} may contain one" if may else "nothing in it may contain one"
         self.findings.add(
             "MZ102",
             f"A secret reference can't stand in {shown(format_place(path))}",

@@ -51,7 +51,7 @@ def _check_deletes(resource: Declaration, source: Declaration | None, findings: 
         return
     detail = (
         f"{source.label} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
-        f"deleted. {resource.label} only adds rows to its target, and could not take any back."
+        f"deleted. {resource.label} only adds rows to its target, and can't update or delete any."
     )
     if needed is None:
         hint = f"a sink of type {resource.type} can't follow them: use kafka, postgres or delta, with a key."

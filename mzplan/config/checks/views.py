@@ -130,7 +130,7 @@ class Views:
             self.findings.add(
                 "MZ003",
                 f"Two collections are called {shown(resource.address.name)}",
-                f"{other.label} ({HERE}) has the name, too, and queries read collections by their names.",
+                f"{other.label} ({HERE}) also has this name, and queries read collections by name.",
                 "give one of them another name.",
                 location=resource.location(),
                 related=other.location(),
@@ -254,12 +254,12 @@ class _Expressions:
                 "MZ019",
                 "A view must select the key of what it reads",
                 f"{resource.label}: {collection} keeps the latest row of each key ({', '.join(keys)}), and "
-                "a row that is updated or deleted there is found in the view by that.",
+                "mzplan finds an updated or deleted row in the view by that key.",
                 f"select {', '.join(keys)} as they are, under these names or others.",
                 location=self._place(("from",)),
             )
         elif resource.body.get("key", list(key)) != list(key):
-            given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has none"
+            given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has no key"
             self._findings.add(
                 "MZ019",
                 "The key of a view isn't that of its query",

@@ -224,7 +224,7 @@ class Builder:
             self._stop(
                 event,
                 f"Unknown alias *{shown(event.anchor, quote=False)}",
-                "No anchor of this name ends before this place in the file.",
+                "No anchor of this name is defined above this place in the file.",
                 did_you_mean(event.anchor, self.anchors, shown)
                 or f"define it with &{shown(event.anchor, quote=False)}.",
             )

@@ -13,8 +13,8 @@ from mzplan.config.project_files import MAX_TOTAL_BYTES, ReadError, read_bytes
 from mzplan.config.yaml.builder import Builder, StopError
 
 _TOO_MUCH = (
-    f"The files of a project may have {MAX_TOTAL_BYTES // 1024**2} MiB together; this one goes beyond that.",
-    "make several projects of this one, or move out what is not configuration.",
+    f"The files of a project may have {MAX_TOTAL_BYTES // 1024**2} MiB in total; this file exceeds that.",
+    "split the project, or move files that aren't configuration out of it.",
 )
 # What YAML forbids in a file, but for three signs that would make the pattern slow to compile.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
@@ -175,26 +175,26 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
     (
         "unknown escape character",
         False,
-        "This is no escape that YAML knows.",
+        "YAML doesn't have this escape.",
         "write a backslash as \\\\ inside double quotes, or use single quotes.",
     ),
     (
         "block mapping",
         False,
         "A key was expected here.",
-        "indent all keys of one mapping alike, and close what is open above.",
+        "indent all keys of a mapping equally, and close open brackets above.",
     ),
     (
         "block collection",
         False,
         "A list item (`- …`) was expected here.",
-        "indent all items of one list alike.",
+        "indent all items of a list equally.",
     ),
     (
         "did not find expected <document start>",
         False,
-        "Something follows where the document has ended.",
-        "check the indentation, and remove what does not belong here.",
+        "There is text after the end of the document.",
+        "check the indentation, or remove this text.",
     ),
 )
 
@@ -206,7 +206,7 @@ def _explain(failure: yaml.YAMLError) -> tuple[_Words, Span]:
     )
     mark = marked.problem_mark or marked.context_mark
     wording = f"{marked.context} {marked.problem}"
-    detail = f"The parser says: {marked.problem or 'not YAML'}."
+    detail = f"The YAML parser reports: {marked.problem or 'not YAML'}."
     hint = "check the indentation, quotes and brackets here and on the lines above."
     for part, at_start, plain, fix in _PROBLEMS:
         if part in wording:

@@ -48,7 +48,7 @@ def rewrite(text: str, section: str, name: str, edits: Sequence[PropertyEdit]) -
     for edit in edits:
         entry = compose(result, section, name)
         if entry is None or entry.value.kind != "map":
-            raise CantRewriteError((), "the resource comes in by an alias or a merge.")
+            raise CantRewriteError((), "the resource comes from an alias or a merge.")
         result = _EditedText(result, entry).edit(edit)
     _verify(text, result, section, name, edits)
     return result
@@ -58,7 +58,7 @@ def rename(text: str, section: str, name: str, new: str) -> str:
     """Return the text with another name for a resource. Raises CantRewriteError."""
     entry = compose(text, section, name)
     if entry is None or entry.key is None or entry.key.kind != "scalar":
-        raise CantRewriteError((), "the resource comes in by an alias or a merge.")
+        raise CantRewriteError((), "the resource comes from an alias or a merge.")
     key = entry.key
     result = text[: key.start] + scalar_text(new, key.style) + text[key.end :]
     old, renamed = _data(text), _data(result)
@@ -74,7 +74,7 @@ def rename(text: str, section: str, name: str, new: str) -> str:
         or len(wanted[section]) != len(old[section])
         or _canonical(wanted) != _canonical(renamed)
     ):
-        raise CantRewriteError((), "its name is needed elsewhere in the file, or the new one is taken.")
+        raise CantRewriteError((), "its name is also used elsewhere in the file, or the new name is taken.")
     return result
 
 
@@ -99,7 +99,7 @@ class _EditedText:
             if depth == len(edit.path) - 1:
                 return self._remove(chain) if edit.remove else self._replace(entry, edit.value)
             if entry.value.kind == "alias":
-                raise CantRewriteError(edit.path[: depth + 1], f"{key} is an alias of what stands elsewhere.")
+                raise CantRewriteError(edit.path[: depth + 1], f"{key} is an alias of a value elsewhere.")
             if entry.value.kind == "scalar" and not entry.value.text and not edit.remove:
                 below = edit.path[depth + 1 :]
                 return self._splice([self._in_place_of(entry, _flow_map(below, edit.value, self._style))])
@@ -264,7 +264,7 @@ class _EditedText:
         start = self._line_start(entries[0].value.start)
         indent = self.text[start : self.text.rfind("-", start, entries[0].value.start)]
         if not indent.isspace() and indent:
-            raise CantRewriteError((), "the list begins on the line of something else.")
+            raise CantRewriteError((), "the list begins on the line of another value.")
         lines = [f"{indent}- {text}" for text in written]
         if index:
             at = self._line_end(entries[index - 1].value.end)
@@ -342,7 +342,7 @@ def _verify(before: str, after: str, section: str, name: str, edits: Sequence[Pr
     """Raise CantRewriteError unless the new text has the edits, and no other change."""
     old, new = _data(before), _data(after)
     if new is None:
-        raise CantRewriteError(edits[0].path, "its anchor or its form is needed elsewhere in the file.")
+        raise CantRewriteError(edits[0].path, "another part of the file uses its anchor.")
     body = old[section][name]
     wanted = {**old, section: {**old[section], name: edited(body, edits)}}
     if _canonical(wanted) == _canonical(new):
@@ -351,14 +351,12 @@ def _verify(before: str, after: str, section: str, name: str, edits: Sequence[Pr
         if _canonical(_at(new[section].get(name), edit.path)) != _canonical(
             _at(edited(body, edits), edit.path)
         ):
-            raise CantRewriteError(edit.path, "it comes in by an alias or a merge (`<<`), for others too.")
+            raise CantRewriteError(edit.path, "it comes from an alias or a merge (`<<`), so others share it.")
     if _canonical({**new, section: {**new[section], name: None}}) != _canonical(
         {**old, section: {**old[section], name: None}}
     ):
-        raise CantRewriteError(edits[0].path, "it has an anchor, and what uses that would change too.")
-    raise CantRewriteError(
-        edits[0].path, "what stands beside it comes in by a merge (`<<`) and would be lost."
-    )
+        raise CantRewriteError(edits[0].path, "it has an anchor, so its aliases would also change.")
+    raise CantRewriteError(edits[0].path, "the keys beside it come from a merge (`<<`) and would be lost.")
 
 
 def _data(text: str) -> Any:

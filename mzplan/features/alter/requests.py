@@ -85,7 +85,7 @@ def _rename(
 ) -> RequestedChange:
     new = statement.new.text
     if not is_valid_name(new):
-        detail = "A name begins with a small letter and holds small letters, digits and _ only."
+        detail = "A name starts with a lowercase letter, then lowercase letters, digits or _."
         raise MzplanError(
             point(text, statement.new.at, "MZ011", f"Invalid name {new}", detail, "choose another.")
         )

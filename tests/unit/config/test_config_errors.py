@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     "indentation": (
         {"a.yaml": "sources:\n  x:\n    topic: a\n   connection: b\n"},
         ["a.yaml:4:4 MZ002 Broken YAML"],
-        ["alike"],
+        ["equally"],
     ),
     "no colon": (
         {"a.yaml": "sources:\n  x:\n    topic a\n    connection: b\n"},
@@ -200,7 +200,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     "a key column twice": (
         {"a.yaml": SHOP.replace("key: [id]", "key: [id, id]")},
         ['a.yaml:21:5 MZ005 Wrong value for "key"'],
-        ["twice"],
+        ["duplicate"],
     ),
     "no such day": (
         {
@@ -268,7 +268,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
             ),
         },
         ['b.yaml:5:34 MZ020 Two sources read slot "theirs"'],
-        ["source.one names it too, at b.yaml:4:36", "leave `slot` out"],
+        ["source.one also reads it, at b.yaml:4:36", "leave `slot` out"],
     ),
     "a missing key": (
         {"a.yaml": SHOP.replace("    topic: orders\n", "")},
@@ -301,7 +301,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
             "      protocol: SSL\n      ssl: {certificate: a.pem}\n"
         },
         ['a.yaml:7:7 MZ006 Missing key "key"'],
-        ["certificate and key need each other"],
+        ["certificate and key must be set together"],
     ),
     # Names and references
     "an invalid name": (
@@ -343,7 +343,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
             "a.yaml": SHOP[: SHOP.index("sinks")],
         },
         ["a.yaml:11:3 MZ012 No instance"],
-        ["source.orders names none. Declared are: ci, prod.", "instance: ci"],
+        ["source.orders names none. mzplan.yaml declares: ci, prod.", "instance: ci"],
     ),
     "a connection of the wrong type": (
         {
@@ -584,7 +584,7 @@ def test_more_errors_than_anyone_reads(tmp_path: Path) -> None:
     found = errors(tmp_path, {"a.yaml": f"sources:\n{sources}\n"})
     assert len(found) == 1001
     assert found[-1].severity == "notice" and found[-1].code == "MZ007"
-    assert found[-1].summary == "There are more errors: after 1000 mzplan stops looking for them"
+    assert found[-1].summary == "mzplan stopped after 1000 errors; there are more"
 
 
 def test_excerpts_of_windows_lines_wide_characters_and_a_byte_order_mark(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ views:
 
     sink = f"{views}sinks:\n  out: {{type: console, from: tagged}}\n"
     found = errors(tmp_path, {"a.yaml": SOURCES + sink})
-    assert [d.code for d in found] == ["MZ304"] and "only a view can read it" in all_text(found)
+    assert [d.code for d in found] == ["MZ304"] and "only another view can read it" in all_text(found)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,9 @@ def test_an_inlined_view_is_no_snapshot(tmp_path: Path) -> None:
     known = {"materialize": False, "query": "SELECT customer, upper(city) AS city FROM customers"}
     views: dict[str, Any] = {"known": known, "v": {"query": query, "snapshots": ["known"]}}
     found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
-    assert "known has no rows" in all_text(found) and "write `snapshots: [customers]`" in all_text(found)
+    assert "known has no stored rows" in all_text(found) and "write `snapshots: [customers]`" in all_text(
+        found
+    )
     views["v"]["snapshots"] = ["customers"]
     files = write(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
     view = load_configuration(files).resources[Address("view", "v")]

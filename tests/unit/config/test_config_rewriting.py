@@ -213,11 +213,11 @@ connections:
 @pytest.mark.parametrize(
     ("name", "edit", "outcome"),
     [
-        ("d", put("brokers", ["x:1"]), "what uses that would change"),
+        ("d", put("brokers", ["x:1"]), "its aliases would also change"),
         ("m", put("brokers", ["x:1"]), "{<<: *d, description: mine, brokers: [x:1]}"),
         ("m", put("security.ssl.ca", "x"), "would be lost"),
-        ("m", drop("security.protocol"), "comes in by an alias or a merge"),
-        ("same", put("brokers", ["x:1"]), "comes in by an alias or a merge"),
+        ("m", drop("security.protocol"), "comes from an alias or a merge"),
+        ("same", put("brokers", ["x:1"]), "comes from an alias or a merge"),
         ("lone", put("brokers", ["x:1"]), "brokers: &unused [x:1]"),
         ("uses", put("brokers", ["x:1"]), "brokers: [x:1]"),
         ("nested", put("security.protocol", "PLAINTEXT"), "security is an alias"),

@@ -236,7 +236,7 @@ def test_a_mistake_of_all_is_reported_once_with_a_key(tmp_path: Path) -> None:
     assert brief(wrong) == [
         "t.yaml:5:17 MZ012 Unknown connection",
     ]
-    assert 'for_each makes it for the key "a", and the others alike.' in wrong[0].detail
+    assert 'for_each creates it for the key "a", and others the same way.' in wrong[0].detail
     wrong = errors(tmp_path, files(text.replace("nope", "k")))
     assert brief(wrong) == [
         't.yaml:7:25 MZ005 Wrong value for "interval"',
@@ -252,8 +252,8 @@ def test_a_mistake_of_one_key_names_that_key(tmp_path: Path) -> None:
     wrong = errors(tmp_path, files(text))
     said = {str(d.address): d.detail.rpartition(". ")[2] for d in wrong if d.range and d.range.line == 3}
     assert said == {
-        "source.t_b": 'for_each makes it for the key "b".',
-        "source.t_c": 'for_each makes it for the key "c".',
+        "source.t_b": 'for_each creates it for the key "b".',
+        "source.t_c": 'for_each creates it for the key "c".',
     }
 
 
@@ -270,8 +270,8 @@ def test_a_sink_of_a_missing_source_is_at_its_line(tmp_path: Path) -> None:
         ("", 't.yaml:3:14 MZ251 for_each needs a list or a mapping'),
         ("[a, {b: c}]", "t.yaml:3:19 MZ251 An item of for_each is a mapping"),
         ("[a, ]\n    name: [x]", "t.yaml:4:5 MZ251 The name of a for_each is not text"),
-        ("[a, shop.orders]", 't.yaml:3:19 MZ251 The key "shop.orders" makes no name'),
-        ("{A: x, 'b c': y}\n    name: '${each.key}'", 't.yaml:3:16 MZ251 The key "A" makes no name'),
+        ("[a, shop.orders]", 't.yaml:3:19 MZ251 The key "shop.orders" can\'t be in a name'),
+        ("{A: x, 'b c': y}\n    name: '${each.key}'", 't.yaml:3:16 MZ251 The key "A" can\'t be in a name'),
         ("[a, b, a]", "t.yaml:3:22 MZ003 source.t_a is declared twice"),
         ("[a, b]\n    name: one", "t.yaml:3:19 MZ003 source.one is declared twice"),
         ("{a: x, b: ['${each.key}']}", "t.yaml:3:27 MZ251 ${each.key} has no meaning here"),
@@ -286,13 +286,13 @@ def test_a_name_twice_names_both(tmp_path: Path) -> None:
     text = TEMPLATE.replace("sinks:", f"  orders: {{connection: k, topic: t, {FORMAT}}}\nsinks:")
     (wrong,) = errors(tmp_path, files(text))
     assert wrong.summary == "source.orders is declared twice"
-    assert wrong.detail == 'It is also made by for_each, for the key "orders", at t.yaml:2:3.'
+    assert wrong.detail == 'It is also created by for_each for the key "orders", at t.yaml:2:3.'
     other = (
         f"sources:\n  t: {{for_each: [orders], name: '${{each.key}}', connection: k, topic: x, {FORMAT}}}\n"
     )
     (wrong,) = errors(tmp_path, files(TEMPLATE, u=other))
     assert str(wrong.range) == "u.yaml:2:3"
-    assert wrong.detail.endswith('at t.yaml:2:3. for_each makes it for the key "orders".')
+    assert wrong.detail.endswith('at t.yaml:2:3. for_each creates it for the key "orders".')
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_alter_says_how_to_write_out_a_connection_inside(tmp_path: Path) -> None
     folder = write(tmp_path, {**project, "t.yaml": template % "a, b"})
     assert command(folder, "apply", "--auto-approve").code == 0
     hint = refused(folder, "ALTER CONNECTION source_t_b SET BROKERS = ('c:9092')")["hint"]
-    assert "write source.t_b out under `sources:`, with this connection inside" in hint
+    assert "declare source.t_b under `sources:`, with this connection inside" in hint
     (folder / "t.yaml").write_text(template % "a" + out)
     assert command(folder, "plan").json()["summary"] == dict.fromkeys(
         command(folder, "plan").json()["summary"], 0

@@ -129,7 +129,7 @@ def test_the_key_follows_where_what_it_reads_has_one(
         (
             'views:\n  v: {query: "SELECT id FROM orders", key: [id]}\n',
             ["a.yaml:5:39 MZ019 The key of a view isn't that of its query"],
-            ["its query reads orders, which has none"],
+            ["its query reads orders, which has no key"],
         ),
         (
             "views:\n  v: {query: \"SELECT * FROM latest WHERE now() > DATE '2026-01-01'\"}\n",
@@ -277,7 +277,7 @@ views:
     ("views", "said"),
     [
         ("  v: {materialize: false, paused: true, query: SELECT id FROM orders}\n", "no query of its own"),
-        ("  v: {materialize: false, query: SELECT uuid() AS u FROM orders}\n", "another value at each place"),
+        ("  v: {materialize: false, query: SELECT uuid() AS u FROM orders}\n", "another value in each query"),
         (INLINED[7:] + "  v: {query: 'SELECT struct(id, tags) AS s FROM short'}\n", "named_struct"),
         (INLINED[7:] + "  v: {query: 'SELECT (id, amount) = (1, tags) AS s FROM short'}\n", "named_struct"),
         (

@@ -121,8 +121,8 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
         'sql/b.sql:2:2 MZ019 Unknown column "b"',
         'sql/both.sql:2:3 MZ019 Unknown column "i"',
     ]
-    assert 'for_each makes it for the key "b".' in found[0].detail
-    assert found[1].detail.endswith("and the others alike.")
+    assert 'for_each creates it for the key "b".' in found[0].detail
+    assert found[1].detail.endswith("and others the same way.")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
             'a.yaml:4:19 MZ005 Wrong value for "query_file"',
             "relative to the project",
         ),
-        ("{query_file: sql/no.sql}", "a.yaml:4:19 MZ001 Can't read sql/no.sql", "It does not exist"),
+        ("{query_file: sql/no.sql}", "a.yaml:4:19 MZ001 Can't read sql/no.sql", "It doesn't exist"),
         ("{query_file: sql/folder.sql}", "a.yaml:4:19 MZ001 Can't read sql/folder.sql", "It is a folder"),
         (
             "{query_file: sql/pipe.sql}",
@@ -225,7 +225,7 @@ def test_another_name_of_what_it_reads_is_written_by_hand(tmp_path: Path) -> Non
     error = refused.error()
     assert refused.code == 1 and error["code"] == "MZ075" and error["range"]["line"] == 4
     assert error["summary"] == "query_file of view.big can't be edited in place"
-    assert 'the SQL in "sql/big.sql" is to read sales' in error["detail"]
+    assert 'the SQL in "sql/big.sql" must read sales' in error["detail"]
     assert (tmp_path / "a.yaml").read_text() == views and (tmp_path / "sql/big.sql").read_text() == BIG
 
     moved = views.replace("orders: {", "sales: {lifecycle: {moved_from: orders}, ")
