@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mzplan.operations.project import Outcome, Project
     from mzplan.operations.selection import Selection
 
-_UNCHANGED = {"pause": "Paused already, and left alone", "resume": "Not paused, and left alone"}
+_UNCHANGED = {"pause": "Already paused, so unchanged", "resume": "Not paused, so unchanged"}
 _DONE = {
     "create": "created",
     "update": "updated",
@@ -103,7 +103,7 @@ def command_apply(
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
-                "--target and --replace belong to `plan`: a saved plan is applied unchanged."
+                "A saved plan is applied unchanged: pass --target and --replace to `plan`."
             )
 
         saved = read_plan(planfile)
@@ -216,7 +216,7 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
             where = "with --json" if invocation.json else "without a terminal"
             alternative = " (or a plan file)" if verb == "apply" else ""
             raise click.UsageError(f"{verb} {where} can't ask: it needs --auto-approve{alternative}.")
-        if invocation.ask(f"\nDo you want to {verb} this? Only 'yes' is taken for yes: ") != "yes":
+        if invocation.ask(f"\nDo you want to {verb} this? Only 'yes' is accepted: ") != "yes":
             raise Declined(verb)
 
     return approve
@@ -237,7 +237,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
     elif not failures:
-        suffix = ", and every query is there" if applied.followed_all else ""
+        suffix = ", and every query has converged" if applied.followed_all else ""
         invocation.out(f"No changes: serial {applied.serial} is up to date{suffix}.")
     for address, seen in sorted(applied.resumed.items(), key=natural_item):
         invocation.out(f"  {safe(render_resumed(address, seen))}")
@@ -250,7 +250,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         runner_action = "the runner keeps trying"
         if applied.lost:
             starts = [start_command(lost, applied.plan.environment) for lost in applied.lost]
-            runner_action = f"a runner applies it once it is started ({' and '.join(dict.fromkeys(starts))})"
+            runner_action = f"a runner applies it once you start one ({' and '.join(dict.fromkeys(starts))})"
         invocation.out(f"{number} not converged. The commit stays, and {runner_action}:")
         for address, outcome in sorted(failures.items(), key=natural_item):
             code = f"[{safe(outcome.code)}] " if outcome.code else ""

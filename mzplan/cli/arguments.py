@@ -71,7 +71,7 @@ def _range(text: str) -> tuple[int, int | None]:
 def _query(text: str) -> Address:
     address = Address.parse(text)
     if address.is_connection:
-        raise ValueError(f"{address} runs nothing: name a source or a sink.")
+        raise ValueError(f"{address} isn't a query: name a source or a sink.")
     return address
 
 
@@ -120,7 +120,7 @@ def _web_address(text: str) -> str:
         raise ValueError("everyone who reads the URL would see its login; leave the login out.")
     if len(text) > LONGEST_URL or not _PRINTABLE.fullmatch(text):
         most = f"{LONGEST_URL:,}"
-        raise ValueError(f"{text[:80]!r} has blanks or odd characters, or more than {most} of them.")
+        raise ValueError(f"{text[:80]!r} has spaces or invalid characters, or more than {most} characters.")
     return text
 
 

@@ -133,7 +133,7 @@ class Invocation:
                 "MZ105",
                 f"{policy} is a file of the project",
                 "A policy says where secrets may go, so the author of the files must not write it.",
-                f"name a file outside of {self.folder}: --policy, or the variable MZPLAN_POLICY.",
+                f"name a file outside {self.folder}: --policy, or the variable MZPLAN_POLICY.",
             )
         return read_policy(policy)
 
@@ -157,9 +157,7 @@ class Invocation:
         if file != STDOUT:
             write_text(file, text)
         elif self.json:
-            raise click.UsageError(
-                f"--markdown {STDOUT} and --json don't go together: stdout takes one of them."
-            )
+            raise click.UsageError(f"--markdown {STDOUT} and --json can't be combined: both write to stdout.")
         else:
             self.out(text)
 

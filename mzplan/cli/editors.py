@@ -89,16 +89,16 @@ def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: 
     """
     if editor:
         if kind is not None:
-            raise click.UsageError("--editor writes the schemas of whole files: give no KIND.")
+            raise click.UsageError("--editor writes the schemas of whole files: leave out KIND.")
         return _write_for_editors(invocation, out)
     if out is not None:
-        raise click.UsageError("--out goes with --editor.")
+        raise click.UsageError("--out requires --editor.")
     names = (*schema_names(), "project")
     if kind is None:
         invocation.result({"schemas": list(names)}, "\n".join(names))
         return ExitCode.OK
     if kind not in names:
-        raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
+        raise click.UsageError(f"There is no schema {kind!r}. The schemas are: {', '.join(names)}.")
     invocation.document(written_schema(kind))
     return ExitCode.OK
 

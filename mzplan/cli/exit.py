@@ -138,7 +138,7 @@ def _after_output(invocation: Invocation, code: int) -> int:
     if problem is None:
         return code
     text = f"The results could not be written: {problem.strerror or problem}"
-    diagnostic = Diagnostic(code="MZ035", summary=text, hint="check where stdout goes, then run it again.")
+    diagnostic = Diagnostic(code="MZ035", summary=text, hint="check where stdout goes, then try again.")
     invocation.json = False  # stdout can't be written
     invocation.show([diagnostic])
     return code or _failure_code(invocation)
@@ -154,7 +154,7 @@ def _report_interrupt(invocation: Invocation) -> int:
         more = {"serial": progress.serial}
         hint = "`mzplan status --watch` follows them."
     elif progress.serial is not None:
-        text = f"serial {progress.serial} was just being committed."
+        text = f"serial {progress.serial} was being committed."
         hint = "`mzplan plan` shows whether it was."
     else:
         text = "nothing was changed." if invocation.changing else ""
@@ -174,7 +174,7 @@ def _usage_diagnostic(problem: click.UsageError) -> Diagnostic:
     # For a group without a command, click's message is its whole help.
     bare = isinstance(problem, click.exceptions.NoArgsIsHelpError)
     summary = "Missing command." if bare else problem.format_message()
-    return Diagnostic(code="MZ070", summary=summary, hint=f"`{command} --help` shows how it is used.")
+    return Diagnostic(code="MZ070", summary=summary, hint=f"`{command} --help` shows the usage.")
 
 
 def _declined(what: str) -> Diagnostic:
@@ -182,7 +182,7 @@ def _declined(what: str) -> Diagnostic:
         code="MZ071",
         summary="Not approved",
         detail="Nothing was changed.",
-        hint=f"run `mzplan {what}` again and answer yes, or give it --auto-approve.",
+        hint=f"run `mzplan {what}` again and answer yes, or pass --auto-approve.",
     )
 
 
@@ -210,7 +210,7 @@ def _defect(problem: BaseException) -> Diagnostic:
 _TOO_DEEP = Diagnostic(
     code="MZ007",
     summary="The input is nested too deeply",
-    detail="A configuration may have 64 levels.",
+    detail="A configuration may have at most 64 levels.",
     hint="look for a resource, or a file of the state, that contains itself.",
 )
 _TOO_MUCH = Diagnostic(

@@ -111,7 +111,7 @@ def example_folder(name: str) -> Path:
     listed = "\n".join(f"{each}: {about}" if about else each for each, about in known.items())
     raise usage_error(
         f"There is no example {name!r}",
-        f"There are:\n{listed}" if known else "This installation has none.",
+        f"There are:\n{listed}" if known else "This installation has no examples.",
         "name one of them: mzplan init --from EXAMPLE",
     )
 
@@ -131,7 +131,7 @@ def copy_example(name: str, to: Path) -> list[Path]:
         raise error(
             "MZ070",
             f"{existing[0]} exists already",
-            "An example overwrites nothing. Nothing was changed.",
+            "`init` doesn't overwrite files. Nothing was changed.",
             f"begin in another folder: mzplan -C FOLDER init --from {name}",
         )
     for file, path in zip(files, written, strict=True):
@@ -165,7 +165,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     environment's servers.
     """
     if send_secrets and not live:
-        raise click.UsageError("--send-secrets goes with --live.")
+        raise click.UsageError("--send-secrets requires --live.")
     if not live and not invocation.environment and (names := environment_names(invocation.folder)):
         return _validate_each(invocation, names)
     work = invocation.work(whole=True)
@@ -192,7 +192,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         whole = (
             "Valid"
             if not any(connection.why or connection.left_out for connection in reached)
-            else "Valid where it was reached"
+            else "Valid, but not every connection was reached"
         )
         invocation.out(f"{whole}: {count(len(configuration.resources), 'resource')}.")
     return code

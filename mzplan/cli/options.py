@@ -49,7 +49,7 @@ def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def called(*arguments: Any, canary: bool, canary_wait: float | None, **given: Any) -> Any:
         if canary_wait is not None and not canary:
-            raise click.UsageError("--canary-wait goes with --canary.")
+            raise click.UsageError("--canary-wait requires --canary.")
         seconds = DEFAULT_WAIT if canary_wait is None else canary_wait
         return function(*arguments, canary=seconds if canary else None, **given)
 

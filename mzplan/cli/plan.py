@@ -82,9 +82,9 @@ def command_plan(
 ) -> int:
     """Show what apply would change and restart, and why."""
     if send_secrets and not live:
-        raise click.UsageError("--send-secrets goes with --live.")
+        raise click.UsageError("--send-secrets requires --live.")
     if html_url is not None and markdown is None:
-        raise click.UsageError("--html-url goes with --markdown: the comment has the link.")
+        raise click.UsageError("--html-url requires --markdown, because the link is in the comment.")
     plan = make_plan(
         invocation.work(whole=True),
         targets=target,
@@ -105,7 +105,7 @@ def command_plan(
     if errors:
         saved = "" if out is None else " It was not saved."
         number = count(len(errors), "error")
-        invocation.note(f"This plan can't be applied: {number}, shown with it.{saved}")
+        invocation.note(f"This plan can't be applied: it has {number}.{saved}")
         return MzplanError(errors).exit_code
     if out is not None:
         replaces = any(change.action == "replace" for change in plan.changes)

@@ -67,7 +67,7 @@ def command_run(
         require_extra(RUNNER)  # before it takes the lease
     configure_logging(log_format)
     if host is not None and port is None:
-        raise click.UsageError("--metrics-host goes with --metrics-port.")
+        raise click.UsageError("--metrics-host requires --metrics-port.")
     place = MetricsPlace(port=port, host=host or "127.0.0.1") if port is not None else None
     allowed = read_policy(policy) if policy else None
     return run(

@@ -85,7 +85,7 @@ class LocalRunners:
         self.reporter.detail(
             f"woke the runner of instance {instance.name}{with_values}"
             if number is not None
-            else f"the runner of instance {instance.name} can't be woken: it looks by itself"
+            else f"the runner of instance {instance.name} can't be woken, so it polls the store"
         )
         return number
 
@@ -93,10 +93,10 @@ class LocalRunners:
         if instance.type == "dry":
             from mzplan.runner.main import run_dry
 
-            with self.reporter.working(f"dry instance {instance.name} takes the commit in"):
+            with self.reporter.working(f"dry instance {instance.name} reads the commit"):
                 taken_in = run_dry(self.settings, instance.name, wait)
             if not taken_in:
-                self.reporter.detail(f"another process leads it, or may do so: not within {wait:.0f} s")
+                self.reporter.detail(f"another process may lead it: nothing was read within {wait:.0f} s")
 
     def ended(self, instance: Instance) -> MzplanError | None:
         if instance.type != "embedded" or self.store.leases.leader(instance.name) is not None:

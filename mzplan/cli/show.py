@@ -68,7 +68,7 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> Non
         show_plan(invocation, read_plan(what), explain=explain)
         return
     if explain:
-        raise click.UsageError("--explain goes with a saved plan: mzplan show FILE --explain.")
+        raise click.UsageError("--explain requires a saved plan: mzplan show FILE --explain.")
     state = invocation.project().store.read_state()
     if what is None:
         invocation.document(state_to_json(state))

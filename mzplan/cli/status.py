@@ -72,7 +72,7 @@ def command_status(
     selection.
     """
     if watch and invocation.json:
-        raise click.UsageError("--watch and --json don't go together: --json is one document.")
+        raise click.UsageError("--watch and --json can't be combined: --json prints one document.")
     project = invocation.project()
     drawn = 0
     while True:

@@ -310,7 +310,7 @@ def _elsewhere(journal: Journal, path: Path) -> MzplanError:
     return refusal(
         "MZ076",
         f"An edit of `mzplan alter` in environment {journal.environment!r} was interrupted",
-        f"Only that environment's state says whether {journal.path} is to hold it. Nothing was changed.",
+        f"Only that environment's state says whether {journal.path} needs the edit. Nothing was changed.",
         f"finish or forget it: mzplan{which} apply. If there is no such environment any more, delete {path}.",
     )
 

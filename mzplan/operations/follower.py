@@ -166,7 +166,7 @@ class OutcomeFollower:
         if seen is None:
             return "starting"
         if status.serial > self.state.serial and seen.wanted_digest != resource.digest:
-            reason = f"serial {status.serial} has superseded this one"
+            reason = f"serial {status.serial} has replaced this one"
             return _outcome(address, "pending", seconds, seen, reason)
         if (seen.wanted_generation, seen.wanted_digest) != (resource.generation, resource.digest):
             return seen.condition

@@ -53,7 +53,7 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
         for connection in _connections(describe(query, state.resources).connections):
             if instance is not None and instance.type == "dry":
                 left_out[connection][query.address] = (
-                    f"its instance {query.instance} is dry, and reaches nothing"
+                    f"its instance {query.instance} is dry, and contacts no server"
                 )
             else:
                 through[connection].add(query.address)
@@ -62,7 +62,7 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
         type_ = state.resources[connection].type
         if connection not in unused:
             return "" if through[connection] else "because only dry instances use it"
-        reason = f"because nothing uses it, and type {type_} has nothing to reach by itself"
+        reason = f"because nothing uses it, and type {type_} can't be reached by itself"
         return "" if is_reached_alone(type_) else reason
 
     return tuple(

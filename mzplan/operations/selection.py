@@ -46,7 +46,7 @@ class Selection:
     @property
     def chose_nothing(self) -> str:
         """Return the message for a selection without queries."""
-        return f"No query of the state is chosen by: {self}"
+        return f"No query of the state matches: {self}"
 
     def __str__(self) -> str:
         """Return the selection as it is typed on a command line."""

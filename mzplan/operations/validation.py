@@ -132,7 +132,7 @@ def reach(
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
         if instance.type == "dry":
             work.reporter.detail(
-                f"instance {name} is dry: its queries reach nothing, so nothing is validated"
+                f"instance {name} is dry: its queries contact no server, so nothing is validated"
             )
             continue
         descriptions = tuple(describe(resource, state.resources) for resource in resources)
@@ -285,7 +285,7 @@ def _dry(name: str, state: State) -> Diagnostic | None:
         severity="notice",
         code="MZ143",
         summary=f"Instance {name} is dry, so its queries were not validated",
-        detail="They reach nothing, whatever their connections say.",
+        detail="Queries of a dry instance contact no server.",
     )
 
 
@@ -322,7 +322,7 @@ def reach_alone(
     for address in connections:
         if address not in able:
             type_ = state.resources[address].type
-            work.reporter.detail(f"{address}: a connection of type {type_} has nothing to reach by itself")
+            work.reporter.detail(f"{address}: a connection of type {type_} can't be reached by itself")
     if not able:
         return []
     names = ", ".join(map(str, able))
@@ -338,7 +338,7 @@ def reach_alone(
         work.reporter.stage(f"{use} {names}: reaching it from here")
         return check_locally(descriptions, work.directory, state.warehouse, local_guard)
     work.reporter.stage(
-        f"notice: {use[0].lower()}{use[1:]} {names}, and every instance is dry: not validated (--live looks)"
+        f"notice: {use[0].lower()}{use[1:]} {names}, and every instance is dry: not validated (pass --live)"
     )
     return []
 

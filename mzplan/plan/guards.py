@@ -143,9 +143,9 @@ def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
             code="MZ041",
             kind="destroy-prevented",
             summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
-            detail="It says lifecycle: {prevent_destroy: true}, and this plan would "
+            detail="It has lifecycle: {prevent_destroy: true}, and this plan would "
             f"{change.action} it: {change.reason}.",
-            hint="apply lifecycle: {prevent_destroy: false} first, if you mean it.",
+            hint="apply lifecycle: {prevent_destroy: false} first, if you are sure.",
             address=change.address,
             exit_code=ExitCode.REFUSED,
         )
@@ -176,7 +176,7 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
     for new in change.after.reads.values():
         if (old := renames.get(new)) is not None:
             renamed = (
-                f"if {new} is {old} under another name, set lifecycle: {{moved_from: {old.name}}} there, "
+                f"if {new} is {old} under another name, add lifecycle: {{moved_from: {old.name}}} there, "
             )
     choices = kind.schema["properties"][rule["property"]]["enum"]
     settings = " or ".join(
@@ -187,7 +187,8 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
         summary=f"Replacing {change.address} would write its rows again",
         detail=f"{change.reason}. A new generation reads its collection from the start, and this sink "
         "appends.",
-        hint=f"{renamed and renamed + 'and nothing is replaced; else '}set {settings}, in {change.address}.",
+        hint=f"{renamed and renamed + 'so that nothing is replaced; otherwise '}"
+        f"set {settings}, in {change.address}.",
         address=change.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -251,7 +252,7 @@ def _announcements(change: Change) -> Iterator[Diagnostic]:
                 severity="notice",
                 code="MZ045",
                 summary=f"{change.address}: {text}",
-                detail=f"It says {name}: {value if isinstance(value, str) else json.dumps(value)}.",
+                detail=f"It has {name}: {value if isinstance(value, str) else json.dumps(value)}.",
                 address=change.address,
             )
 
@@ -290,7 +291,7 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
         yield Diagnostic(
             severity="notice",
             code="MZ045",
-            summary=f"{subject} {override} by hand, and {'stays' if len(names) == 1 else 'stay'} so",
+            summary=f"{subject} {override} by hand",
             detail=(f"{', '.join(shown)}{more}. " if len(names) > 1 else "")
             + "This stays until you undo it by hand, whatever the configuration says.",
             hint=f"mzplan {undo} {' '.join(shown)}",

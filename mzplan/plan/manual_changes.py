@@ -184,7 +184,7 @@ def committed_record(state: State, address: Address) -> ResourceState:
 
 def _still_paused(address: Address) -> Diagnostic:
     return notice(
-        f"{address} is paused, and stays so",
+        f"{address} is paused, and stays paused",
         "It restarts from its checkpoint when it is resumed.",
         f"mzplan resume {address}",
         address=address,

@@ -120,7 +120,7 @@ def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic
             yield notice(
                 f"{change.address}: gives up the {task}",
                 f"It isn't done yet, and ends with generation {before.generation}.",
-                f"wait until it is done, then apply; or ask for the {task.command} again afterwards.",
+                f"wait until it is done, then apply; or request the {task.command} again afterwards.",
                 address=change.address,
             )
 
@@ -142,7 +142,7 @@ def _second_migration(change: Change, before: ResourceState, former: Predecessor
     return Diagnostic(
         code="MZ275",
         summary=f"{change.address} hasn't begun with the rows of generation {base} yet",
-        detail=f"Generation {before.generation} is to begin with them, and hasn't run; one migration runs "
+        detail=f"Generation {before.generation} will begin with them, but hasn't run. One migration runs "
         "at a time.",
         hint=f"wait until generation {before.generation} runs (mzplan status); or put the columns and the "
         "key "
@@ -157,7 +157,7 @@ def _impossible(change: Change, why: str) -> Diagnostic:
         severity="warning",
         code="MZ294",
         summary=f"{change.address} can't begin with the rows of its collection, and reads everything again",
-        detail=f"It says lifecycle: {{replace: {FROM_COLLECTION}}}, but {why}. A migration covers dropped or "
+        detail=f"It has lifecycle: {{replace: {FROM_COLLECTION}}}, but {why}. A migration covers dropped or "
         "reordered columns, another key, and wider top-level numbers.",
         address=change.address,
     )
@@ -167,7 +167,7 @@ def _proposal(change: Change) -> Diagnostic:
     return notice(
         f"{change.address}: would read everything again, but could begin with its own rows instead",
         "It can begin with the rows of its collection, and continue at the same place of its upstream.",
-        f"say lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
+        f"set lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
         address=change.address,
     )
 

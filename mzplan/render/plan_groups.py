@@ -109,7 +109,7 @@ def consequence(change: Change) -> str:
         case "replace":
             return "replace what uses them"
         case "forbidden":
-            return "can't be changed so"
+            return "can't be changed this way"
     return "change in place" if query else "restart nothing"
 
 

@@ -14,10 +14,10 @@ def render_resumed(address: Address, seen: Observation) -> str:
     noun, done = ("records", "read") if address.reads_upstream else ("rows", "written")
     waits = f", {seen.lag:,} {seen.lag_unit or noun} wait" if seen.lag else ""
     if seen.run_rows is None:
-        read = "what was read since is not counted yet"
+        read = f"the {noun} since then aren't counted yet"
     else:
         read = f"{seen.run_rows:,} {noun} {f'from the outage {done}' if seen.lag == 0 else f'{done} since'}"
-        waits = ", what waits is not known yet" if seen.lag is None else waits
+        waits = ", the rest isn't counted yet" if seen.lag is None else waits
     return f"{address}: resumed {_place(seen.resumed or {})}; {read}{waits}"
 
 

@@ -370,7 +370,7 @@ def _fault(query: QueryStatus) -> str:
         return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
     fix = paragraph(seen.fault_fix) if seen.fault_fix else moved
-    again = "is mended" if seen.fault_fix else "answers"  # with a fix, the server answers but refuses
+    again = "is repaired" if seen.fault_fix else "answers"  # with a fix, the server answers but refuses
     since = f"Since {instant_text(int(seen.fault_since) * 1000)}. " if seen.fault_since else ""
     return (
         f"error[MZ154]: {seen.at_fault} is at fault: {paragraph(seen.fault or '')}\n"

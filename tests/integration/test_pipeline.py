@@ -352,7 +352,7 @@ def test_files_to_delta_and_console_without_any_server(project: Project) -> None
     done = subprocess.run([*command, "--content"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 rows of the collection, 4 in the target" in done.stdout
-    assert done.stdout.endswith("The target holds what it should.\n")
+    assert done.stdout.endswith("The target holds the expected rows.\n")
 
 
 def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(

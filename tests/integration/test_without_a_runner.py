@@ -96,7 +96,7 @@ def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
 
     # It was there before: one sentence says what to do, about the one query that was changed.
     code, said = killed("mode: append, trigger: {interval: 700ms}}", 2)
-    assert code == 8 and "a runner applies it once it is started (mzplan up):" in said, said
+    assert code == 8 and "a runner applies it once you start one (mzplan up):" in said, said
     end = said[said.index("Committed serial 2") :]
     assert "The runner of instance local has ended. Fix: restart it: mzplan up." in end, said
     assert "sink.out" in end and "source.made" not in end, said

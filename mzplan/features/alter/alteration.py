@@ -279,6 +279,6 @@ def _left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
         severity="notice",
         code="MZ145",
         summary=f"{number} in the files {'is' if len(addresses) == 1 else 'are'} left out",
-        detail=f"Not committed yet, and no part of this statement: {listed}.",
+        detail=f"Not committed yet, and not part of this statement: {listed}.",
         hint="`mzplan plan` shows them, `mzplan apply` commits them.",
     )

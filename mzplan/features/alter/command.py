@@ -75,7 +75,7 @@ def command_alter(
       mzplan alter -f repair.sql
     """
     if dry_run and no_apply:
-        raise click.UsageError("--dry-run and --no-apply exclude each other.")
+        raise click.UsageError("--dry-run and --no-apply can't be combined.")
     text = _text(statement, file)
     options = replace(options, chosen=invocation.guard(policy, send_secrets))
     work = invocation.work(whole=True, policy=policy)
@@ -149,7 +149,7 @@ def _show_edit(invocation: Invocation, result: AlterResult) -> int:
         return result.exit_code
     for reached in result.reached:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
-        verdict = "Valid" if not reached.left_out else "Valid where it was reached"
+        verdict = "Valid" if not reached.left_out else "Valid, but not every connection was reached"
         invocation.out(f"{verdict}: {reached.address}{through}")
         for query, why in sorted(reached.left_out.items(), key=natural_item):
             invocation.out(f"Not reached: {reached.address} for {query}: {why}")

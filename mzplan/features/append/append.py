@@ -175,7 +175,7 @@ def _other_rows(
 ) -> MzplanError:
     return error(
         "MZ133",
-        f"The append of id {rows.id} to {address} had other rows than {rows.name}",
+        f"An earlier append with id {rows.id} to {address} had other rows than {rows.name}",
         f"It is step {step.step}, of {count(step.rows, 'row')} with the digest {recorded_digest}; the digest "
         f"of these is {given_digest}. Nothing was written.",
         "repeat it with the original file; or append these rows under a new id.",

@@ -69,7 +69,7 @@ def _repeated_rows(
                 code="MZ045",
                 summary=f"{subject} the rows of the backfill of {address} over newer rows of the same keys",
                 detail=f"{_listed(upserting)}: with mode: upsert, the last row written for a key stays.",
-                hint="if keys have newer rows, end the range now.",
+                hint="if keys have newer rows, end the range at the current time.",
                 address=address,
             )
         )
@@ -109,7 +109,7 @@ def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
         reason = f"It ends at {instant_text(end)}, but it begins at {instant_text(start)}."
         hint = "--to must be later than --from; the range excludes it."
     elif end > now:
-        reason = f"It ends at {instant_text(end)}, but it is only {instant_text(now)}: records are to come."
+        reason = f"It ends at {instant_text(end)}, but it is only {instant_text(now)}: records may arrive."
         hint = f"give --to {instant_text(now // 1000 * 1000)} or earlier."
     else:
         return

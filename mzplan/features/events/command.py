@@ -75,7 +75,7 @@ def command_events(
 ) -> None:
     """Show past events of queries and their causes, oldest first."""
     if follow and invocation.json:
-        raise click.UsageError("--follow and --json don't go together: --json is one document.")
+        raise click.UsageError("--follow and --json can't be combined: --json prints one document.")
     project = invocation.project()
     store, addresses = project.store, None
     state, single = store.read_state(), selection.single

@@ -70,7 +70,7 @@ def command_replay(
     if dead_letters and has_steps:
         raise click.UsageError("--dead-letters is for sources; --steps and --missing are for sinks.")
     if where is not None and not dead_letters:
-        raise click.UsageError("--where goes with --dead-letters.")
+        raise click.UsageError("--where requires --dead-letters.")
     if not (cancel or has_steps or dead_letters):
         raise click.UsageError("Give --steps, --missing, or both; for a source, --dead-letters.")
     if steps is not None and max(steps[0], steps[1] or 0) > MAX_NUMBER:

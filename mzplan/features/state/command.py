@@ -95,7 +95,7 @@ def state_mv(invocation: Invocation, former: Address, new: Address, message: str
     from mzplan.features.state.state_edits import move
 
     plan = move(invocation.work(), former, new, message)
-    _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
+    _show_commit(invocation, plan, f"{former} was renamed to {new}. Also rename it in the files.")
 
 
 @_subcommand("rm", changing=True)
@@ -142,7 +142,7 @@ def state_rollback(
     applied = roll_back(invocation.work(), serial, approve, options)
     code = finish(invocation, applied)
     if not invocation.json and not applied.plan.is_empty:
-        invocation.out("Change the files too, or the next apply undoes it.")
+        invocation.out("Also change the files, or the next apply undoes it.")
     return code
 
 
@@ -339,7 +339,7 @@ def command_import(
             f"{id_!r} isn't a valid id: give the name of a folder below checkpoints/.", param_hint="--id"
         )
     if (checkpoint is None) != (table is None):
-        raise click.UsageError("--checkpoint and --table go together.")
+        raise click.UsageError("--checkpoint and --table require each other.")
     work = invocation.work()
     approve = approval(invocation, auto_approve, "import")
     options = ApplyOptions(allow_replace=True, live=live, wait=wait, message=message)
@@ -347,7 +347,7 @@ def command_import(
         from mzplan.features.state.adoption import adopt_foreign
 
         if id_ is not None or generation is not None:
-            raise click.UsageError("--id and --generation don't go with --checkpoint.")
+            raise click.UsageError("--id and --generation can't be combined with --checkpoint.")
         return finish(invocation, adopt_foreign(work, address, checkpoint, table, approve, options))
     request = CommitRequest(
         command="import",

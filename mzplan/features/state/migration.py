@@ -198,7 +198,7 @@ def push(
         raise refusal(
             "MZ034",
             "The state belongs to another project",
-            f"{name} is of project {pushed.project!r}, and this is {work.project.settings.project!r}.",
+            f"{name} is for project {pushed.project!r}, and this is {work.project.settings.project!r}.",
             "push it in its own folder.",
         )
     store = work.store

@@ -197,7 +197,7 @@ def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = F
     """Return a table, and a summary of what would be removed or (`applied`) was removed."""
     paint = Paint(color)
     if not entries:
-        return "Everything in the warehouse is claimed."
+        return "All storage in the warehouse is in use."
     header = ("WAS", "ID", "GENERATION", "WHAT", "SIZE", "LAST WRITTEN (UTC)", "")
     rows = [_row(entry, applied) for entry in entries]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]

@@ -100,7 +100,7 @@ def command_verify(
             raise click.UsageError("--content reads the whole target: leave out --steps and --from-upstream.")
         return _verify_content(invocation, address, shared)
     if shared:
-        raise click.UsageError("--shared goes with --content.")
+        raise click.UsageError("--shared requires --content.")
     project = invocation.project()
     with _LazySpark(invocation, project) as session:
         verified = verify(

@@ -83,7 +83,7 @@ def render_compared(result: Compared, *, shared: bool, color: bool = False) -> s
     lines = [_range(result)]
     wrong = {
         "missing": (result.missing, "missing in the target", True),
-        "doubled": (result.doubled, "there more than once", not result.repeats),
+        "doubled": (result.doubled, "more than once in the target", not result.repeats),
         "more": (result.more, "more in the target: changed by hand, or written by others", not shared),
     }
     for kind, (number, difference, counts) in wrong.items():
@@ -110,4 +110,4 @@ def _range(result: Compared) -> str:
     return f"{result.address}, steps {steps}: {rows}{earlier}."
 
 
-_EQUAL = "The target holds what it should."
+_EQUAL = "The target holds the expected rows."

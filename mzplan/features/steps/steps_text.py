@@ -182,11 +182,11 @@ def render_verified(result: Verified, *, color: bool = False) -> str:
         lines.append(_no_steps(f"{result.address} has no steps to verify.", result.never))
     if result.by_rows:
         lines.append(
-            f"Of {count(len(result.by_rows), 'step')} only the rows were counted: no hash is recorded."
+            f"For {count(len(result.by_rows), 'step')}, only the rows were counted: no hash is recorded."
         )
     if result.unknown and result.equal:
-        subject = f"{count(len(result.unknown), 'step')} the target keeps no record"
-        lines.append(f"Of {subject} ({_span((result.unknown[0], result.unknown[-1]))}).")
+        subject = f"no record of {count(len(result.unknown), 'step')}"
+        lines.append(f"The target keeps {subject} ({_span((result.unknown[0], result.unknown[-1]))}).")
     if result.difference:
         lines.append(paint(_difference_line(result.address, result.difference), "red"))
     if result.problems:

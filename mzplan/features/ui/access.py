@@ -108,7 +108,7 @@ class AccessGuard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("These pages only read.\n", 405, {"Allow": "GET, HEAD"})
+            return PlainTextResponse("These pages are read-only.\n", 405, {"Allow": "GET, HEAD"})
         if not self._access.is_ours(headers.get("host", "")):
             return PlainTextResponse(
                 "This is not the address of these pages. Behind a proxy, start mzplan ui with --url.\n", 421

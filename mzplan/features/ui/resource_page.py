@@ -125,9 +125,7 @@ def _plots(query: QueryStatus, samples: Samples) -> Content:
             plot(samples.lags(address), f"Lag in {unit}", now),
             class_="plots",
         ),
-        element(
-            "p", "Every ten seconds since these pages are served, every minute before that.", class_="quiet"
-        ),
+        element("p", "Every ten seconds since mzplan ui started, every minute before that.", class_="quiet"),
         _conditions(samples.conditions(address)),
         starts if runs else None,
     ]
@@ -173,12 +171,12 @@ def _reach(overview: Overview, address: Address) -> Content:
     impact = graph.impact(address)
     looks = dict.fromkeys(impact.restarts, ("restart", "would restart"))
     looks |= dict.fromkeys(impact.downstream, ("kept", "would keep running"))
-    looks[address] = ("changed", "this one, would restart" if address in impact.restarts else "this one")
+    looks[address] = ("changed", "this query, would restart" if address in impact.restarts else "this one")
     shown = {address, *graph.requirements([address]), *graph.reach([address])}
     restarts = count(len(impact.restarts), "query", "queries")
     running = count(len(impact.downstream), "query", "queries")
     summary = f"A change of {address} would restart {restarts}; {running} downstream would keep running."
-    parts = [element("h2", "What a change would reach"), element("p", summary)]
+    parts = [element("h2", "What a change would affect"), element("p", summary)]
     if len(shown) <= _MAX_NODES:
         parts.append(scrolled(drawing(overview, shown, looks=looks), "What depends on it"))
     elif address.is_connection:

@@ -106,9 +106,9 @@ def outcome_of(task: Task, rows: int, already_rows: int, remaining: Sequence[tup
     `remaining`: how many letters stay, by reason.
     """
     remaining_count = sum(number for _, number in remaining)
-    parts = [f"{rows:,} {'is a row' if rows == 1 else 'are rows'} now"]
+    parts = [f"{rows:,} became {'a row' if rows == 1 else 'rows'}"]
     if already_rows:
-        parts.append(f"{already_rows:,} {'was one' if already_rows == 1 else 'were rows'} already")
+        parts.append(f"{already_rows:,} already {'was one' if already_rows == 1 else 'were rows'}")
     parts.append(f"{remaining_count:,} {'stays' if remaining_count == 1 else 'stay'}")
     read = rows + already_rows + remaining_count
     summary = count(read, "dead letter was read", "dead letters were read")

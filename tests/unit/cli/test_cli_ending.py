@@ -391,7 +391,7 @@ def test_an_apply_interrupted_at_the_question(folder: Path, monkeypatch: pytest.
 def test_an_apply_interrupted_at_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mzplan.store.store.Store.commit", _interrupt)
     ran = mzplan(folder, "apply", "--auto-approve")
-    assert ran.code == 130 and "serial 1 was just being committed" in ran.err
+    assert ran.code == 130 and "serial 1 was being committed" in ran.err
 
 
 def test_an_apply_interrupted_while_following(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,7 +370,7 @@ def test_messages_name_one_command_that_starts_the_runner(servers: Path) -> None
     ran = mzplan(servers, *prod, "apply", "--auto-approve", "--json")
     assert ran.code == 7 and f"({starts})" in ran.error()["hint"]
     ran = mzplan(servers, *prod, "apply", "--auto-approve", "--no-live", "--wait", "0s")
-    assert ran.code == 8 and f"a runner applies it once it is started ({starts})" in ran.out
+    assert ran.code == 8 and f"a runner applies it once you start one ({starts})" in ran.out
 
 
 def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
     ran = mzplan(tmp_path, "validate", "--live", "-v")
     assert ran.code == 7 and "Valid" not in ran.out and "error[MZ143]" in ran.err
     assert "Not reached: connection.k" in ran.out and "dry" in ran.err
-    why = "Not reached: connection.k for source.orders: its instance local is dry, and reaches nothing"
+    why = "Not reached: connection.k for source.orders: its instance local is dry, and contacts no server"
     assert why in ran.out
     told = mzplan(tmp_path, "validate", "--live", "--json")
     assert told.code == 7 and told.error()["code"] == "MZ143"

@@ -66,6 +66,6 @@ def test_what_is_read_is_not_said_to_wait() -> None:
 
 def test_what_still_waits_in_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "PATIENCE", 0.02)
-    assert proof(SEEN) == "sink.o: resumed after step 3; what was read since is not counted yet"
+    assert proof(SEEN) == "sink.o: resumed after step 3; the rows since then aren't counted yet"
     counted = replace(SEEN, run_rows=5, lag=7, lag_unit="rows")
     assert proof(counted) == "sink.o: resumed after step 3; 5 rows written since, 7 rows wait"

@@ -93,7 +93,7 @@ def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
         ("javascript:alert(1)", "is not a URL of a page"),
         ("https:///plan.html", "is not a URL of a page"),
         ("https://ci:secret@h/plan.html", "leave the login out"),
-        ("https://h/a b", "odd characters"),
+        ("https://h/a b", "invalid characters"),
         ("https://h:x/", "is not a URL"),
     ],
 )

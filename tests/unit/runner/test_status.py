@@ -644,7 +644,7 @@ def test_a_repair_is_proven_by_where_queries_went_on() -> None:
     )
     unknown = replace(sink, run_rows=0, lag=None)
     assert render_resumed(SINK, unknown) == (
-        "sink.orders_out: resumed after step 8; 0 rows written since, what waits is not known yet"
+        "sink.orders_out: resumed after step 8; 0 rows written since, the rest isn't counted yet"
     )
 
 

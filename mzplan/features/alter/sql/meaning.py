@@ -141,11 +141,11 @@ class _ClauseReader:
             name, other = action.option.name, earlier.option.name
             if name == other:
                 summary = f"The option {name} appears twice"
-                detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
+                detail = f"One action is {earlier.verb}, another {action.verb}; only one can apply."
             elif earlier.verb != "SET" and action.verb != "SET":
                 continue  # both are dropped
             else:
-                summary = f"{other} and {name} exclude each other"
+                summary = f"{other} and {name} can't be combined"
                 detail = f"Both set `{'.'.join(path)}`: setting one of them already drops the other."
             yield self.point(action.option.at, "MZ073", summary, detail, "leave one of the two out.")
 

@@ -308,4 +308,4 @@ def test_what_another_serial_has_superseded_is_no_failure_of_this_command() -> N
     assert {str(a): o.status for a, o in found.items()} == {"source.mine": "applied"}
     touched = Followed(None, wanted, "local", {mine.address, other.address})  # type: ignore[arg-type]
     found = touched.follow(0.1, Silent(), lambda: None)
-    assert found[other.address].reason == "serial 3 has superseded this one"
+    assert found[other.address].reason == "serial 3 has replaced this one"

@@ -147,7 +147,7 @@ def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> No
     (one,) = shop.listed("--apply").values()
     assert one["removed"] is True
     assert all(place.exists() for place in current) and not any(place.exists() for place in former)
-    assert shop.gc("--apply").out == "Everything in the warehouse is claimed.\n"
+    assert shop.gc("--apply").out == "All storage in the warehouse is in use.\n"
 
 
 def test_what_was_written_lately_and_what_is_not_ours_stays(shop: Shop) -> None:

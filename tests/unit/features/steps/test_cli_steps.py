@@ -204,7 +204,7 @@ def test_verify_counts_rows_where_no_hash_is_recorded(shop: Shop) -> None:
     ran = shop.run("verify", "source.orders")
     assert (ran.code, ran.out.splitlines()[1]) == (
         0,
-        "Of 1 step only the rows were counted: no hash is recorded.",
+        "For 1 step, only the rows were counted: no hash is recorded.",
     )
 
 

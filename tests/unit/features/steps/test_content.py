@@ -44,7 +44,7 @@ def column(type_: str, **other: Any) -> TargetColumn:
 def test_what_is_equal_is_said_with_its_range() -> None:
     text = render_compared(EQUAL, shared=False)
     assert text.startswith("sink.out, steps 0..41: 1,000 rows of the collection, 1,000 in the target")
-    assert text.endswith("The target holds what it should.")
+    assert text.endswith("The target holds the expected rows.")
     kept = replace(EQUAL, first=7, unseen=("columns of these types: place (inet)",))
     text = render_compared(kept, shared=False)
     assert "steps 7..41" in text and "of steps before 7, it keeps some rows or none" in text
@@ -59,8 +59,8 @@ def test_what_is_equal_is_said_with_its_range() -> None:
     ("found", "shared", "equal", "line"),
     [
         ({"missing": 2}, True, False, "2 rows are missing in the target (k1)."),
-        ({"doubled": 1}, False, False, "1 row is there more than once (k1)."),
-        ({"doubled": 1, "repeats": True}, False, True, "1 row is there more than once (k1)."),
+        ({"doubled": 1}, False, False, "1 row is more than once in the target (k1)."),
+        ({"doubled": 1, "repeats": True}, False, True, "1 row is more than once in the target (k1)."),
         (
             {"more": 3},
             False,
