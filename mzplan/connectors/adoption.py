@@ -56,7 +56,7 @@ def _upstream_problems(
     if isinstance(position, dict):
         yield from adoption.problems(left, position, body, folder)
     else:
-        yield f"It reads no {type_} upstream: its offset is {left.position[:80]}."
+        yield f"It doesn't read a {type_} upstream: its offset is {left.position[:80]}."
 
 
 def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[s
         yield f"{left.table} was not written by this query's Delta sink: its log does not name it."
     elif not left.done <= micro_batch <= left.planned:
         yield (
-            f"{left.table} has micro-batch {micro_batch} of this query, and its checkpoint has finished "
+            f"{left.table} has micro-batch {micro_batch} of this query, but its checkpoint has finished "
             f"{left.done}: they don't belong together."
         )
     types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}

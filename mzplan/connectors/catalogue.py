@@ -115,6 +115,6 @@ def _new_connector(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
         raise error(
             "MZ063",
             f"This mzplan can't run a {kind} of type {type_!r}",
-            hint="upgrade mzplan on the runner, or install the package that brings this type there.",
+            hint="upgrade mzplan on the runner, or install the package that provides this type there.",
         )
     return make()

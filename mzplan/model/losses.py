@@ -36,7 +36,7 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
         summary=f"{counted} of {address} can't be read again",
         detail=f"{loss.where}.\nThey would be missing from the new collection, from each view that is "
         "computed from it, and from each target that is emptied.",
-        hint=f"undo the change that replaces {address}; or bring the records back; or migrate the rows with "
+        hint=f"undo the change that replaces {address}; or restore the records; or migrate the rows with "
         "lifecycle: {replace: from-collection} in the source; or accept the loss: apply with --allow-loss.",
         address=address,
     )

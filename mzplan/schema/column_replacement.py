@@ -56,7 +56,7 @@ def _names(text: str, columns: Mapping[int, str], names: Collection[str]) -> Ite
                 raise SqlTextError(f"{columns[token.start]} is not where it seems to be")
             places.append((token.name, token.start, token.end))
         elif token.name in names and not _is_no_column(read, number):
-            raise SqlTextError(f"{token.text} may be a column, or not: call the column otherwise")
+            raise SqlTextError(f"{token.text} may or may not be a column: rename the column")
     if len(places) < len(columns):
         raise SqlTextError("its columns are not where they seem to be")
     return reversed(places)

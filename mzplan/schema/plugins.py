@@ -48,7 +48,7 @@ def find_plugin(type_: str) -> Plugin | None:
     if len({package_of(entry) for entry in entries}) > 1:
         packages = " and ".join(sorted({package_of(entry) for entry in entries}))
         raise _broken_plugin(
-            type_, packages, "more than one package brings this type", "uninstall all but one."
+            type_, packages, "more than one package provides this type", "uninstall all but one."
         )
     return _load(entries[0])
 

@@ -247,7 +247,7 @@ def _where(rest: list[Token]) -> bool:
         if not (token.word in ("left", "right") and after and after.kind == "open"):
             raise SqlTextError(f"it {_CLAUSES[token.word]}; {_ONE_ROW}", token.start)
     if rest and rest[0].word != "where":
-        others = "reads several collections" if rest[0].text == "," else f"goes on with {rest[0].text[:40]!r}"
+        others = "reads several collections" if rest[0].text == "," else f"has {rest[0].text[:40]!r}"
         raise SqlTextError(f"it {others}: after the collection comes WHERE, or nothing", rest[0].start)
     return bool(rest)
 
@@ -266,7 +266,7 @@ def _drop_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) -> 
     for place in qualifiers:
         token, after = read[place], read[place + 2]
         if clash := next((part for part in (token, after) if part.name in variables), None):
-            why = "is a variable of a function, too, and Spark would take that: call one of them otherwise"
+            why = "is also a variable of a function, which Spark would use: rename one of them"
             raise SqlTextError(f"{clash.text[:40]} {why}", clash.start)
         if after.text != "*" and (not after.name or sql[after.end :].lstrip().startswith("(")):
             raise SqlTextError(f"{token.text[:40]}. is not followed by a column", token.start)

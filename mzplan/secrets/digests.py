@@ -45,7 +45,7 @@ def find_key() -> bytes | None:
                 f"{VARIABLE} is too short",
                 "It keeps readers of the store from guessing secrets, and needs "
                 f"{_MIN_KEY_LENGTH} characters.",
-                "make one with `openssl rand -hex 32`, the same for the runner and for jobs that plan.",
+                "create one with `openssl rand -hex 32`, the same for the runner and for jobs that plan.",
             )
         return text.encode()
     try:

@@ -74,7 +74,7 @@ def find_provider(name: str) -> Provider | None:
     if not entries:
         return None
     loaded = entries[0].load()
-    assert callable(loaded) or isinstance(loaded, RemoteProvider), f"{entries[0].value} is no provider"
+    assert callable(loaded) or isinstance(loaded, RemoteProvider), f"{entries[0].value} is not a provider"
     return loaded
 
 

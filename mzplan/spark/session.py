@@ -281,7 +281,7 @@ def _not_started(lines: list[str]) -> MzplanError:
         return error(
             "MZ062",
             "Spark's jars could not be downloaded",
-            f"Not to be had: {listed} (70 MB in all, once).",
+            f"Not available: {listed} (70 MB in all, once).",
             "check the network; behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… "
             "-Dhttps.proxyPort=…; for a mirror set spark.jars.ivySettings or "
             "spark.jars.repositories in spark-defaults.conf.",
@@ -292,6 +292,6 @@ def _not_started(lines: list[str]) -> MzplanError:
     return error(
         "MZ062",
         "Spark did not start",
-        " ".join((signs or [line.strip() for line in lines[-3:]])[:3]) or "It ended without a word.",
+        " ".join((signs or [line.strip() for line in lines[-3:]])[:3]) or "It printed no error.",
         f"mzplan needs PySpark {LINES[0].spark} to {LINES[-1].spark} and Java 17 or 21; see docs/errors.md.",
     )

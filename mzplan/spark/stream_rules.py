@@ -59,18 +59,18 @@ _RULES = (
     ),
     _rule(
         r"in Update output mode, only in Append",
-        "An outer join of two streams can't take back a row that had no partner, so it needs output: append.",
+        "An outer join of two streams can't take back a row that had no match, so it needs output: append.",
         "set output: append; to aggregate the joined rows, make a second view of it.",
     ),
     _rule(
         r"Stream-stream \w+ join .*without a watermark",
-        "The join must know when a row can have no partner any more.",
+        "The join must know when a row can't find a match any more.",
         "declare `watermarks` for both collections, and limit the time in ON: b.ts BETWEEN a.ts AND a.ts + "
         "INTERVAL 1 HOUR.",
     ),
     _rule(
         r"LeftAnti joins? with a streaming .* on the right",
-        "A stream has no end, so no row is sure to have no partner in it.",
+        "A stream has no end, so a row may still find a match in it.",
         "use LEFT JOIN with a limited time, and keep the rows with NULL in a second view.",
     ),
     _rule(
@@ -81,7 +81,7 @@ _RULES = (
     _rule(
         r"join.* static ",
         "A join with a snapshot can keep all rows of the stream, but not all rows of the snapshot.",
-        "write the stream on the side whose rows are all kept: FROM the stream LEFT JOIN the snapshot.",
+        "put the stream on the side that keeps all rows: FROM the stream LEFT JOIN the snapshot.",
     ),
     _rule(
         r"Queries without streaming sources",
@@ -176,7 +176,7 @@ def _in_plain_words(message: str) -> tuple[str, str]:
     for rule in _RULES:
         if rule.pattern.search(message):
             return f"{rule.rule} Spark: {sentence}", rule.fix
-    return sentence, "write the query in another way, or in two views."
+    return sentence, "rewrite the query, or split it into two views."
 
 
 def _refused(query: ResolvedQuery, rule: str, fix: str) -> MzplanError:

@@ -104,12 +104,12 @@ def _unsupported(table: str, address: Address, missing: list[str], line: SparkLi
     return error(
         "MZ281",
         f"{address} needs features that its runner's Delta doesn't support",
-        f"{table} has {count(len(missing), 'feature')} that this runner's Delta lacks: {name_list(missing)}.",
+        f"{table} has {count(len(missing), 'feature')} missing in this runner's Delta: {name_list(missing)}.",
         f"Delta {line.delta} has {features}: run it on Spark {line.spark} (pip install "
         f"'pyspark=={line.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
         if line is not None
         else f"no Delta of this mzplan has {features}: remove {features} from the table (ALTER TABLE … DROP "
-        "FEATURE), or have another table",
+        "FEATURE), or use another table",
         address=address,
         kind="unfit",
     )

@@ -159,7 +159,7 @@ def _check_consistency(
             raise _newer_format(
                 place,
                 f"It holds a {kind} of type {type_[:MAX_NAME]!r}, which this one does not know.",
-                "upgrade mzplan, or install the package that brings that type; then run the command again.",
+                "upgrade mzplan, or install the package that provides this type; then run the command again.",
             )
     undeclared = {r.instance for a, r in resources.items() if a.is_query} - instances.keys()
     if undeclared:

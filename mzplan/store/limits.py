@@ -43,6 +43,6 @@ def read_limit(store: Store, serial: int) -> int | None:
     blob = store.backend.read(LIMIT_KEY)
     if blob is None:
         return None
-    hint = "delete it: it is only how many queries are started at once."
+    hint = "delete it: it only limits how many queries start at once."
     limit = load_as(Limit, blob.data, LIMIT_KEY, hint)
     return limit.parallelism if limit.serial == serial else None

@@ -38,7 +38,7 @@ class Proposal:
     @classmethod
     def decode(cls, data: bytes, place: str) -> Proposal:
         """Decode the output of encode. Raises MzplanError."""
-        return load_as(cls, data, place, "delete it: it is only a question.")
+        return load_as(cls, data, place, "delete it: it is only a request to validate.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Answer:
     @classmethod
     def decode(cls, data: bytes, place: str) -> Answer:
         """Decode the output of encode. Raises MzplanError."""
-        return load_as(cls, data, place, "delete it: it is only an answer.")
+        return load_as(cls, data, place, "delete it: it is only the answer to such a request.")
 
 
 class Proposals:

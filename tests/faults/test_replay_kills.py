@@ -214,7 +214,7 @@ def test_killed_while_letters_are_read_once_more(
     project.apply()
     again = project.run(*asked, "--where", "offset >= 0")
     assert again.returncode == 0, again.stdout + again.stderr
-    said = "3 dead letters were read: 0 are rows now, 3 stay\n    3: amount is not a DECIMAL(12,2)"
+    said = "3 dead letters were read: 0 became rows, 3 stay\n    3: amount is not a DECIMAL(12,2)"
     assert said in again.stdout
     (change,) = project.json(*asked, "--where", "topic = 'other'")["changes"]
     assert change["task"]["outcome"] == {"read": 0, "rows": 0, "rows_before": 0, "stay": []}

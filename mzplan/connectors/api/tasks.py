@@ -98,7 +98,7 @@ class ReplayedSteps:
         steps = "all steps" if self.is_whole else f"the steps from {self.first} on"
         if self.last is not None:
             steps = f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
-        return f"{steps}, rows that are missing" if self.missing else steps
+        return f"{steps}, only missing rows" if self.missing else steps
 
 
 def _check_backfill(
@@ -152,21 +152,21 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
         raise letters_refused(
             address,
             "It keeps no dead letters: it doesn't set `on_error: dead-letter`.",
-            "if it kept some earlier, declare on_error and dead_letter as they were.",
+            "if it kept some earlier, set on_error and dead_letter as they were.",
         )
     if "path" not in place:
         raise letters_refused(
             address,
-            f"It sends them to the topic {place['topic']}, out of which no record can be taken: replayed "
-            "letters could not be told from the others.",
+            f"It sends them to the topic {place['topic']}, and a topic keeps its records: replayed "
+            "letters would look like unread ones.",
             "declare a source of that topic, with columns that fit its records; and keep future letters in "
             "a table: dead_letter: {path: …}.",
         )
     if keys_of(type_, body):
         raise letters_refused(
             address,
-            "Its collection holds the latest row of each key: an older record would take the place of a "
-            "newer one, and bring back what was deleted since.",
+            "Its collection holds the latest row of each key: an older record would replace a "
+            "newer one, or bring back a deleted row.",
             again,
         )
     if "headers" in included_columns(type_, body):

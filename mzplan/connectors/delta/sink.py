@@ -222,7 +222,7 @@ def _partition_mismatch(query: ResolvedQuery, folder: str, partitions: Sequence[
     return unfit_target(
         query,
         f"Table {folder} has other partition columns than {query.address} names",
-        f"{current}, and the sink says partition_by: [{', '.join(query.body['partition_by'])}].",
+        f"{current}, but the sink has partition_by: [{', '.join(query.body['partition_by'])}].",
         f"{adapt}; {_rewrite_hint(query, 'partition columns')}",
     )
 

@@ -82,7 +82,7 @@ def _partition_mismatch(
     return unfit_target(
         query,
         f"Folder {folder} is partitioned by other columns than {query.address} names",
-        f"its files lie {location}, and the sink says {setting}.",
+        f"its files are {location}, but the sink has {setting}.",
         f"{adapt}; {rewrite}or give the sink a path of its own.",
     )
 

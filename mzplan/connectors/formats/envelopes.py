@@ -127,7 +127,7 @@ class Tombstones(Envelope):
             otherwise = f.when(f.col(_IS_TOMBSTONE) & self._is_key_missing(), reason).otherwise(otherwise)
         if not self.included_keys:
             return otherwise
-        text = "the record has no key, which is the key of its row"
+        text = "the record has no key, but the source needs it to find the row"
         return f.when(f.col(_IS_TOMBSTONE) & ~self._is_key_missing(), f.lit(text)).otherwise(otherwise)
 
     def deletes(self) -> Expression:

@@ -179,14 +179,14 @@ def _certificates(data: bytes) -> str:
 def list_subjects(request: Get) -> None:
     """Check that the registry answers and accepts the login. Raises RegistryError."""
     if not isinstance(request("/subjects"), list):
-        raise RegistryError("answer", "it answered /subjects with no list: is it a schema registry?")
+        raise RegistryError("answer", "it didn't answer /subjects with a list: is it a schema registry?")
 
 
 def latest_version(request: Get, subject: str) -> Subject:
     """Return the latest version of a subject. Raises RegistryError."""
     answer = request(f"/subjects/{quote(subject, safe='')}/versions/latest")
     if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
-        raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
+        raise RegistryError("answer", "it didn't answer with a schema: is it a schema registry?")
     return Subject(
         version=whole_number(answer, "version"),
         id=whole_number(answer, "id"),

@@ -103,13 +103,13 @@ def schema_texts(request: Get, first_answer: Mapping[str, Any]) -> tuple[str, ..
     def add(answer: Any) -> None:
         nonlocal size
         if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
-            raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
+            raise RegistryError("answer", "it didn't answer with a schema: is it a schema registry?")
         size += len(answer["schema"])
         if size > _MAX_BYTES:
-            raise RegistryError("large", "its schema, with all it refers to, is larger than 4 MiB")
+            raise RegistryError("large", "its schema, with all references, is larger than 4 MiB")
         for path in _references(answer):
             if time.monotonic() > until:
-                raise RegistryError("unreachable", f"not all referenced schemas within {_ALL_S:.0f} s")
+                raise RegistryError("unreachable", f"not all referenced schemas arrived in {_ALL_S:.0f} s")
             if path not in seen and len(seen) < _MAX_REFERENCES:
                 seen.add(path)
                 add(request(path))
@@ -141,7 +141,7 @@ def _references(answer: Mapping[str, Any]) -> list[str]:
             for entry in answer.get("references") or ()
         ]
     except _NOT_AN_ANSWER:
-        raise RegistryError("answer", "what it refers to is not a schema: is it a schema registry?") from None
+        raise RegistryError("answer", "a reference is not a schema: is it a schema registry?") from None
 
 
 @contextlib.contextmanager
@@ -194,19 +194,19 @@ def _answer(status: int, data: bytes) -> Any:
         raise RegistryError("forbidden", text)
     if status == 404 and answer.get("error_code") in _NO_SUBJECT:
         raise RegistryError("missing", text)
-    raise RegistryError("answer", text if status != 200 else "it answered with no JSON")
+    raise RegistryError("answer", text if status != 200 else "it didn't answer with JSON")
 
 
 def _reason(problem: Exception, seconds: float) -> str:
     if isinstance(problem, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {problem.verify_message}"
     if isinstance(problem, ssl.SSLError):
-        return f"no TLS there: {problem.reason}"
+        return f"it doesn't use TLS: {problem.reason}"
     if isinstance(problem, TimeoutError):
         return f"no answer within {seconds:.0f} s"
     if isinstance(problem, OSError):
         return (problem.strerror or str(problem)).lower()
-    return f"no HTTP there: {type(problem).__name__}"
+    return f"it doesn't speak HTTP: {type(problem).__name__}"
 
 
 # Seconds between requests to a registry that doesn't answer. After the last, the task and its query fail, and

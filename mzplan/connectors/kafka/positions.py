@@ -303,7 +303,7 @@ def _not_read_yet(query: ResolvedQuery, start: int, end: int) -> Diagnostic:
         code="MZ278",
         summary=f"{query.address} has not read the records {wanted} yet",
         detail=f"{route(query)}, topic {query.body['topic']}: it will still read them by itself.",
-        hint="to have them twice, wait until it has caught up (mzplan status).",
+        hint="to write them twice, wait until it has caught up (mzplan status).",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -324,7 +324,7 @@ def _private_keys(hop: Hop) -> list[Any]:
         except (asyncssh.KeyImportError, ValueError) as problem:
             if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
                 raise TunnelError(hop, "key", "its private key is protected by a passphrase") from None
-            raise TunnelError(hop, "key", "its private key is not one that OpenSSH can read") from None
+            raise TunnelError(hop, "key", "OpenSSH can't read its private key") from None
     return keys
 
 

@@ -153,7 +153,7 @@ def _other_database(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> 
         return ""  # a renamed database is still the same
     if _differs(recorded, current, "database"):
         return f"database {current['database']} instead of {recorded['database']}"
-    return f"a database {current['database']} that was dropped and made anew"
+    return f"a database {current['database']} that was dropped and recreated"
 
 
 def _differs(recorded: Mapping[str, Any], current: Mapping[str, Any], name: str) -> bool:

@@ -244,7 +244,7 @@ class _Select:
         keeps = {"LEFT": not left_streams, "RIGHT": left_streams, "FULL": True}.get(side, False)
         if keeps or (kind in ("SEMI", "ANTI") and not left_streams):
             raise QueryError(
-                "this JOIN keeps rows of a snapshot without a match, at each micro-batch again",
+                "this JOIN would repeat a snapshot's rows without a match at each micro-batch",
                 start_of(join),
                 "let the stream be the side whose rows are kept: FROM stream LEFT JOIN snapshot.",
             )

@@ -125,7 +125,7 @@ def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Ite
         )
     if (varying := varying_in(analysis.query.tree, analysis.query.text.sql)) is not None:
         yield QueryError(
-            f"{varying[0]} is another value each time, and rows of this view are computed again",
+            f"{varying[0]} changes each time, but rows of this view are computed again",
             varying[1],
             "use columns of the rows only.",
         )

@@ -48,14 +48,14 @@ def exactness_of(plan: Any) -> Exactness:
         for part in _parts(expression):
             name = _name_of(part)
             if name in _CLOCKS:
-                return Exactness(problem=f"Its query has {_shown(part)}, which is another time each time.")
+                return Exactness(problem=f"Its query has {_shown(part)}, which changes each time.")
             if ".aggregate." in _class_of(part) and name not in _UNORDERED:
                 return Exactness(
                     problem=f"Its query has {_shown(part)}, whose value may depend on the order of the rows."
                 )
             adds_floats |= name in _ADDING and _is_float(part)
         if not expression.deterministic():
-            return Exactness(problem="Its query has a function that gives another value each time.")
+            return Exactness(problem="Its query has a function that returns a different value each time.")
     if adds_floats and (len(aggregates) > 1 or _decides_by_floats(plan)):
         return Exactness(
             problem="Other values of its query follow from a sum or average of floating-point numbers, whose "

@@ -72,7 +72,7 @@ class JoinedView:
             joined = computed_by_sql(session, {self._stream: rows}, tables, query, self._position)
             exactness = exactness_of(analysed(joined))
             if exactness.problem or exactness.adds_floats:
-                raise GoneError(exactness.problem or "Its query adds floating-point numbers up.")
+                raise GoneError(exactness.problem or "Its query adds up floating-point numbers.")
             return content_hash(joined)
         except (MzplanError, GoneError, OSError):
             raise

@@ -135,7 +135,7 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
         recorded = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
         raise incomparable(
             query,
-            f"The target has recorded {recorded}, and by the checkpoint step {missing[-1].step} was written: "
+            f"The target has recorded {recorded}, but not step {missing[-1].step}, which the checkpoint has: "
             "it was restored from a backup, or its record of steps is gone.",
         )
     if frontier >= 0 and all(record.step != frontier for record in records):

@@ -69,7 +69,7 @@ class ViewUpstream:
         query = read_by(self._resolve(description))
         parts = (parsed for _, parsed in parse_view(description.body[self._property]).expressions())
         if varying := next((parsed.varies[0] for parsed in parts if parsed.varies is not None), ""):
-            raise GoneError(f"Its query has {varying}, which is another value each time.")
+            raise GoneError(f"Its query has {varying}, which changes each time.")
         schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
         files = files_of(self._collection, record)
         reader = self._spark.read.schema(schema).options(**EXACT_FILES)

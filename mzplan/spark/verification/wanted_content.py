@@ -251,7 +251,7 @@ class WantedContent:
         }
         if lost:
             raise GoneError(
-                f"The key of the sink lacks {', '.join(sorted(lost))} of its source's: which of the rows "
+                f"The sink's key is missing {', '.join(sorted(lost))} of its source's key: which of the rows "
                 "that share a key is there depends on what was deleted meanwhile."
             )
         log, version = self._collection, _whole_version(self._collection, record)

@@ -199,4 +199,4 @@ def test_certificates(tmp_path: Path) -> None:
         (tmp_path / "told.pem").write_bytes(comment)
         assert "no certificates in PEM" in problem(connection(server.url, tls={"ca": "told.pem"}))
     with SchemaRegistry() as server:
-        assert "no TLS there" in problem(connection(server.url.replace("http:", "https:")))
+        assert "doesn't use TLS" in problem(connection(server.url.replace("http:", "https:")))

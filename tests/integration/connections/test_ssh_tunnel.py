@@ -144,7 +144,7 @@ def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: For
         ((hop(door, port=1),), "unreachable", "connection refused"),
         ((hop(door, host="nowhere.invalid"),), "unreachable", "resolved"),
         ((hop(door, keys=()),), "key", "no private key"),
-        ((hop(door, keys=("hunter2",)),), "key", "not one that OpenSSH can read"),
+        ((hop(door, keys=("hunter2",)),), "key", "OpenSSH can't read its private key"),
         ((hop(door, keys=(locked,)),), "key", "passphrase"),
         ((hop(door), hop(other, port=1)), "unreachable", "refused"),
         ((hop(door), hop(other, host_keys=(door.host_key,))), "host-key", "not trusted"),

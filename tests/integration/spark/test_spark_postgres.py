@@ -356,7 +356,7 @@ def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: 
     assert ended.error_code == "MZ069", ended.error
     lab.start(sink)
     ended = lab.ended(sink)
-    assert "was truncated" in str(ended.error) or "made anew" in str(ended.error)
+    assert "was truncated" in str(ended.error) or "recreated" in str(ended.error)
     lab.execute(shop, f"UPDATE mzplan.writers SET target = NULL WHERE sink = '{sink.id}'")
     lab.start(sink)
     lab.has_rows(shop, "orders", 1)

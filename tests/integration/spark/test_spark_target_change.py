@@ -188,7 +188,7 @@ def _moved(lab: Lab, flow: Flow, other: str) -> None:
     lab.postgres.create_database(other)
     lab.execute(other, TABLE)
     del accepting.body["on_target_change"]  # type: ignore[attr-defined]
-    assert "dropped and made anew" in found(lab, accepting).detail
+    assert "dropped and recreated" in found(lab, accepting).detail
 
 
 def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:

@@ -193,7 +193,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         (
             "SELECT city FROM customers c LEFT JOIN orders USING (customer)",
             {"snapshots": ["customers"]},
-            ["keeps rows of a snapshot without a match", "FROM stream LEFT JOIN snapshot"],
+            ["rows without a match", "FROM stream LEFT JOIN snapshot"],
         ),
         (
             "SELECT city FROM customers JOIN customers d USING (city)",
@@ -279,7 +279,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         (
             "SELECT customer, max(now()) AS n FROM orders GROUP BY customer",
             {"output": "update", "key": ["customer"]},
-            ["is another value each time"],
+            ["changes each time"],
         ),
         (
             "SELECT customer, max(my_own(id)) AS n FROM orders GROUP BY customer",

@@ -49,7 +49,7 @@ def test_a_table_keeps_its_partition_columns(tmp_path: Path) -> None:
     assert found(sink(divided, partition_by=["Kind", "DAY"])) == []
     ((code, detail, hint),) = found(sink(divided, partition_by=["day", "kind"]))
     assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or rewrite the table")
-    assert "it is partitioned by kind, day, and the sink says partition_by: [day, kind]" in detail
+    assert "it is partitioned by kind, day, but the sink has partition_by: [day, kind]" in detail
     ((code, detail, hint),) = found(sink(whole, partition_by=["day"]))
     assert code == "MZ053" and "it has no partition columns" in detail
     assert hint.startswith("remove `partition_by`; or rewrite") and "on_replace: truncate" in hint
@@ -88,11 +88,11 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
 
     ((code, detail, hint),) = found_in_files(of_files(divided, partition_by=["day", "kind"]))
     assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a path")
-    assert "lie in folders of kind, day, and the sink says partition_by: [day, kind]" in detail
+    assert "files are in folders of kind, day, but the sink has partition_by: [day, kind]" in detail
     ((_, detail, _),) = found_in_files(of_files(divided))
-    assert "and the sink says no partition_by" in detail
+    assert "but the sink has no partition_by" in detail
     ((code, detail, hint),) = found_in_files(of_files(whole, "json", partition_by=["day"]))
-    assert code == "MZ053" and "lie in no partition folders" in detail
+    assert code == "MZ053" and "files are in no partition folders" in detail
     assert hint.startswith("remove `partition_by`; or give the sink a path")
 
     strange = tmp_path / "strange"

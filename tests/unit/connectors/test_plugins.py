@@ -141,7 +141,7 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
     forget()
     done = run("-C", str(tmp_path / "p"), "status", "--json")
     assert done.error()["code"] == "MZ031"
-    assert "install the package that brings that type" in done.error()["hint"]
+    assert "install the package that provides this type" in done.error()["hint"]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_broken_one_is_told_with_its_package(site: Path, change: str, said: st
 def test_two_packages_with_one_type(site: Path) -> None:
     install(site, "acme", "acme = acme:connector", acme())
     install(site, "acme-two", "acme = acme:connector")
-    assert "more than one package brings this type" in error()
+    assert "more than one package provides this type" in error()
 
 
 def test_a_broken_one_is_told_at_its_place(site: Path, tmp_path: Path) -> None:

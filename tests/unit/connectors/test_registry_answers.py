@@ -117,7 +117,7 @@ def test_a_schema_with_all_it_refers_to_has_a_bound(monkeypatch: pytest.MonkeyPa
     server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
     monkeypatch.setattr(registry_http, "get", lambda server, path, port: answer(path))
     schemas = RegistrySchemas(server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan")
-    with pytest.raises(UnknownError, match="schema 7: its schema, with all it refers to, is larger"):
+    with pytest.raises(UnknownError, match="schema 7: its schema, with all references, is larger"):
         schemas.texts(7)
 
 

@@ -45,7 +45,7 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
         ({**HERE, "database": "renamed"}, THERE, "", ""),
         (None, THERE, "", ""),  # a service that hides who it is: its steps are enough
         ({**HERE, "system_identifier": "8"}, THERE, "MZ043", "system identifier 8 instead of 7"),
-        ({**HERE, "database_oid": 6}, THERE, "MZ043", "dropped and made anew"),
+        ({**HERE, "database_oid": 6}, THERE, "MZ043", "dropped and recreated"),
         ({**HERE, "database": "x", "database_oid": 6}, THERE, "MZ043", "database x instead of shop"),
         ({**HERE, "timeline": 2}, THERE, "MZ043", "timeline 2 instead of 1"),
         ({**HERE, "timeline": 2}, WrittenSteps(query_id="q", step=1), "MZ069", "its last step is 1"),

@@ -155,10 +155,10 @@ def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
     require_features(CollectionLog(written), ORDERS, OLDEST.features, writes=False)
     require_features(CollectionLog(written), ORDERS, NEWEST.features, writes=True)
     told = refusal(written, writes=True)
-    assert f"1 feature that this runner's Delta lacks: {newer}." in told.detail
+    assert f"1 feature missing in this runner's Delta: {newer}." in told.detail
     assert f"Spark {NEWEST.spark}" in told.hint and f"pyspark=={NEWEST.tested[-1]}" in told.hint
     read = table_of(tmp_path / "read", protocol(newer, reading=["ofTomorrow"]))
-    assert "1 feature that this runner's Delta lacks: ofTomorrow" in refusal(read, writes=False).detail
+    assert "1 feature missing in this runner's Delta: ofTomorrow" in refusal(read, writes=False).detail
     told = refusal(read, writes=True)
     assert "2 features" in told.detail and "pip install" not in told.hint and "DROP FEATURE" in told.hint
 

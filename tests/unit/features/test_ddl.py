@@ -34,8 +34,8 @@ def test_the_script_needs_no_secret_no_state_and_no_client(tmp_path: Path) -> No
         printed
         == """\
 -- source.people: connection.pg (db:5432, database shop)
--- app makes the publication, so it must own public.people; or name one in the source (publication: mzplan), \
-and this script makes it.
+-- app creates the publication, so it must own public.people; or name one in the source \
+(publication: mzplan), and this script adds it.
 ALTER ROLE app REPLICATION;
 GRANT USAGE ON SCHEMA public TO app;
 GRANT SELECT ON public.people TO app;
@@ -62,7 +62,7 @@ GRANT USAGE, CREATE ON SCHEMA mzplan TO app;
         ("sink.out", "MZ070", "sink.out needs no table or grant on a server"),
         ("source.orders", "MZ070", "A source of type kafka needs none"),
         ("sink.row", "MZ070", "did you mean sink.rows?"),
-        ("connection.pg", "MZ070", "connection.pg runs nothing"),
+        ("connection.pg", "MZ070", "connection.pg isn't a query"),
     ],
 )
 def test_an_address_without_a_table_is_told(tmp_path: Path, address: str, code: str, says: str) -> None:

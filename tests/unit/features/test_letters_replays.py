@@ -111,9 +111,9 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
         (
             {"on_error": "skip", "dead_letter": None},
             "It keeps no dead letters",
-            "declare on_error and dead_letter",
+            "set on_error and dead_letter",
         ),
-        ({"dead_letter": {"topic": "dead"}}, "to the topic dead, out of which", "declare a source of that"),
+        ({"dead_letter": {"topic": "dead"}}, "to the topic dead, and a topic", "declare a source of that"),
         ({"envelope": {"type": "upsert", "key": ["id"]}}, "the latest row of each key", "--replace"),
         ({"include": {"headers": "h"}}, "includes the headers", "mzplan backfill source.orders"),
         ({"paused": True}, "It is paused", "mzplan resume source.orders"),
@@ -171,7 +171,7 @@ def test_what_a_runner_finds(tmp_path: Path) -> None:
     # The source may have changed since it was asked for.
     other = query_of(tmp_path, ASKED, dead_letter={"topic": "dead"})
     (refused,) = check_tasks(other, other.checkpoint, KafkaSource())
-    assert refused.code == "MZ273" and "out of which no record can be taken" in refused.detail
+    assert refused.code == "MZ273" and "and a topic keeps its records" in refused.detail
     step = TaskRecord(step=1, task=ASKED, outcome=FOUND, details={"path": "dead/orders"})
     query.checkpoint.tasks.record(step)
     assert query.checkpoint.tasks.all() == [step]
@@ -215,7 +215,7 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
 
 def test_what_a_command_says_of_them() -> None:
     assert FOUND.text.splitlines() == [
-        "7 dead letters were read: 3 are rows now, 1 was one already, 3 stay",
+        "7 dead letters were read: 3 became rows, 1 already was one, 3 stay",
         "2: id is not a BIGINT",
         "1: no value",
     ]

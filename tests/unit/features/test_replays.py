@@ -43,7 +43,7 @@ from tests.unit.small_projects import (
 )
 
 SINK = at("sink.orders_pg")
-TEXT = "replay of steps 3 to 5, rows that are missing"
+TEXT = "replay of steps 3 to 5, only missing rows"
 ASKED = task("replay", 2, TEXT, first=3, last=5, missing=True)
 OUTCOME = TaskOutcome(serial=2, text="101 rows were written again", facts={"rows": 101})
 
@@ -79,7 +79,7 @@ def test_a_replay_is_a_restart_of_the_sink_alone(state: State) -> None:
 @pytest.mark.parametrize(
     ("steps", "missing", "text"),
     [
-        (None, True, "of all steps, rows that are missing"),
+        (None, True, "of all steps, only missing rows"),
         ((3, 3), False, "of step 3"),
         ((3, None), False, "of the steps from 3 on"),
         ((0, None), False, "of all steps"),
@@ -173,7 +173,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert run(*asked).code == 64  # nobody to ask
     done = run(*asked, "--auto-approve", "--json")
     assert done.code == 0, done.err
-    assert done.json()["changes"][0]["reason"] == "a replay of all steps, rows that are missing"
+    assert done.json()["changes"][0]["reason"] == "a replay of all steps, only missing rows"
     assert run("plan", "--detailed-exitcode").code == 0
     (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "sink.lake"]
     arguments = {"first": 0, "last": None, "missing": True}

@@ -112,7 +112,7 @@ def test_what_is_committed_goes_on_and_the_plan_says_so(tmp_path: Path) -> None:
     assert planned(tmp_path) == ({}, ["MZ116"])
     said = mzplan(tmp_path, "plan").out
     assert "connection.pg keeps defaults of an earlier mzplan" in said
-    assert "tls.mode is prefer: whoever is in between can read everything" in said
+    assert "tls.mode is prefer: anybody on the network can read everything" in said
     assert AS_BEFORE.removeprefix(", ") in said and AS_NOW.removeprefix(", ") in said
     apply(tmp_path)
     assert recorded(tmp_path) == body

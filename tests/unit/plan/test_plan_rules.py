@@ -577,7 +577,7 @@ def test_a_plan_says_what_a_sink_will_make_in_its_target() -> None:
         return [d.summary for d in plan.diagnostics if d.code == "MZ045"]
 
     first = build_plan(shop(orders_pg=making), State(project="shop"))
-    said = "sink.orders_pg: its table, or columns of it that are missing, will be made once it is committed"
+    said = "sink.orders_pg: mzplan will create its table, or missing columns, after the commit"
     assert announced(first) == [said]
     before = commit(shop(orders_pg=making))
     more = source(columns="id BIGINT, amount INT, note STRING")

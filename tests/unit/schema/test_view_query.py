@@ -82,7 +82,7 @@ def test_what_no_view_computes(sql: str, problem: str, at: str) -> None:
 def test_a_variable_of_a_function_is_not_the_collection() -> None:
     for clash in ("transform(xs, o -> o.x)", "transform(xs, (i, `O`) -> o.x)", "transform(xs, x -> x + o.x)"):
         query = parse_view(f"SELECT {clash} AS y FROM orders o")
-        assert "is a variable of a function, too" in query.problem
+        assert "is also a variable of a function" in query.problem
     assert parse_view("SELECT transform(xs, x -> x.a + o.b) AS y FROM orders o").body == {
         "select": ["transform(xs, x -> x.a + `b`) AS y"]
     }

@@ -299,4 +299,4 @@ def test_a_broken_provider_says_nothing_of_what_it_says(monkeypatch: pytest.Monk
     with pytest.raises(MzplanError, match="MZ261") as caught:
         Secrets(".", {}, RemoteSecrets(60.0)).resolve("${keeper:x}")
     said = str(caught.value.diagnostics[0])
-    assert "may hold" not in said and "RuntimeError" in said
+    assert "may contain" not in said and "RuntimeError" in said

@@ -103,8 +103,8 @@ class PostgresContent(Content):
         if steps is None:
             raise incomparable(
                 self._query,
-                f"{quoted(self._query.body['staging_schema'])}.writers has no row of it, by which its last "
-                "step is known: it has not run yet, or what it had recorded was removed.",
+                f"{quoted(self._query.body['staging_schema'])}.writers has no row for it, so its last "
+                "step is unknown: it has not run yet, or its record was removed.",
             )
         return steps.step
 

@@ -89,7 +89,7 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
         f"CREATE SCHEMA IF NOT EXISTS {shown(staging)};",
         grant_on_schema("USAGE, CREATE", staging, role),
     ]
-    notes = (f"The sink makes {table} itself (create: true).",) if query.body["create"] else ()
+    notes = (f"The sink creates {table} itself (create: true).",) if query.body["create"] else ()
     return Ddl(
         place=route(query.link),
         enter=psql_connect(query.link.body),

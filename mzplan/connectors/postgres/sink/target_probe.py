@@ -113,7 +113,7 @@ class _TargetCheck(Check):
         statements = self.statements = creation_statements(self._query, table, outputs, schema)
         yield from check_table(self._query, table, outputs, schema, statements=statements)
         if statements:
-            planned = f"\nOr have it made by a change that plans it: mzplan restart {self._query.address}"
+            planned = f"\nOr let mzplan create it: mzplan restart {self._query.address}"
             diagnostics = check_table(self._query, table, outputs, schema)
             self.missing_parts = [
                 replace(d, hint=d.hint + planned) for d in diagnostics if d.severity == "error"
@@ -145,7 +145,7 @@ class _TargetCheck(Check):
             yield self._problem(
                 "MZ158",
                 f"Table {table.name} is among mzplan's own tables",
-                f"it is in {table.schema}, the staging schema, because that is called like the user.",
+                f"it is in {table.schema}, the staging schema, because that schema has the user's name.",
                 f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} SET SCHEMA public;  -- with its rows",
                 severity="warning",
             )

@@ -194,7 +194,7 @@ class Writer:
             return False
         if step > last + 1:
             raise self._mismatch_error(
-                f"the last step written here is {last}, and the checkpoint goes on with {step}"
+                f"the last step written here is {last}, and the checkpoint continues with {step}"
             )
         return True
 
@@ -232,7 +232,7 @@ class Writer:
             return
         if before is not None and step >= 0:
             if before.split("/")[0] != now.split("/")[0]:
-                raise self._rows_gone_error(f"table {table.sql} was dropped and made anew")
+                raise self._rows_gone_error(f"table {table.sql} was dropped and recreated")
             if self._is_empty(connection, table):
                 raise self._rows_gone_error(f"table {table.sql} was truncated")
         connection.execute(

@@ -164,8 +164,8 @@ def check_tables(
             why = "it no longer exists: it was dropped or renamed" if before is not None else None
         elif before is not None and table.oid != before:
             why = (
-                f"its oid is {table.oid}, and that of the table that was read is {before}: it was dropped "
-                "and made anew, or another table was given its name"
+                f"its oid is {table.oid}, not {before}, the oid of the table that was read: it was dropped "
+                "and recreated, or another table was given its name"
             )
         elif (table.schema, table.name) not in in_publication:
             why = f"publication {names.publication} does not publish it"

@@ -41,8 +41,8 @@ def ddl(query: ResolvedQuery) -> Ddl:
         statements.append(grant_on_database("CREATE", link["database"], role))
         listed = ", ".join(table_sql(*table) for table in tables)
         notes.append(
-            f"{role} makes the publication, so it must own {listed}; or name one in the source "
-            "(publication: mzplan), and this script makes it."
+            f"{role} creates the publication, so it must own {listed}; or name one in the source "
+            "(publication: mzplan), and this script adds it."
         )
     return Ddl(
         place=route(query.link), enter=psql_connect(link), statements=tuple(statements), notes=tuple(notes)

@@ -61,7 +61,7 @@ class TableCheck(Check):
                 "MZ233",
                 f"{name} can't be replicated",
                 f"it is {kind_text}; the server's log has changes of ordinary tables only.",
-                "name the tables that it is made of; or ALTER TABLE … SET LOGGED.",
+                "name the tables behind it; or ALTER TABLE … SET LOGGED.",
             )
             return
         leaves = self._leaves(table)
@@ -162,8 +162,8 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ228",
                 f"The key of {name} is not in the log",
-                f"of a row that is deleted, the server notes down its replica identity, which "
-                f"does not have the columns ({', '.join(self._key)}){suffix}.",
+                f"for a deleted row, the server logs only the replica identity, which "
+                f"doesn't have the columns ({', '.join(self._key)}){suffix}.",
                 f"{_set_identity_full(incomplete)} or use the primary key as the key.",
             )
 

@@ -147,7 +147,7 @@ KEY_NOT_SENT = Problem(
 NOT_SENT = Problem(
     "MZ228",
     "A value of {table}.{column} was not sent",
-    "a row was updated, and the log lacks a large value (TOAST) that did not change.",
+    "a row was updated, and the log is missing a large value (TOAST) that did not change.",
     "ALTER TABLE {table} REPLICA IDENTITY FULL; (also of its partitions); then {begin_anew}.",
 )
 UNFIT = Problem(

@@ -174,7 +174,7 @@ def _check_range(values: Array, spark_type: str) -> None:
     wrong = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
     if pc.any(wrong).as_py():
         row = pc.index(wrong, True).as_py()
-        raise UnfitValueError(f"a value beyond the years 1 to 9999 (or infinity) is no {spark_type}", row)
+        raise UnfitValueError(f"a year outside 1 to 9999, or infinity, doesn't fit {spark_type}", row)
 
 
 def _cast(values: Array, wanted: Any, spark_type: str) -> Array:
@@ -205,7 +205,7 @@ def _first_unfit(values: Array, wanted: Any) -> int:
 def _problem(values: Array, row: int, spark_type: str) -> UnfitValueError:
     text = str(values[row].as_py())
     shown = text if len(text) <= 60 else text[:59] + "…"
-    return UnfitValueError(f"{shown!r} is no {spark_type}", row)
+    return UnfitValueError(f"{shown!r} is not a valid {spark_type}", row)
 
 
 def _bytes(values: StringArray) -> Array:
