@@ -99,7 +99,7 @@ def command_apply(
 
     With PLANFILE (from `mzplan plan --out`), apply exactly that plan without asking.
     """
-    options = dataclasses.replace(options, chosen=invocation.guard(policy))
+    options = dataclasses.replace(options, guard=invocation.guard(policy))
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
@@ -123,7 +123,7 @@ def command_apply(
 def carry_out_plan(
     invocation: Invocation,
     name: str,
-    planned: Callable[[Project, State], Plan],
+    make_plan: Callable[[Project, State], Plan],
     auto_approve: bool,
     wait: float,
     message: str,
@@ -134,7 +134,7 @@ def carry_out_plan(
     work = invocation.work()
     request = CommitRequest(
         command=name,
-        planned=partial(planned, work.project),
+        make_plan=partial(make_plan, work.project),
         approve=approval(invocation, auto_approve, name),
         options=ApplyOptions(allow_replace=True, wait=wait, message=message, live=live),
         redefines=False,
@@ -155,13 +155,13 @@ def command_destroy(
 ) -> int:
     """Stop the queries and remove the resources from the state."""
 
-    def planned(project: Project, state: State) -> Plan:
+    def make_plan(project: Project, state: State) -> Plan:
         plan = plan_destroy(state, targets=target)
         notices = stored_data_notices(plan, project, state)
         return dataclasses.replace(plan, diagnostics=(*plan.diagnostics, *notices))
 
     why = message if message is not None else f"Destroyed {', '.join(map(str, target)) or 'everything'}"
-    return carry_out_plan(invocation, "destroy", planned, auto_approve, wait, why)
+    return carry_out_plan(invocation, "destroy", make_plan, auto_approve, wait, why)
 
 
 def _override(name: str, text: str) -> click.Command:
@@ -180,7 +180,7 @@ def _override(name: str, text: str) -> click.Command:
     ) -> int:
         chosen: list[Address] = []
 
-        def planned(project: Project, state: State) -> Plan:
+        def make_plan(project: Project, state: State) -> Plan:
             chosen[:] = [query.address for query in select(project, state, selection)]
             if not chosen:
                 invocation.note(selection.chose_nothing)
@@ -191,7 +191,7 @@ def _override(name: str, text: str) -> click.Command:
             return plan
 
         why = message if message is not None else f"{name} {selection}"
-        return carry_out_plan(invocation, name, planned, True, wait, why, live, asked_for=chosen)
+        return carry_out_plan(invocation, name, make_plan, True, wait, why, live, asked_for=chosen)
 
     return called if name == "pause" else live_option(called)  # a pause starts nothing
 

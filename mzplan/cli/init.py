@@ -177,7 +177,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         configuration, reached, diagnostics = validate(work.project, work.reporter), (), ()
     # A connection that wasn't reached isn't valid, because nothing checked it.
     if nothing := all(connection.why for connection in reached) and any(
-        connection.left_out for connection in reached
+        connection.unreached for connection in reached
     ):
         diagnostics = (*diagnostics, no_connection_reached(reached))
     code = ExitCode.REFUSED if nothing else ExitCode.OK
@@ -191,7 +191,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     if not nothing:
         whole = (
             "Valid"
-            if not any(connection.why or connection.left_out for connection in reached)
+            if not any(connection.why or connection.unreached for connection in reached)
             else "Valid, but not every connection was reached"
         )
         invocation.out(f"{whole}: {count(len(configuration.resources), 'resource')}.")
@@ -223,7 +223,7 @@ def _show_reached(
             invocation.out(f"Not reached: {connection.address}, {connection.why}")
         else:
             invocation.out(f"Reached: {connection.address}, though nothing uses it")
-        for query, why in sorted(connection.left_out.items(), key=natural_item):
+        for query, why in sorted(connection.unreached.items(), key=natural_item):
             invocation.out(f"Not reached: {connection.address} for {query}: {why}")
     if diagnostics:
         invocation.show(diagnostics)

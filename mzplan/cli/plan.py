@@ -90,7 +90,7 @@ def command_plan(
         targets=target,
         replacing=replacing,
         live=live,
-        chosen=invocation.guard(policy, send_secrets) if live else None,
+        policy=invocation.guard(policy, send_secrets) if live else None,
         canary=canary,
     )
     errors = [d for d in plan.diagnostics if d.severity == "error"]

@@ -12,7 +12,7 @@ from typing import cast
 
 from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres, views
 from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConnector
-from mzplan.endpoints.interface import ReachesServers
+from mzplan.endpoints.interface import SupportsServerList
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import error
 from mzplan.schema.description import CollectionRead, Description
@@ -69,7 +69,7 @@ def _plugin_connector(plugin: Plugin) -> Connector:
         type=plugin.type,
         source=source,
         sink=(lambda: EndpointSink(endpoints.output_factory(), endpoints)) if has_sink else None,
-        servers=endpoints.servers if isinstance(endpoints, ReachesServers) else None,
+        servers=endpoints.servers if isinstance(endpoints, SupportsServerList) else None,
     )
 
 

@@ -2,8 +2,8 @@
 
 All calls are single-threaded and deterministic. Each call does its work and signals before it returns, and
 one thread uses one endpoint. Endpoints are cheap to create: they don't connect before the first call, and
-don't import slow modules. Optional abilities are separate protocols, checked with `isinstance`: Closes,
-CountsRows, JoinsSteps, PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes, ReachesServers.
+don't import slow modules. Optional abilities are separate protocols, checked with `isinstance`: the Supports…
+protocols, PartedInputEndpoint and ParallelOutputFactory.
 
 Texts in quotation marks are the seed's contract.
 """
@@ -131,7 +131,7 @@ class PartedInputEndpoint(DurableInputEndpoint, Protocol):
 
 
 @runtime_checkable
-class CountsRows(DurableInputEndpoint, Protocol):
+class SupportsRowCount(DurableInputEndpoint, Protocol):
     """An input that counts the rows of its durable steps without reading them (not in the seed).
 
     `mzplan status` shows the counts.
@@ -142,7 +142,7 @@ class CountsRows(DurableInputEndpoint, Protocol):
 
 
 @runtime_checkable
-class JoinsSteps(DurableInputEndpoint, Protocol):
+class SupportsJoinedSteps(DurableInputEndpoint, Protocol):
     """An input that limits how many waiting steps one micro-batch reads (not in the seed)."""
 
     def joined(self, steps: range) -> range:
@@ -205,7 +205,7 @@ class OutputEndpoint(Protocol):
 
 
 @runtime_checkable
-class HasWritten(OutputEndpoint, Protocol):
+class SupportsWritten(OutputEndpoint, Protocol):
     """An output that reports its record of a step. `mzplan verify` compares it with the collection."""
 
     def written(self, step: Step) -> Written | None:
@@ -235,7 +235,7 @@ class ParallelOutputFactory(OutputFactory, Protocol):
 
 
 @runtime_checkable
-class Closes(Protocol):
+class SupportsClose(Protocol):
     """An endpoint that holds a resource, such as a connection or a file, until it is closed.
 
     Correctness must not depend on `close`, because a process may be killed.
@@ -246,7 +246,7 @@ class Closes(Protocol):
 
 
 @runtime_checkable
-class Probes(Protocol):
+class SupportsProbe(Protocol):
     """A connector that can check whether it would work, before anything starts."""
 
     def probe(self, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -258,7 +258,7 @@ class Probes(Protocol):
 
 
 @runtime_checkable
-class ReachesServers(Protocol):
+class SupportsServerList(Protocol):
     """A connector that can name the servers to which it sends its connections' secrets.
 
     Without this protocol, secrets are sent only if exactly this connection is committed, or if the

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.endpoints.interface import (
     MAX_STEP,
-    Closes,
     DurableInputEndpoint,
     DurableInputFactory,
     OutputEndpoint,
     OutputFactory,
     Step,
     StepError,
+    SupportsClose,
 )
 from mzplan.schema.columns import parse_columns
 
@@ -406,7 +406,7 @@ def _feed_step(subject: InputSubject, endpoint: DurableInputEndpoint, fed: list[
 
 
 def _close(endpoint: object) -> None:
-    if isinstance(endpoint, Closes):
+    if isinstance(endpoint, SupportsClose):
         endpoint.close()
 
 

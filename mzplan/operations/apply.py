@@ -56,7 +56,7 @@ class ApplyOptions:
     `allow_replace`: allow new generations.
     `allow_loss`: allow new generations of sources that can't read all their rows again.
     `live`: whether to validate live, also from this process; None to validate only through runners.
-    `chosen`: the policy that the user named for sending secrets from this process.
+    `guard`: the policy that the user named for sending secrets from this process.
     `canary`: one query of each connection restarts first and has this many seconds to make progress.
     `parallelism`: how many queries are stopped and started at once.
     `digest`: the digest of the reviewed plan; a plan with another digest isn't applied.
@@ -67,7 +67,7 @@ class ApplyOptions:
     allow_replace: bool = False
     allow_loss: bool = False
     live: bool | None = None
-    chosen: Guard | None = None
+    guard: Guard | None = None
     canary: float | None = None
     parallelism: int | None = None
     digest: str | None = None
@@ -79,21 +79,21 @@ class ApplyOptions:
 class CommitRequest:
     """A command's request to commit.
 
-    `planned`: makes the plan for the state, under the lock.
+    `make_plan`: makes the plan for the state, under the lock.
     `approve`: raises an error if the plan isn't approved.
-    `around`: wraps the commit of a state in work that must succeed or fail with it.
+    `commit_context`: wraps the commit of a state in work that must succeed or fail with it.
     `redefines`: whether the plan may redefine queries. Then every query is followed, else only the touched
     queries and `asked_for`.
     `asked_for`: queries that the user named, even if the plan doesn't change them.
     """
 
     command: str
-    planned: Callable[[State], Plan]
+    make_plan: Callable[[State], Plan]
     approve: Callable[[Plan], None]
     options: ApplyOptions
-    around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext()
+    commit_context: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext()
     redefines: bool = True
-    asked_for: Collection[Address] = ()  # known once `planned` has returned
+    asked_for: Collection[Address] = ()  # known once `make_plan` has returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +135,13 @@ def apply_configuration(
     Raises MZ036 (exit 5) if the plan's digest differs from the digest in the options.
     """
 
-    def planned(state: State) -> Plan:
+    def build(state: State) -> Plan:
         _settle(work)
         plan = plan_configuration(work, state, targets, replacing, canary=options.canary)
         ensure_digest(plan, options.digest)
         return plan
 
-    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
+    return carry_out(work, CommitRequest(command="apply", make_plan=build, approve=approve, options=options))
 
 
 def apply_saved(
@@ -161,7 +161,7 @@ def apply_saved(
     rotated = {c.before.address for c in plan.changes if c.before is not None and c.cause == "secret"}
     canary = plan.canaries[0].wait if plan.canaries else None
 
-    def planned(state: State) -> Plan:
+    def replan(state: State) -> Plan:
         _settle(work)
         newer = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
         ensure_same(plan, newer, state)
@@ -170,7 +170,7 @@ def apply_saved(
         newer = replace(newer, diagnostics=(*newer.diagnostics, *saved_losses))
         return newer if canary is not None else with_canaries(newer, state, options.canary)
 
-    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
+    return carry_out(work, CommitRequest(command="apply", make_plan=replan, approve=approve, options=options))
 
 
 def carry_out(work: Workbench, request: CommitRequest) -> Applied:
@@ -180,7 +180,7 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
     with locked(store, work.reporter, request.command):
         failpoint(Failpoint.APPLY_LOCKED)
         state = read_state(store, work.reporter)
-        plan = replace(request.planned(state), environment=work.project.settings.environment)
+        plan = replace(request.make_plan(state), environment=work.project.settings.environment)
         refuse(plan, request.options.allow_replace, request.options.allow_loss)
         statuses = store.read_statuses()
         committed = not plan.is_empty
@@ -251,7 +251,7 @@ def _commit(
         findings: Sequence[Diagnostic] = ()
         if options.live is not False:
             # The plan was approved, so its user decides where secrets go, unless a policy says otherwise.
-            own = options.chosen or AllowingGuard()
+            own = options.guard or AllowingGuard()
             findings = reach_changed(
                 work,
                 plan,
@@ -276,7 +276,7 @@ def _commit(
             work.runners.wake(_instance(new, name), waits)
         with (
             write_limit(store, new.serial, options.parallelism),
-            request.around(new),
+            request.commit_context(new),
             committing(work.reporter, new.serial),
         ):
             store.commit(new, state)

@@ -55,11 +55,11 @@ def _mentions(line: bytes, address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """Events. `unreadable`: the number of lines that aren't events; `left_out`: unreadable segments."""
+    """Events, the number of lines that aren't events, and the keys of unreadable segments."""
 
     events: tuple[LoggedEvent, ...]
     unreadable: int = 0
-    left_out: tuple[str, ...] = ()
+    unreadable_segments: tuple[str, ...] = ()
 
 
 NOTHING = EventList(events=())
@@ -74,7 +74,9 @@ def read_events(store: Store, event_filter: EventFilter) -> EventList:
         if event_filter.passes(logged.event)
     ]
     return EventList(
-        events=_in_order(reversed(newest)), unreadable=reader.unreadable, left_out=tuple(reader.left_out)
+        events=_in_order(reversed(newest)),
+        unreadable=reader.unreadable,
+        unreadable_segments=tuple(reader.unreadable_segments),
     )
 
 
@@ -136,7 +138,7 @@ class Explanation:
     `was_killed`: `ran` is only an upper bound, up to the start of the killed runner's successor.
     `after`: later events of the query.
     `has_runner`: False if the query last started, and its instance now has no live runner.
-    `left_out`: unreadable segments of the log.
+    `unreadable_segments`: unreadable segments of the log.
     """
 
     address: Address
@@ -147,7 +149,7 @@ class Explanation:
     was_killed: bool = False
     after: tuple[LoggedEvent, ...] = ()
     has_runner: bool = True
-    left_out: tuple[str, ...] = ()
+    unreadable_segments: tuple[str, ...] = ()
 
     @property
     def cause(self) -> Cause | None:
@@ -159,14 +161,14 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
     """Explain why a query last started or stopped, until a time (seconds since the epoch) if given."""
     reader = EventReader(store.backend)
     events = _events_to_explain(reader, address, at)
-    left_out = tuple(reader.left_out)
+    unreadable_segments = tuple(reader.unreadable_segments)
     past = [logged for logged in events if at is None or seconds_of(logged.event) <= at]
     running = _of_status(store, address) if at is None else None
     if running is not None and all(logged.event.run_id != running.event.run_id for logged in past):
         past = list(_in_order([*past, running]))  # the runner writes its log after its Status
     last = next((n for n in range(len(past) - 1, -1, -1) if _bounds_run(past, n, address)), None)
     if last is None:
-        return Explanation(address=address, left_out=left_out)
+        return Explanation(address=address, unreadable_segments=unreadable_segments)
     event = past[last].event
     before = [logged.event for logged in past[:last] if logged.event.address == address]
     ran, was_killed = _run_time(past[: last + 1], address)
@@ -179,7 +181,7 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         was_killed=was_killed,
         after=tuple(logged for logged in past[last + 1 :] if logged.event.address == address),
         has_runner=at is not None or event.kind != "started" or _has_runner(store, past[last].instance),
-        left_out=left_out,
+        unreadable_segments=unreadable_segments,
     )
 
 

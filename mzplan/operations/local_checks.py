@@ -29,17 +29,17 @@ AT_ONCE = 8  # parallel checks from this process
 SHOWN = 5  # queries listed in an error; JSON lists all
 
 
-def read_only_guard(project: Project, state: State, chosen: Guard | None, severity: Severity) -> Guard:
+def read_only_guard(project: Project, state: State, policy: Guard | None, severity: Severity) -> Guard:
     """Return the guard for a command that commits nothing.
 
-    `chosen`: the user's own policy, which decides alone. Without it, in a checkout, the committed state
+    `policy`: the user's own policy, which decides alone. Without it, in a checkout, the committed state
     decides, if the checkout can't have forged it. `severity`: the severity of findings about secrets that
     aren't sent.
     """
     from mzplan.connectors.admission import flows_of_state
 
-    if chosen is not None:
-        return chosen
+    if policy is not None:
+        return policy
     if not may_be_foreign(Path(project.settings.directory)):
         return AllowingGuard()
     if not state.serial:

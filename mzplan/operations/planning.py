@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 
 def validate_live(
-    work: Workbench, chosen: Guard | None = None
+    work: Workbench, policy: Guard | None = None
 ) -> tuple[Configuration, tuple[Reachability, ...], tuple[Diagnostic, ...]]:
     """Run the static checks, and reach every connection: through the queries that use it, or alone.
 
-    Changes nothing. `chosen`: the user's policy for secrets sent from here (see operations.local_checks).
+    Changes nothing. `policy`: the user's policy for secrets sent from here (see operations.local_checks).
     Returns the configuration, the reached connections, and warnings. Raises MzplanError with every problem.
     """
     configuration = validate(work.project, work.reporter)
     state = read_state(work.store, work.reporter)
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
-    guard = read_only_guard(work.project, state, chosen, "error")
+    guard = read_only_guard(work.project, state, policy, "error")
     findings = reach(work, wanted, queries, local_guard=guard)
     findings += reach_alone(work, wanted, unused_connections(wanted), local_guard=guard)
     findings = by_cause(findings)
@@ -62,25 +62,25 @@ def make_plan(
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
     live: bool = False,
-    chosen: Guard | None = None,
+    policy: Guard | None = None,
     canary: float | None = None,
 ) -> Plan:
     """Return the plan that apply would make now. Changes nothing.
 
     `live`: validate the plan's queries as apply does, and add the findings to the plan's diagnostics. Without
-    a live runner, this process validates, with the secrets that `chosen` permits. `canary`: one query of each
-    connection restarts first and has this many seconds to make progress.
+    a live runner, this process validates, with the secrets that `policy` permits. `canary`: one query of
+    each connection restarts first and has this many seconds to make progress.
     """
     state = read_state(work.store, work.reporter)
     plan = plan_configuration(work, state, targets, replacing, with_drift=True, canary=canary)
-    return validated(work, state, plan, chosen) if live else plan
+    return validated(work, state, plan, policy) if live else plan
 
 
 def validated(
     work: Workbench,
     state: State,
     plan: Plan,
-    chosen: Guard | None = None,
+    policy: Guard | None = None,
 ) -> Plan:
     """Return the plan with its live findings; a plan with errors is returned unchanged.
 
@@ -89,7 +89,7 @@ def validated(
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
-    guard = read_only_guard(work.project, state, chosen, "warning")
+    guard = read_only_guard(work.project, state, policy, "warning")
     findings = reach_changed(work, plan, new, local_guard=guard)
     counted = {diagnostic.address for diagnostic in findings if diagnostic.kind == "data-loss"}
     others = (

@@ -18,13 +18,13 @@ class Reachability:
 
     `queries`: the queries through which it is reached; empty if nothing uses it.
     `why`: why it isn't reached; "" if it is.
-    `left_out`: queries that use it but reach nothing, each with the reason.
+    `unreached`: queries that use it but reach nothing, each with the reason.
     """
 
     address: Address
     queries: tuple[Address, ...]
     why: str = ""
-    left_out: Mapping[Address, str] = field(default_factory=dict)
+    unreached: Mapping[Address, str] = field(default_factory=dict)
 
 
 def unused_connections(state: State) -> list[Address]:
@@ -47,12 +47,12 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
     unused = set(unused_connections(state))
     connections = [a for a in sorted(state.resources, key=natural) if a.is_connection]
     through: dict[Address, set[Address]] = {a: set() for a in connections}
-    left_out: dict[Address, dict[Address, str]] = {a: {} for a in connections}
+    unreached: dict[Address, dict[Address, str]] = {a: {} for a in connections}
     for query in sorted(queries, key=lambda resource: natural(resource.address)):
         instance = state.instances.get(query.instance)
         for connection in _connections(describe(query, state.resources).connections):
             if instance is not None and instance.type == "dry":
-                left_out[connection][query.address] = (
+                unreached[connection][query.address] = (
                     f"its instance {query.instance} is dry, and contacts no server"
                 )
             else:
@@ -67,7 +67,7 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
 
     return tuple(
         Reachability(
-            address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), left_out=left_out[a]
+            address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), unreached=unreached[a]
         )
         for a in connections
     )
@@ -79,7 +79,7 @@ def no_connection_reached(connections: Sequence[Reachability]) -> Diagnostic:
     lines = []
     for connection in connections:
         lines.append(f"{connection.address} was not reached, {connection.why}.")
-        lines += [f"{query}: {why}" for query, why in sorted(connection.left_out.items(), key=natural_item)]
+        lines += [f"{query}: {why}" for query, why in sorted(connection.unreached.items(), key=natural_item)]
     return Diagnostic(
         code="MZ143",
         summary=f"Nothing of {names[0] if len(names) == 1 else 'the connections'} could be reached",

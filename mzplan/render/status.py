@@ -64,9 +64,9 @@ def reach_to_json(reach: Reachability) -> dict[str, Any]:
         "address": str(reach.address),
         "queries": [str(query) for query in reach.queries],
     }
-    if reach.left_out:
+    if reach.unreached:
         document["left_out"] = {
-            str(query): why for query, why in sorted(reach.left_out.items(), key=natural_item)
+            str(query): why for query, why in sorted(reach.unreached.items(), key=natural_item)
         }
     return document
 

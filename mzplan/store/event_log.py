@@ -156,14 +156,14 @@ class EventReader:
     """Reads the logs of a store. For one thread.
 
     `unreadable`: the number of lines that aren't events, plus one for each unreadable segment.
-    `left_out`: the keys of unreadable segments."""
+    `unreadable_segments`: the keys of unreadable segments."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
         self._versions: dict[str, str | None] = {}
         self._yielded: dict[str, set[bytes]] = {}
         self.unreadable = 0
-        self.left_out: list[str] = []
+        self.unreadable_segments: list[str] = []
 
     def newest_first(
         self, matches: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
@@ -225,7 +225,7 @@ class EventReader:
             if problem.kind == "unreachable":  # the whole store fails
                 raise
             self.unreadable += 1
-            self.left_out.append(segment.key)
+            self.unreadable_segments.append(segment.key)
             return []
         if blob is None:  # merged or removed meanwhile
             return []

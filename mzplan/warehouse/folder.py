@@ -86,7 +86,7 @@ def file_system(place: str) -> tuple[Any, str]:
     return (fs.LocalFileSystem(), str(local)) if local is not None else remote(place)
 
 
-def is_there(place: str) -> bool:
+def exists(place: str) -> bool:
     """Whether something exists at a path or URI. Raises OSError if that can't be checked."""
     local = local_path(place)
     if local is not None:

@@ -10,7 +10,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError, missing_file_error
 from mzplan.warehouse.delta_rs import open_delta
-from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.folder import exists
 from mzplan.warehouse.log_entries import Commit
 from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
@@ -123,7 +123,7 @@ class TableSnapshot:
             yield
         except (DeltaError, pa.ArrowException, OSError) as problem:
             for file in self._table.file_uris():
-                if not is_there(file):
+                if not exists(file):
                     why = missing_file_error(CollectionLog(self.place), file, f"of version {self.version}")
                     raise GoneError(f"{str(why).rstrip('.')}.") from None
             damaged = "Parquet error" in str(problem) and "predicate" not in str(problem)

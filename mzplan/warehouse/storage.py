@@ -17,7 +17,7 @@ from mzplan.model.address import ID, Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import is_there, open_folder, read_text, remote
+from mzplan.warehouse.folder import exists, open_folder, read_text, remote
 from mzplan.warehouse.lost_steps import lost_steps
 from mzplan.warehouse.paths import absolute, local_path, split_storage
 from mzplan.warehouse.step_history import StepHistory, find_given_up_steps
@@ -36,7 +36,7 @@ def missing_storage(
     diagnostics: list[Diagnostic] = []
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
-        if not is_there(f"{checkpoint.spark}/metadata"):
+        if not exists(f"{checkpoint.spark}/metadata"):
             diagnostics.append(_missing_checkpoint(address, checkpoint.folder))
         if address.writes_collection:
             diagnostics += _missing_collection(warehouse, address, address, place)
@@ -75,7 +75,7 @@ def _missing_collection(
 def _has_log(table: str) -> bool:
     """Whether a Delta table is there. A cleaned-up log has a checkpoint but no first entry."""
     log = f"{table}/_delta_log"
-    return is_there(f"{log}/{0:020}.json") or is_there(f"{log}/_last_checkpoint")
+    return exists(f"{log}/{0:020}.json") or exists(f"{log}/_last_checkpoint")
 
 
 def _steps_given_up(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
@@ -113,7 +113,7 @@ def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> N
     """Raise MZ161 if a collection's table isn't its query's former one, or misses steps."""
     try:
         recorded = checkpoint.collection()
-        is_missing = recorded is not None and not is_there(f"{table}/_delta_log")
+        is_missing = recorded is not None and not exists(f"{table}/_delta_log")
         if is_missing or _is_replaced(checkpoint, table):
             why = "is not there" if is_missing else "was removed, and another one was created there"
             raise MzplanError(_replaced_collection(address, address, table, why))
@@ -142,7 +142,7 @@ def _replaced_collection(address: Address, owner: Address, table: str, why: str)
 def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -> Diagnostic | None:
     """Return MZ166 if the collection's new generation has written nothing yet. Raises OSError."""
     _, generation = place
-    has_checkpoint = is_there(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
+    has_checkpoint = exists(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
     if generation == 1 or has_checkpoint or _has_log(collection_path(warehouse, *place)):
         return None
     return Diagnostic(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mzplan.host.files import UnfitError
-from mzplan.warehouse.folder import is_there, remote
+from mzplan.warehouse.folder import exists, remote
 from mzplan.warehouse.paths import local_path
 
 
@@ -27,7 +27,7 @@ def stored_in(folder: str) -> StoredFiles | None:
     local = local_path(folder)
     if local is not None:
         try:
-            return _stored_locally(local) if is_there(folder) and local.is_dir() else None
+            return _stored_locally(local) if exists(folder) and local.is_dir() else None
         except UnfitError:
             return None
     from pyarrow import fs

@@ -16,7 +16,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.folder import is_there, write_text
+from mzplan.warehouse.folder import exists, write_text
 from mzplan.warehouse.storage import remove_storage
 from tests.contract.stores import ObjectServer
 from tests.left_by_hand import leave
@@ -81,7 +81,7 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     metadata = f"{checkpoint.spark}/metadata"
     write_text(metadata, "{}")
     entry = make_table(table, "one")
-    assert codes(warehouse) == [] and is_there(metadata)
+    assert codes(warehouse) == [] and exists(metadata)
     storage.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
     storage.remember_collection(checkpoint, table)
     storage.remember_collection(checkpoint, table)

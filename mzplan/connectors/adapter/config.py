@@ -11,7 +11,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import different_rows_error
 from mzplan.connectors.api.upstreams import origin_of
 from mzplan.connectors.formats.records import MARK
-from mzplan.endpoints.interface import Closes, DurableInputEndpoint, DurableInputFactory, StepError
+from mzplan.endpoints.interface import DurableInputEndpoint, DurableInputFactory, StepError, SupportsClose
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error, sentence
@@ -58,7 +58,7 @@ def closing(endpoint: Endpoint) -> Iterator[Endpoint]:
     try:
         yield endpoint
     finally:
-        if isinstance(endpoint, Closes):
+        if isinstance(endpoint, SupportsClose):
             endpoint.close()
 
 

@@ -20,12 +20,12 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Recorded, nothing_recorded, warn_repeated
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import (
-    Closes,
-    HasWritten,
     OutputFactory,
     ParallelOutputFactory,
-    Probes,
     Step,
+    SupportsClose,
+    SupportsProbe,
+    SupportsWritten,
     Written,
 )
 from mzplan.endpoints.replay import collected_warnings, combine_parts
@@ -58,7 +58,7 @@ class EndpointSink(SinkConnector):
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Return the findings of the connector's own probe."""
         try:
-            if isinstance(self._connector, Probes):
+            if isinstance(self._connector, SupportsProbe):
                 self._connector.probe("sink", endpoint_config(query, outputs))
         except Exception as problem:
             return Probe(diagnostics=diagnostics_of(problem, query))
@@ -71,7 +71,7 @@ class EndpointSink(SinkConnector):
         parallelism = _parallelism(self._factory)
         names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
         endpoints = [self._factory.new_endpoint(part_name, config) for part_name in names]
-        recording = [endpoint for endpoint in endpoints if isinstance(endpoint, HasWritten)]
+        recording = [endpoint for endpoint in endpoints if isinstance(endpoint, SupportsWritten)]
         if len(recording) < len(endpoints):
             raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
         return EndpointRecorded(recording)
@@ -116,7 +116,7 @@ class EndpointSink(SinkConnector):
 class EndpointRecorded:
     """The steps that a connector's endpoints have recorded (`written`). Parallel endpoints are added up."""
 
-    endpoints: Sequence[HasWritten]
+    endpoints: Sequence[SupportsWritten]
     keys: Sequence[str] = ()
     partitions: Sequence[str] = ()
 
@@ -126,7 +126,7 @@ class EndpointRecorded:
 
     def close(self) -> None:
         for endpoint in self.endpoints:
-            if isinstance(endpoint, Closes):
+            if isinstance(endpoint, SupportsClose):
                 endpoint.close()
 
 

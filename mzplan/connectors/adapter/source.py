@@ -20,7 +20,13 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, start_over_hint
 from mzplan.connectors.frames.types import ddl
-from mzplan.endpoints.interface import CountsRows, DurableInputEndpoint, DurableInputFactory, Probes, Step
+from mzplan.endpoints.interface import (
+    DurableInputEndpoint,
+    DurableInputFactory,
+    Step,
+    SupportsProbe,
+    SupportsRowCount,
+)
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.losses import Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
@@ -66,9 +72,8 @@ class EndpointSource(SourceConnector):
         type_ = {"type": query.description.type}
         try:
             connector = self._connector
-            identity = (
-                connector.probe("source", endpoint_config(query)) if isinstance(connector, Probes) else None
-            )
+            can_probe = isinstance(connector, SupportsProbe)
+            identity = connector.probe("source", endpoint_config(query)) if can_probe else None
         except Exception as problem:
             return Probe(diagnostics=diagnostics_of(problem, query))
         return Probe(upstream={**(identity or {}), **type_})
@@ -179,7 +184,7 @@ def _row_count(endpoint: DurableInputEndpoint, steps: range) -> int | None:
     many."""
     if not steps:
         return 0
-    if not isinstance(endpoint, CountsRows) or len(steps) > _MAX_COUNTED:
+    if not isinstance(endpoint, SupportsRowCount) or len(steps) > _MAX_COUNTED:
         return None
     return endpoint.rows(steps)
 

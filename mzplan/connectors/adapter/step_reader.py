@@ -31,13 +31,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mzplan.connectors.adapter.config import as_task_error
 from mzplan.connectors.adapter.rows import StepRows, with_positions
 from mzplan.endpoints.interface import (
-    Closes,
     DurableInputEndpoint,
     DurableInputFactory,
-    JoinsSteps,
     PartedInputEndpoint,
     Step,
     StepError,
+    SupportsClose,
+    SupportsJoinedSteps,
 )
 from mzplan.schema.columns import Column
 
@@ -131,7 +131,7 @@ class StepReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
-        if isinstance(endpoint, Closes):
+        if isinstance(endpoint, SupportsClose):
             with contextlib.suppress(Exception):
                 endpoint.close()
 
@@ -153,7 +153,7 @@ class StepReader(DataSourceStreamReader):
 
     def _next_steps(self, endpoint: DurableInputEndpoint, waiting_steps: range) -> range:
         """Return the first of the waiting durable steps: as many as form one micro-batch."""
-        return endpoint.joined(waiting_steps) if isinstance(endpoint, JoinsSteps) else waiting_steps
+        return endpoint.joined(waiting_steps) if isinstance(endpoint, SupportsJoinedSteps) else waiting_steps
 
     def _read_ahead(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
         """Read the step after the durable ones, and return whether it has records."""

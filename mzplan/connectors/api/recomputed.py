@@ -9,23 +9,23 @@ from dataclasses import dataclass
 class Recomputed:
     """The rows that the view's query gives, compared with the rows of its collection, as of a step.
 
-    - `wanted`, `found`: how many rows the query gives, and how many the collection has.
+    - `expected_rows`, `collection_rows`: how many rows the query gives, and how many the collection has.
     - `missing`, `more`: how many rows only the query gives, and how many only the collection has.
     - `examples`: some of these rows as JSON, each with `-` (missing) or `+` before it.
-    - `unseen`: the columns that weren't compared.
+    - `not_compared`: the columns that weren't compared.
     - `late`: how many late rows the view has dropped; None if that isn't known.
-    - `excused`: why rows may differ although nothing is wrong; "" if every difference is a fault.
+    - `explanation`: why rows may differ although nothing is wrong; "" if every difference is a fault.
     """
 
     step: int
-    wanted: int
-    found: int
+    expected_rows: int
+    collection_rows: int
     missing: int = 0
     more: int = 0
     examples: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
     late: int | None = 0
-    excused: str = ""
+    explanation: str = ""
 
     @property
     def is_equal(self) -> bool:
@@ -35,4 +35,4 @@ class Recomputed:
     @property
     def is_wrong(self) -> bool:
         """Whether a row differs, and nothing but a fault explains it."""
-        return not self.is_equal and not self.excused
+        return not self.is_equal and not self.explanation

@@ -40,14 +40,14 @@ class Content(Protocol):
     - `since`: rows written before this time (seconds since the epoch) may have expired; None if they never
       do.
     - `repeats`: whether the sink may have written a row more than once.
-    - `unseen`: the parts that aren't compared.
+    - `not_compared`: the parts that aren't compared.
     """
 
     keys: Sequence[str] = ()
     frontier: int
     since: float | None = None
     repeats: bool = False
-    unseen: Sequence[str] = ()
+    not_compared: Sequence[str] = ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """Return the compared columns and PLACE. If the target itself keeps several records of a key, as a
@@ -100,27 +100,27 @@ class Compared:
 
     - `first`: the first step whose rows must all be there, because older ones have expired; None if all have.
     - `last`: the last step compared; -1 if the sink has written nothing.
-    - `wanted`, `found`: how many rows the collection asks for, and how many the target has.
+    - `expected_rows`, `target_rows`: the rows that the collection gives, and the rows of the target.
     - `missing`: how many rows the target is missing.
     - `doubled`: how many rows are there more often than they should be.
     - `more`: how many rows of the target are not among the sink's rows, or not with these values.
     - `repeats`: whether the sink is allowed to write rows twice.
     - `examples`: rows of each of these three groups, by the name of the group.
-    - `unseen`: the parts that weren't compared.
+    - `not_compared`: the parts that weren't compared.
     """
 
     address: Address
     target: str
     first: int | None
     last: int
-    wanted: int
-    found: int
+    expected_rows: int
+    target_rows: int
     missing: int = 0
     doubled: int = 0
     more: int = 0
     repeats: bool = False
     examples: dict[str, tuple[str, ...]]
-    unseen: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
 
     def is_equal(self, *, shared: bool) -> bool:
         """Whether each row is there once. `shared`: others also write to the target, so more rows are

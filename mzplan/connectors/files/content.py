@@ -21,7 +21,7 @@ from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.folder import is_there, read_text
+from mzplan.warehouse.folder import exists, read_text
 from mzplan.warehouse.partitions import NULL, typed
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ class FilesContent(Content):
         self._partitions = [output.name for output in outputs if output.name.lower() in partitions]
         use_s3(spark, query, folder)
         self.frontier, files = read_list(folder)
-        presence = {file: is_there(file) for file in files}
+        presence = {file: exists(file) for file in files}
         self._files = [file for file, exists in presence.items() if exists]
         missing = [file for file, exists in presence.items() if not exists]
-        self.unseen = (
+        self.not_compared = (
             [f"{len(missing)} of {len(files)} listed files are gone, the first is {missing[0]}"]
             if missing
             else []

@@ -42,14 +42,14 @@ class AlterResult:
 
     - `edits`: the edits of files, if any are needed.
     - `plan`: the statements' plan, even if it wasn't applied; `applied`: the result of applying it.
-    - `left_out`: other changes in the files that aren't committed.
+    - `other_changes`: other changes in the files that aren't committed.
     - `keys`: the public keys after a rotation.
     """
 
     edits: tuple[FileEdit, ...] = ()
     plan: Plan | None = None
     applied: Applied | None = None
-    left_out: tuple[Address, ...] = ()
+    other_changes: tuple[Address, ...] = ()
     reached: tuple[Reachability, ...] = ()
     keys: tuple[PublicKey, ...] = ()
     notices: tuple[Diagnostic, ...] = ()
@@ -68,7 +68,7 @@ def alter(
     finishes or undoes the edit."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        return _validate(work, text, statements[0], options.chosen)
+        return _validate(work, text, statements[0], options.guard)
     alteration = _Alteration(work, text, _edits_of(statements), approve, options)
     transaction = alteration.transaction
     return alteration.carry_out() if transaction.changes else AlterResult(notices=transaction.notices)
@@ -89,7 +89,7 @@ class _Alteration:
         self.approve_plan = approve
         self.keys = NewKeys(work.directory)
         self.lock = contextlib.ExitStack()  # on the files
-        self.left_out: tuple[Address, ...] = ()
+        self.other_changes: tuple[Address, ...] = ()
         self.transaction = self._read(read_state(work.store, work.reporter))
 
     def _read(self, state: State) -> Transaction:
@@ -103,10 +103,10 @@ class _Alteration:
                 work.reporter.detail(done)
             request = CommitRequest(
                 command="alter",
-                planned=self.planned,
+                make_plan=self.make_plan,
                 approve=self.approve,
                 options=replace(self.options, live=self.transaction.live),
-                around=self.around,
+                commit_context=self.commit_context,
             )
             with self.keys:
                 applied = carry_out(work, request)
@@ -114,14 +114,14 @@ class _Alteration:
             edits=self.transaction.edits,
             plan=applied.plan,
             applied=applied,
-            left_out=self.left_out,
+            other_changes=self.other_changes,
             keys=_public_keys(work.project, self.transaction),
         )
 
-    def planned(self, state: State) -> Plan:
+    def make_plan(self, state: State) -> Plan:
         """Return the plan. Reads everything again under the locks, to keep another command's edit."""
         self.transaction = self._read(state)
-        plan, self.left_out = _plan(self.work, state, self.transaction, self.options)
+        plan, self.other_changes = _plan(self.work, state, self.transaction, self.options)
         if self.transaction.edits and plan.is_empty and not _has_errors(plan):
             self.approve(plan)
             write(self.transaction.edits)  # the state doesn't change, so nothing is committed
@@ -133,7 +133,7 @@ class _Alteration:
         self.keys.make(self.transaction.rotated)
 
     @contextlib.contextmanager
-    def around(self, new: State) -> Iterator[None]:
+    def commit_context(self, new: State) -> Iterator[None]:
         """Edit the files if `new` is committed, and leave them alone if it isn't."""
         self.keys.keep()
         if self.transaction.edits:
@@ -151,17 +151,17 @@ def preview(work: Workbench, text: str, options: ApplyOptions) -> AlterResult:
     allow."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        return _validate(work, text, statements[0], options.chosen)
+        return _validate(work, text, statements[0], options.guard)
     state = read_state(work.store, work.reporter)
     transaction = read_transaction(work.project, state, _edits_of(statements), text, options.live)
     if not transaction.changes:
         return AlterResult(notices=transaction.notices)
-    plan, left_out = _plan(work, state, transaction, options)
+    plan, other_changes = _plan(work, state, transaction, options)
     if transaction.live and transaction.rotated:
         work.reporter.stage("Nothing is validated: the new keys are created only when the change is applied")
     elif transaction.live:
-        plan = validated(work, state, plan, options.chosen)
-    return AlterResult(edits=transaction.edits, plan=plan, left_out=left_out)
+        plan = validated(work, state, plan, options.guard)
+    return AlterResult(edits=transaction.edits, plan=plan, other_changes=other_changes)
 
 
 def edit_only(project: Project, reporter: Reporter, text: str) -> AlterResult:
@@ -185,17 +185,17 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> AlterResult:
     return AlterResult(edits=transaction.edits, notices=notices, keys=_public_keys(project, transaction))
 
 
-def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> AlterResult:
+def _validate(work: Workbench, text: str, statement: ValidateConnection, policy: Guard | None) -> AlterResult:
     """Reach a declared connection through all its sources and sinks, or alone if it has none.
 
-    Changes nothing. `chosen`: see operations.local_checks. Raises MzplanError with every problem, and MZ143
-    (exit 7) if nothing could be reached."""
+    Changes nothing. `policy`: see operations.local_checks. Raises MzplanError with every problem, and
+    MZ143 (exit 7) if nothing could be reached."""
     configuration = work.project.configuration()
     address = find_named(configuration.resources, text, "connection", statement.name).address
     state = read_state(work.store, work.reporter)
     new = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     users = users_of(new, address)
-    problems = _validation_findings(work, state, new, [address], chosen)
+    problems = _validation_findings(work, state, new, [address], policy)
     if any(d.severity == "error" for d in problems):
         raise MzplanError(problems)
     attempts = tuple(r for r in reachability_of(new, users) if r.address == address)
@@ -205,7 +205,7 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
 
 
 def _file_findings(
-    work: Workbench, state: State, files: FilesRead, addresses: Sequence[Address], chosen: Guard | None
+    work: Workbench, state: State, files: FilesRead, addresses: Sequence[Address], policy: Guard | None
 ) -> list[Diagnostic]:
     """Return validation's findings about resources as the files declare them.
 
@@ -213,16 +213,16 @@ def _file_findings(
     if files.configuration is None:
         raise MzplanError(files.mistakes)
     new = apply_changes(state, build_plan(files.configuration, state))
-    return _validation_findings(work, state, new, addresses, chosen)
+    return _validation_findings(work, state, new, addresses, policy)
 
 
 def _validation_findings(
-    work: Workbench, state: State, new: State, addresses: Sequence[Address], chosen: Guard | None
+    work: Workbench, state: State, new: State, addresses: Sequence[Address], policy: Guard | None
 ) -> list[Diagnostic]:
     """Return validation's findings about resources of an uncommitted state.
 
     A connection is validated through its users, or alone if it has none."""
-    guard = read_only_guard(work.project, state, chosen, "error")
+    guard = read_only_guard(work.project, state, policy, "error")
     queries = {a: new.resources[a] for a in addresses if a.is_query}
     connections = {a: users_of(new, a) for a in addresses if a.is_connection}
     queries |= {user.address: user for users in connections.values() for user in users}
@@ -249,11 +249,11 @@ def _plan(
         plan = build_plan(transaction.committed, state)
     diagnostics = list(transaction.notices)
     if transaction.live and transaction.uncommitted and not transaction.rotated:
-        diagnostics += _file_findings(work, state, transaction.files, transaction.uncommitted, options.chosen)
-    left_out = transaction.left_out(apply_changes(state, plan))
-    if left_out:
-        diagnostics.append(_left_out_notice(left_out))
-    return replace(plan, diagnostics=(*plan.diagnostics, *diagnostics)), left_out
+        diagnostics += _file_findings(work, state, transaction.files, transaction.uncommitted, options.guard)
+    other_changes = transaction.other_changes(apply_changes(state, plan))
+    if other_changes:
+        diagnostics.append(_other_changes_notice(other_changes))
+    return replace(plan, diagnostics=(*plan.diagnostics, *diagnostics)), other_changes
 
 
 def _public_keys(project: Project, transaction: Transaction) -> tuple[PublicKey, ...]:
@@ -271,7 +271,7 @@ def _has_errors(plan: Plan) -> bool:
     return any(d.severity == "error" for d in plan.diagnostics)
 
 
-def _left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
+def _other_changes_notice(addresses: Sequence[Address]) -> Diagnostic:
     """Return MZ145 for changes in the files that aren't part of the transaction."""
     listed = ", ".join(map(str, addresses[:_MAX_LISTED])) + (" …" if len(addresses) > _MAX_LISTED else "")
     number = count(len(addresses), "other change")

@@ -77,7 +77,7 @@ def command_alter(
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply can't be combined.")
     text = _text(statement, file)
-    options = replace(options, chosen=invocation.guard(policy, send_secrets))
+    options = replace(options, guard=invocation.guard(policy, send_secrets))
     work = invocation.work(whole=True, policy=policy)
     if dry_run:
         return _show_preview(invocation, alteration.preview(work, text, options))
@@ -149,9 +149,9 @@ def _show_edit(invocation: Invocation, result: AlterResult) -> int:
         return result.exit_code
     for reached in result.reached:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
-        verdict = "Valid" if not reached.left_out else "Valid, but not every connection was reached"
+        verdict = "Valid" if not reached.unreached else "Valid, but not every connection was reached"
         invocation.out(f"{verdict}: {reached.address}{through}")
-        for query, why in sorted(reached.left_out.items(), key=natural_item):
+        for query, why in sorted(reached.unreached.items(), key=natural_item):
             invocation.out(f"Not reached: {reached.address} for {query}: {why}")
     if result.edits:
         _show_diff(invocation, result.edits)
@@ -188,8 +188,8 @@ def _edit_to_json(result: AlterResult) -> dict[str, Any]:
     document: dict[str, Any] = {"edit": edits[0] if edits else None}
     if len(edits) > 1:
         document["edits"] = edits
-    if result.left_out:
-        document["left_out"] = [str(address) for address in result.left_out]
+    if result.other_changes:
+        document["left_out"] = [str(address) for address in result.other_changes]
     if result.keys:
         document["public_keys"] = {key.property: key.text for key in result.keys}
     return document

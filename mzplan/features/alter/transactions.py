@@ -70,7 +70,7 @@ class Transaction:
         """The edits that name key files which don't exist yet."""
         return tuple(edit for w in self.changes if w.rotates for edit in w.edits)
 
-    def left_out(self, new: State) -> tuple[Address, ...]:
+    def other_changes(self, new: State) -> tuple[Address, ...]:
         """Return the resources whose declaration still differs from the state after this transaction."""
         committed = (
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}

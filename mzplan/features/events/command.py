@@ -43,10 +43,10 @@ def command_why(invocation: Invocation, address: Address, at: float | None) -> N
     if explanation.event is None and address not in (state := store.read_state()).resources:
         raise unknown_address(address, state)
     invocation.result(explanation_to_json(explanation), render_explanation(explanation, invocation.color))
-    _note_left_out(invocation, explanation.left_out)
+    _note_unreadable_segments(invocation, explanation.unreadable_segments)
 
 
-def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
+def _note_unreadable_segments(invocation: Invocation, keys: tuple[str, ...]) -> None:
     if keys:
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
         invocation.note(f"warning: {keys[0]}{more} of the event log can't be read and is skipped")
@@ -98,6 +98,6 @@ def command_events(
         return
     events = read_events(store, event_filter)
     invocation.result(events_to_json(events), render_events(events, invocation.color))
-    _note_left_out(invocation, events.left_out)
-    if (lines := events.unreadable) > len(events.left_out) and not invocation.json:
+    _note_unreadable_segments(invocation, events.unreadable_segments)
+    if (lines := events.unreadable) > len(events.unreadable_segments) and not invocation.json:
         invocation.note(f"notice: {lines} lines of the event log can't be read and are skipped")

@@ -44,7 +44,7 @@ def adopt_foreign(
     id_ = new_id()
     adoptable: list[ForeignQuery] = []
 
-    def plan_adoption(state: State) -> Plan:
+    def plan_import(state: State) -> Plan:
         configuration = validate(work.project, work.reporter)
         plan = plan_adopt(configuration, state, address, id_, 1)
         _ensure_here(work.project, address, plan)
@@ -68,7 +68,7 @@ def adopt_foreign(
     try:
         return carry_out(
             work,
-            CommitRequest(command="import", planned=plan_adoption, approve=copy_and_approve, options=options),
+            CommitRequest(command="import", make_plan=plan_import, approve=copy_and_approve, options=options),
         )
     except BaseException:
         if adoptable:

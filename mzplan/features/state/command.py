@@ -351,7 +351,7 @@ def command_import(
         return finish(invocation, adopt_foreign(work, address, checkpoint, table, approve, options))
     request = CommitRequest(
         command="import",
-        planned=lambda state: plan_import(work, state, address, id_, generation),
+        make_plan=lambda state: plan_import(work, state, address, id_, generation),
         approve=approve,
         options=options,
     )

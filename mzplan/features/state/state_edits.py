@@ -87,7 +87,7 @@ def roll_back(
     why = options.message if options.message is not None else f"Back to serial {target}"
     request = CommitRequest(
         command="state rollback",
-        planned=plan_target,
+        make_plan=plan_target,
         approve=lambda plan: approve(plan, undone_commits),
         options=replace(options, message=why),
     )
@@ -129,7 +129,7 @@ def plan_import(
 def _edit(
     work: Workbench,
     command: str,
-    planned: Callable[[State], Plan],
+    make_plan: Callable[[State], Plan],
     message: str,
     *,
     finish: Callable[[Plan, State], State] | None = None,
@@ -140,7 +140,7 @@ def _edit(
     store = work.store
     with locked(store, work.reporter, command):
         state = read_state(store, work.reporter)
-        plan = planned(state)
+        plan = make_plan(state)
         refuse(plan, allow_replace=True)
         if plan.is_empty:
             return plan

@@ -68,12 +68,12 @@ def compared_to_json(result: Compared, *, shared: bool) -> dict[str, Any]:
         "first": result.first,
         "last": result.last if result.last >= 0 else None,
         "equal": result.is_equal(shared=shared),
-        "rows": {"collection": result.wanted, "target": result.found},
+        "rows": {"collection": result.expected_rows, "target": result.target_rows},
         "missing": result.missing,
         "doubled": result.doubled,
         "more": result.more,
         "examples": {kind: list(listed) for kind, listed in result.examples.items() if listed},
-        "not_compared": list(result.unseen),
+        "not_compared": list(result.not_compared),
     }
 
 
@@ -93,13 +93,13 @@ def render_compared(result: Compared, *, shared: bool, color: bool = False) -> s
             lines.append(paint(line, "red") if counts else line)
     if result.is_equal(shared=shared):
         lines.append(_EQUAL if result.last >= 0 and result.first is not None else "Nothing differs.")
-    lines += [f"Not compared: {safe(unseen)}." for unseen in result.unseen]
+    lines += [f"Not compared: {safe(part)}." for part in result.not_compared]
     return "\n".join(lines)
 
 
 def _range(result: Compared) -> str:
-    wanted = f"{result.wanted:,} row{'' if result.wanted == 1 else 's'} of the collection"
-    rows = f"{wanted}, {result.found:,} in the target, {safe(result.target)}"
+    wanted = f"{result.expected_rows:,} row{'' if result.expected_rows == 1 else 's'} of the collection"
+    rows = f"{wanted}, {result.target_rows:,} in the target, {safe(result.target)}"
     if result.last < 0:
         return f"{result.address} has written nothing yet: {rows}."
     if result.first is None:

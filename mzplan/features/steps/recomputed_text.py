@@ -16,13 +16,13 @@ def recomputed_to_json(result: Recomputed) -> dict[str, Any]:
     return {
         "as_of": result.step,
         "equal": result.is_equal,
-        "rows": {"query": result.wanted, "collection": result.found},
+        "rows": {"query": result.expected_rows, "collection": result.collection_rows},
         "missing": result.missing,
         "more": result.more,
         "late": result.late,
-        "excused": result.excused or None,
+        "excused": result.explanation or None,
         "examples": list(result.examples),
-        "not_compared": list(result.unseen),
+        "not_compared": list(result.not_compared),
     }
 
 
@@ -30,19 +30,19 @@ def render_recomputed(address: object, result: Recomputed, paint: Paint) -> list
     """Return lines that say what was compared and what differs."""
     subject = f"{address} as of step {result.step}, computed again from all rows that it has read"
     if result.is_equal:
-        lines = [f"{subject}: {count(result.found, 'row')} as computed."]
+        lines = [f"{subject}: {count(result.collection_rows, 'row')} as computed."]
     else:
         numbers = (
-            f"{count(result.wanted, 'row')} computed, {result.found:,} in its collection; "
+            f"{count(result.expected_rows, 'row')} computed, {result.collection_rows:,} in its collection; "
             f"{result.missing:,} missing, {result.more:,} more"
         )
         lines = [f"{subject}: {numbers}.", *(f"  {safe(example)}" for example in result.examples)]
         if result.is_wrong:
             lines = [paint(line, "red") for line in lines]
         else:
-            lines.append(f"mzplan can't tell whether that is right. {result.excused}")
-    if result.unseen:
-        columns = ", ".join(map(safe, result.unseen))
+            lines.append(f"mzplan can't tell whether that is right. {result.explanation}")
+    if result.not_compared:
+        columns = ", ".join(map(safe, result.not_compared))
         lines.append(
             f"Not compared: {columns} (sums of floating-point numbers depend on the order of the rows)."
         )

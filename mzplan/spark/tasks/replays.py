@@ -86,7 +86,7 @@ def rows_again(content: SinkContent, sides: Sides, replay: ReplayedSteps) -> Dat
 
     sides.steps.require_known(replay)
     within = f.lit(True) if content.query.keys else _within(replay)
-    wanted = _missing(sides, within) if replay.missing else sides.wanted.where(within)
+    wanted = _missing(sides, within) if replay.missing else sides.expected.where(within)
     if content.query.keys:
         return _of_keyed(sides, replay, wanted.select(f"{POSITION}.{ROW}.*"))
     return wanted.select(f"{POSITION}.{ROW}.*", f.col(f"{POSITION}.{ORDER}").alias(POSITION))
@@ -145,10 +145,10 @@ def _missing(sides: Sides, within: Expression) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    columns = [quoted(name) for name in sides.found.columns if name != PLACE]
-    wanted = sides.wanted.where(MUST)
+    columns = [quoted(name) for name in sides.actual.columns if name != PLACE]
+    wanted = sides.expected.where(MUST)
     wanted = wanted.select(*columns, POSITION, row_hash(wanted.select(*columns)).alias(_HASH))
-    target = sides.found.select(row_hash(sides.found.select(*columns)).alias(_HASH))
+    target = sides.actual.select(row_hash(sides.actual.select(*columns)).alias(_HASH))
     counts = target.groupBy(_HASH).agg(f.count(f.lit(1)).alias(_THERE))
     equal = Window.partitionBy(_HASH)
     ranked = wanted.select(

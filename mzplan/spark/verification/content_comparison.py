@@ -100,18 +100,18 @@ class ContentComparison:
     def _compare(self) -> Compared:
         sides, query = self._sink_content.sides(), self._sink_content.query
         content = sides.content
-        counted = _counted(sides.wanted, sides.found, content.keys)
+        counted = _counted(sides.expected, sides.actual, content.keys)
         return Compared(
             address=query.address,
             target=self._sink_content.sink.route(query),
             first=sides.first,
             last=content.frontier,
-            wanted=counted["wanted"],
-            found=counted["found"],
+            expected_rows=counted["wanted"],
+            target_rows=counted["found"],
             **{kind: counted[kind] for kind in _KINDS},
             repeats=content.repeats,
             examples={kind: _examples(counted, kind) for kind in _KINDS},
-            unseen=tuple(content.unseen),
+            not_compared=tuple(content.not_compared),
         )
 
 

@@ -176,8 +176,8 @@ def _compared(
     wanted: DataFrame, found: DataFrame, record: StepRecord, exactness: Exactness, query: ResolvedQuery
 ) -> Recomputed:
     columns = [column.name for column in query.columns]
-    unseen = [name for name in columns if exactness.adds_floats and _has_floats(wanted, name)]
-    compared = [quoted(name) for name in columns if name not in unseen]
+    not_compared = [name for name in columns if exactness.adds_floats and _has_floats(wanted, name)]
+    compared = [quoted(name) for name in columns if name not in not_compared]
     sides = [
         rows.select(
             row_hash(rows.select(*compared)).alias("_hash"),
@@ -195,17 +195,17 @@ def _compared(
         step=record.step,
         **numbers,
         examples=_examples(hashes) if numbers["missing"] or numbers["more"] else (),
-        unseen=tuple(unseen),
+        not_compared=tuple(not_compared),
         late=late,
-        excused=_excuse(late, numbers, exactness, query),
+        explanation=_excuse(late, numbers, exactness, query),
     )
 
 
 def _numbers(hashes: DataFrame) -> dict[str, int]:
     wanted, found = f.col("_wanted"), f.col("_found")
     counted = {
-        "wanted": wanted,
-        "found": found,
+        "expected_rows": wanted,
+        "collection_rows": found,
         "missing": f.greatest(wanted - found, f.lit(0)),
         "more": f.greatest(found - wanted, f.lit(0)),
     }

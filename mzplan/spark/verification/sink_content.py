@@ -30,16 +30,16 @@ class Sides:
     """The target and the collection, up to the last step that the target holds.
 
     `first`: the first step whose rows must all be in the target; None if rows of every step may be lost.
-    `wanted`: the rows that the target should hold, in the target's form, with `_position` and MUST.
-    `found`: the rows that the target holds, with PLACE.
+    `expected`: the rows that the target should hold, in the target's form, with `_position` and MUST.
+    `actual`: the rows that the target holds, with PLACE.
     `steps`: which steps read the current collection, and which read former generations.
     """
 
     content: Content
     collection: WantedContent
     first: int | None
-    wanted: DataFrame
-    found: DataFrame
+    expected: DataFrame
+    actual: DataFrame
     steps: FormerReads
 
 
@@ -101,11 +101,11 @@ class SinkContent:
         )
         if upto:
             first_complete = first if first is not None else content.frontier + 1
-            wanted = collection.rows(steps, content, first_complete)
+            expected = collection.rows(steps, content, first_complete)
         else:
-            wanted = collection.empty(content)
+            expected = collection.empty(content)
         return Sides(
-            content=content, collection=collection, first=first, wanted=wanted, found=target, steps=steps
+            content=content, collection=collection, first=first, expected=expected, actual=target, steps=steps
         )
 
 

@@ -29,7 +29,7 @@ from mzplan.spark.verification.view import ViewUpstream
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.folder import exists
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class SparkUpstream:
         files = self._log.files(record.start, record.end)
         if not files:
             raise GoneError("The files that it read are no longer known.")
-        missing = [file for file in files if not is_there(file)]
+        missing = [file for file in files if not exists(file)]
         if missing:  # Spark would skip a missing file
             raise GoneError(f"The upstream: {missing[0]} is gone.")
         return tuple(map(unquote, files))  # Hadoop's paths are URIs without percent-encoding

@@ -149,7 +149,7 @@ def test_totals_are_those_of_all_rows(lab: Lab) -> None:
     shop.append("orders", order(3, "a", "4", "00:20"))
     shop.run()
     found = shop.compare()
-    assert found.is_equal and (found.wanted, found.found) == (2, 2)
+    assert found.is_equal and (found.expected_rows, found.collection_rows) == (2, 2)
     assert shop.compare(shop.records()[0]).is_equal
 
 
@@ -168,8 +168,8 @@ def test_windows_that_are_closed_are_compared(lab: Lab) -> None:
     assert [record.step for record in shop.records()] == shop.checkpoint.log.planned()
     for record in shop.records():
         found = shop.compare(record)
-        assert found.is_equal and not found.excused
-    assert found.found == 2
+        assert found.is_equal and not found.explanation
+    assert found.collection_rows == 2
 
 
 @pytest.mark.nightly
@@ -189,7 +189,7 @@ def test_windows_of_windows_are_compared(lab: Lab) -> None:
     for record in shop.records():
         found = shop.compare(record)
         assert found.is_equal, record.step
-    assert found.found == 3
+    assert found.collection_rows == 3
 
 
 @pytest.mark.nightly
@@ -211,7 +211,7 @@ def test_a_join_of_two_streams_is_compared(lab: Lab) -> None:
     for record in shop.records():
         found = shop.compare(record)
         assert found.is_equal
-    assert found.found == 2
+    assert found.collection_rows == 2
 
 
 def test_a_row_that_was_changed_by_hand_is_wrong(lab: Lab) -> None:
@@ -245,8 +245,8 @@ def test_late_rows_excuse_so_many_rows_and_no_more(lab: Lab) -> None:
     assert record.late == 1
     found = shop.compare(record)
     assert (found.missing, found.more, found.is_wrong) == (1, 1, False)
-    assert found.excused == "The view has dropped 1 late row, which its query counts when it runs again."
-    assert shop.compare(replace(record, late=None)).excused
+    assert found.explanation == "The view has dropped 1 late row, which its query counts when it runs again."
+    assert shop.compare(replace(record, late=None)).explanation
     assert shop.compare(replace(record, late=0)).is_wrong
     more = shop.spark.read.format("delta").load(shop.path(shop.description.id)).limit(1)
     more.unionAll(more).write.format("delta").mode("append").save(shop.path(shop.description.id))
@@ -260,7 +260,7 @@ def test_sums_of_floating_point_numbers_are_left_out(lab: Lab) -> None:
     shop.append("orders", order(1, "a", "1", "00:00", 0.1), order(2, "a", "2", "00:10", 0.2))
     shop.run()
     found = shop.compare()
-    assert found.is_equal and found.unseen == ("price",)
+    assert found.is_equal and found.not_compared == ("price",)
 
 
 @pytest.mark.nightly
@@ -273,7 +273,7 @@ def test_what_left_its_group_stays(lab: Lab) -> None:
     shop.run()
     found = shop.compare()
     assert (found.missing, found.more, found.is_wrong) == (0, 1, False)
-    assert found.excused.startswith("Rows of groups that no longer meet a condition")
+    assert found.explanation.startswith("Rows of groups that no longer meet a condition")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_what_left_its_group_stays(lab: Lab) -> None:
         ("SELECT customer, first(amount) AS x FROM orders GROUP BY customer", "first"),
         ("SELECT customer, collect_list(id) AS x FROM orders GROUP BY customer", "collect_list"),
         ("SELECT customer, count(*) AS x, now() AS t FROM orders GROUP BY customer", "changes each time"),
-        ("SELECT customer, count(*) AS x FROM orders WHERE rand() < 2 GROUP BY customer", "another value"),
+        ("SELECT customer, count(*) AS x FROM orders WHERE rand() < 2 GROUP BY customer", "different value"),
         ("SELECT customer, CAST(avg(price) AS BIGINT) AS x FROM orders GROUP BY customer", "floating-point"),
         (
             "SELECT customer, count(*) AS x FROM orders GROUP BY customer HAVING avg(price) > 1",

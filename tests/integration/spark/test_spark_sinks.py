@@ -254,7 +254,7 @@ def require_equal(lab: Lab, sink: Description, rows: int, *, counted: bool = Fal
     assert (steps.difference, steps.problems, steps.unknown) == (None, (), ()), steps
     assert steps.equal and bool(steps.by_rows) == counted, steps
     content = compared(lab, sink)
-    assert (numbers(content), content.wanted, content.found) == ((0, 0, 0), rows, rows), content
+    assert (numbers(content), content.expected_rows, content.target_rows) == ((0, 0, 0), rows, rows), content
 
 
 def partition_columns(lab: Lab, path: Path) -> Any:
@@ -345,7 +345,10 @@ def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
         folder = next((tmp_path / kind).glob("kind=a%2Fb%3Dc%25"))
         next(folder.rglob("part-*")).unlink()
         content = compared(lab, one)
-        assert content.missing > 0 and numbers(content)[1:] == (0, 0) and content.unseen, (kind, content)
+        assert content.missing > 0 and numbers(content)[1:] == (0, 0) and content.not_compared, (
+            kind,
+            content,
+        )
 
     (tmp_path / "json" / "kind=mine").mkdir()
     (tmp_path / "json" / "kind=mine" / "mine.json").write_text("{}")

@@ -207,7 +207,7 @@ class Filled:
         for kind, sink in self.sinks.items():
             found = compared(self.lab, sink)
             assert (numbers(found), found.first) == ((0, 0, 0), 0), (kind, found)
-            assert found.wanted == found.found > 0 and found.unseen == (), (kind, found)
+            assert found.expected_rows == found.target_rows > 0 and found.not_compared == (), (kind, found)
 
     def stop(self) -> None:
         self.wait()
@@ -251,7 +251,7 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     lab.has_rows(shop, "straight", 18 + 6)
     lab.finish(source, changed)
     found = compared(lab, changed)
-    assert (numbers(found), found.wanted) == ((0, 0, 0), 24), found
+    assert (numbers(found), found.expected_rows) == ((0, 0, 0), 24), found
 
     lab.execute(
         shop,
@@ -322,7 +322,7 @@ def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
         file.unlink()
         found = compared(lab, sink)
         assert found.missing >= 3 and numbers(found)[1:] == (0, 0)
-        assert found.unseen and str(file) in found.unseen[0]
+        assert found.not_compared and str(file) in found.not_compared[0]
 
 
 def damage(file: Path, kind: str) -> None:
@@ -384,11 +384,11 @@ def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
         future.result()
     found = compared(lab, added)
     assert found.first is not None and 0 < found.first <= found.last, found
-    assert (found.missing, found.found) == (0, whole.found - 6), found
+    assert (found.missing, found.target_rows) == (0, whole.target_rows - 6), found
     for future in admin.delete_records([TopicPartition(names["added"], p, -1) for p in range(2)]).values():
         future.result()
     found = compared(lab, added)
-    assert (found.first, numbers(found), found.found) == (None, (0, 0, 0), 0), found
+    assert (found.first, numbers(found), found.target_rows) == (None, (0, 0, 0), 0), found
 
 
 def produce_record(lab: Lab, name: str, value: str | None, key: str | None = None) -> None:
@@ -415,7 +415,7 @@ def test_the_content_of_a_keyed_collection(lab: Lab, topic: Make, database: Make
     until("the changes are there", lambda: lab.rows(shop, of_both) == [([3, 4],)])
     lab.finish(source, sink)
     found = compared(lab, sink)
-    assert (numbers(found), found.wanted) == ((0, 0, 0), 2), found
+    assert (numbers(found), found.expected_rows) == ((0, 0, 0), 2), found
     lab.execute(shop, "DELETE FROM kept WHERE id = 3", "INSERT INTO kept VALUES (1, 'a')")
     found = compared(lab, sink)
     assert numbers(found) == (1, 0, 1), found
@@ -472,8 +472,8 @@ def test_values_that_postgres_keeps_in_a_form_of_its_own(lab: Lab, topic: Make, 
     lab.has_rows(shop, "forms", 2)
     lab.finish(source, sink)
     found = compared(lab, sink)
-    assert (numbers(found), found.wanted) == ((0, 0, 0), 2), found
-    assert found.unseen == ("columns of these types: place (inet)",)
+    assert (numbers(found), found.expected_rows) == ((0, 0, 0), 2), found
+    assert found.not_compared == ("columns of these types: place (inet)",)
     for column, value in (
         ("uid", "gen_random_uuid()"),
         ("flat", "1.5001"),

@@ -281,7 +281,7 @@ def test_what_is_written_wrong(dry: Path, command: str) -> None:
     assert "did you mean sink.few?" in refused("sink.fwe").err
     assert "did you mean 'sink.f*'?" in refused("f*").err
     assert "did you mean" in refused("--connection", "kk").err
-    assert "runs nothing" in refused("connection.k").err
+    assert "isn't a query" in refused("connection.k").err
     assert "KEY=VALUE" in refused("--label", "team").err
     assert "failed" in refused("--condition", "sad").err
     if command not in ("status", "logs"):

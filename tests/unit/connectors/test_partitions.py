@@ -98,7 +98,7 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
     strange = tmp_path / "strange"
     put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that is no text
     ((_, detail, hint),) = found_in_files(of_files(strange))
-    assert "in folders of \\udcff\\x1b[2J, and" in detail and (detail + hint).isprintable()
+    assert "in folders of \\udcff\\x1b[2J, but" in detail and (detail + hint).isprintable()
 
     # What a files sink has written can be removed by the next one.
     put(whole / LOG / "0")

@@ -59,7 +59,7 @@ def test_its_variables_are_its_own(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
-        (None, "MZ001", "does not exist"),
+        (None, "MZ001", "doesn't exist"),
         ("- a\n", "MZ110", "state"),
         ("warehouse: w\n", "MZ110", "state"),
         ("state: {backend: postgres}\n", "MZ006", ""),

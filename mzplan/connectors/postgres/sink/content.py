@@ -95,7 +95,7 @@ class PostgresContent(Content):
             key for key in self.keys if key.lower() not in {n.lower() for n in self._columns}
         ]:
             raise incomparable(query, f"Its key {', '.join(missing_keys)} has a type that can't be compared.")
-        self.unseen = [f"columns of these types: {', '.join(unseen)}"] if unseen else []
+        self.not_compared = [f"columns of these types: {', '.join(unseen)}"] if unseen else []
         self._queries = self._ranges(connection)
 
     def _last_step(self, connection: Connection) -> int:

@@ -30,8 +30,8 @@ EQUAL = Compared(
     target="connection.pg (db:5432, database shop), table orders",
     first=0,
     last=41,
-    wanted=1000,
-    found=1000,
+    expected_rows=1000,
+    target_rows=1000,
     examples={"missing": (), "doubled": (), "more": ()},
 )
 
@@ -45,7 +45,7 @@ def test_what_is_equal_is_said_with_its_range() -> None:
     text = render_compared(EQUAL, shared=False)
     assert text.startswith("sink.out, steps 0..41: 1,000 rows of the collection, 1,000 in the target")
     assert text.endswith("The target holds the expected rows.")
-    kept = replace(EQUAL, first=7, unseen=("columns of these types: place (inet)",))
+    kept = replace(EQUAL, first=7, not_compared=("columns of these types: place (inet)",))
     text = render_compared(kept, shared=False)
     assert "steps 7..41" in text and "of steps before 7, it keeps some rows or none" in text
     assert text.endswith("Not compared: columns of these types: place (inet).")

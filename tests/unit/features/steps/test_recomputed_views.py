@@ -66,14 +66,14 @@ def verify(view: StoredSource, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def result(**more: Any) -> Compare:
-    return lambda record: Recomputed(step=record.step, **{"wanted": 2, "found": 2, **more})
+    return lambda record: Recomputed(step=record.step, **{"expected_rows": 2, "collection_rows": 2, **more})
 
 
 def test_the_last_of_the_wanted_steps_is_compared(verify: Callable[..., Any]) -> None:
     line = "view.totals as of step {}, computed again from all rows that it has read: 2 rows as computed.\n"
     ran = verify(result())
     assert (ran.code, ran.out) == (0, line.format(2))
-    ran = verify(result(unseen=("n",)), "--steps", "0..1")
+    ran = verify(result(not_compared=("n",)), "--steps", "0..1")
     assert ran.out.startswith(line.format(1)) and "Not compared: n (" in ran.out
 
 
@@ -100,7 +100,7 @@ def test_a_row_that_differs_is_an_error(verify: Callable[..., Any]) -> None:
 
 
 def test_a_difference_that_proves_nothing_is_shown(verify: Callable[..., Any]) -> None:
-    ran = verify(result(missing=1, late=1, excused="The view has dropped late rows."))
+    ran = verify(result(missing=1, late=1, explanation="The view has dropped late rows."))
     assert ran.code == 0
     assert "mzplan can't tell whether that is right. The view has dropped late rows.\n" in ran.out
 
