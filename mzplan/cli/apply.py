@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
     from mzplan.model.tasks import TaskOutcome
-    from mzplan.operations.apply import Applied
+    from mzplan.operations.apply import ApplyResult
     from mzplan.operations.project import Outcome, Project
     from mzplan.operations.selection import Selection
 
@@ -222,7 +222,7 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
     return approve
 
 
-def finish(invocation: Invocation, applied: Applied) -> int:
+def finish(invocation: Invocation, applied: ApplyResult) -> int:
     """Show the result of an apply, and return the exit code."""
     if invocation.json:
         invocation.document(applied_to_json(applied))
@@ -258,7 +258,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
     return applied.exit_code
 
 
-def applied_to_json(applied: Applied) -> dict[str, Any]:
+def applied_to_json(applied: ApplyResult) -> dict[str, Any]:
     """Return the document of `apply --json`: the plan, and the outcome of each change."""
     document = plan_to_json(applied.plan)
     document["serial"] = applied.serial
@@ -294,7 +294,7 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
     return document
 
 
-def _requested_task(outcome: Outcome, applied: Applied) -> TaskOutcome | None:
+def _requested_task(outcome: Outcome, applied: ApplyResult) -> TaskOutcome | None:
     """Return the outcome of the task that this command requested, if it is done."""
     return next((done for done in outcome.tasks_done if done.serial == applied.serial), None)
 

@@ -22,7 +22,7 @@ from mzplan.config.masking import masked_broken, masked_lines, scrub
 from mzplan.config.project import excluded_folders, read_settings
 from mzplan.config.project_files import SECTION_OF, ReadError, find_files, project_file, read_bytes
 from mzplan.config.yaml.parser import parse, read_text, span_at
-from mzplan.config.yaml.positions import Found, find, offset_span
+from mzplan.config.yaml.positions import WrittenEntry, find, offset_span
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
 
@@ -67,7 +67,7 @@ class _View:
         self.text = as_block(text) if text is not None and file.is_sql else text
         self.well_formed = self.text is not None and not broken
         self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decode(file))
-        self.found: dict[Path, Found] = {}
+        self.found: dict[Path, WrittenEntry] = {}
         self.shown: dict[int, str] = {}
         self.concealed = {f.location.path for f in findings if f.conceal and f.location is not None}
 

@@ -97,7 +97,7 @@ class CommitRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class ApplyResult:
     """The result of an apply.
 
     `outcomes`: the outcome of each followed query.
@@ -129,7 +129,7 @@ def apply_configuration(
     *,
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
-) -> Applied:
+) -> ApplyResult:
     """Plan, get approval, validate, commit, and follow the queries until they converge.
 
     Raises MZ036 (exit 5) if the plan's digest differs from the digest in the options.
@@ -149,7 +149,7 @@ def apply_saved(
     approve: Callable[[Plan], None],
     options: ApplyOptions,
     plan: Plan,
-) -> Applied:
+) -> ApplyResult:
     """Carry out a saved plan: plan again, and require the same commit.
 
     The project must have been opened with the variables that the plan remembers. Raises MZ036 (exit 5) if the
@@ -173,7 +173,7 @@ def apply_saved(
     return carry_out(work, CommitRequest(command="apply", make_plan=replan, approve=approve, options=options))
 
 
-def carry_out(work: Workbench, request: CommitRequest) -> Applied:
+def carry_out(work: Workbench, request: CommitRequest) -> ApplyResult:
     """Lock, plan, approve, validate, commit, follow."""
     refuse_unused(work.directory)
     store = work.store
@@ -342,7 +342,7 @@ def _follow(
     state: State,
     statuses: Mapping[str, Status],
     in_use_from: Mapping[str, tuple[int, int]],
-) -> Applied:
+) -> ApplyResult:
     """Wait up to the options' `wait` for the queries that the plan touched to converge.
 
     If the request redefines queries, also waits for all other queries.
@@ -374,7 +374,7 @@ def _follow(
         lost += [instance] if follower.is_lost else []
     with work.reporter.working("counting the rows read since"):
         resumed = resumed_queries(work.store, state, plan, outcomes, before, until)
-    return Applied(
+    return ApplyResult(
         plan=plan,
         serial=state.serial,
         lineage=state.lineage,

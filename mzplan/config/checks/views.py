@@ -12,7 +12,7 @@ from mzplan.config.checks.relational_views import RelationalView, refuse
 from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import HERE, Findings, Location, Path, shown
-from mzplan.connectors.api.outputs import Selected, columns_selected
+from mzplan.connectors.api.outputs import SelectedColumn, columns_selected
 from mzplan.model.address import Address
 from mzplan.schema.columns import Column, DdlError, canonical_type, parse_columns, spark_type
 from mzplan.schema.kinds import resource_kind
@@ -109,7 +109,7 @@ class Views:
             self.through[resource.address] = query.through
         if items is not None:
             # The type of a NULL is one, but no column's.
-            columns = (Selected(item.field.name, canonical_type(item.field.type or "")) for item in items)
+            columns = (SelectedColumn(item.field.name, canonical_type(item.field.type or "")) for item in items)
             places = (QueryPart("", query.written(item.offset)) for item in items)
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
 
@@ -165,7 +165,7 @@ class Views:
         )
 
     def _schema(
-        self, resource: Declaration, property_: str, selected: list[tuple[Selected, QueryPart]]
+        self, resource: Declaration, property_: str, selected: list[tuple[SelectedColumn, QueryPart]]
     ) -> None:
         """Fill in `schema`, or compare it with the query's columns."""
         written = resource.body.get("schema")
@@ -186,7 +186,7 @@ class Views:
             resource.derived["schema"] = ((property_,), 0)
             resource.body = {**resource.body, "schema": ", ".join(map(str, columns))}
 
-    def _compare(self, resource: Declaration, written: object, selected: list[Selected]) -> None:
+    def _compare(self, resource: Declaration, written: object, selected: list[SelectedColumn]) -> None:
         try:
             columns = parse_columns(written) if isinstance(written, str) else ()
         except DdlError:  # reported elsewhere
@@ -225,7 +225,7 @@ class _Expressions:
         self._resource, self._property, self._query = resource, property_, query
         self._read, self._findings = read, findings
 
-    def selected(self) -> list[tuple[Selected, QueryPart]] | None:
+    def selected(self) -> list[tuple[SelectedColumn, QueryPart]] | None:
         """Return the resulting columns, each with its item; None if they aren't known."""
         query, read, findings = self._query, self._read, self._findings
         columns, keys = columns_read(read), keys_read(read)

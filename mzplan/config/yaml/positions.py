@@ -18,7 +18,7 @@ from mzplan.config.yaml.events import span_of, walk
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WrittenEntry:
     """A key (None for a list item or the document) and its value, as written."""
 
     key: Span | None
@@ -26,18 +26,18 @@ class Found:
     text: str | None  # of a scalar: its value, for finding an offset in what is written
 
 
-def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
+def find(text: str, paths: Iterable[Path]) -> dict[Path, WrittenEntry]:
     """Return the places of these paths and of every path above them; of equal keys the first.
 
     A path below an alias or a merge has no place, because only the alias is written.
     """
     wanted: set[Path] = {()} | {path[:length] for path in paths for length in range(1, len(path) + 1)}
-    places: dict[Path, Found] = {}
+    places: dict[Path, WrittenEntry] = {}
     for visit in walk(text):
         path, key, event = visit
         if path in wanted and path not in places and not visit.is_end:
             value = event.value if isinstance(event, ScalarEvent) else None
-            places[path] = Found(span_of(key) if key is not None else None, span_of(event), value)
+            places[path] = WrittenEntry(span_of(key) if key is not None else None, span_of(event), value)
             if len(places) == len(wanted):
                 break
     return places
@@ -58,7 +58,7 @@ def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span
                 yield path, span, event.value
 
 
-def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) -> Span:
+def offset_span(lines: list[str], found: WrittenEntry, offset: int, length: int = 1) -> Span:
     """Return where the character at `offset` of a scalar's value is written.
 
     Returns the place of the whole scalar if that isn't known (escapes, filled-in variables).

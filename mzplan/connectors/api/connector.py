@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.connectors.api.lineage_names import LineageNames
     from mzplan.warehouse.checkpoints import Checkpoint
     from mzplan.warehouse.content_hash import ContentHash
     from mzplan.warehouse.foreign_query import ForeignQuery
@@ -305,7 +305,7 @@ class Connector:
     sink: Callable[[], SinkConnector] | None = None
     reach: Callable[[ResolvedQuery], Diagnostic | None] | None = None
     adoption: Callable[[], Adoption] | None = None
-    lineage_ends: Callable[[ResolvedQuery], Ends] | None = None
+    lineage_ends: Callable[[ResolvedQuery], LineageNames] | None = None
     ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
     by_time: bool = False
     replays: bool = False

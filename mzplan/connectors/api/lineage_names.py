@@ -25,7 +25,7 @@ class LineageName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class LineageNames:
     """The external places that a query reads and writes. The warehouse's collections aren't included."""
 
     reads: tuple[LineageName, ...] = ()

@@ -25,7 +25,7 @@ class Origin:
     is_copy: bool
 
 
-class Selected(NamedTuple):
+class SelectedColumn(NamedTuple):
     """A column that an expression produces. `type` is canonical Spark DDL, or None if only Spark knows it."""
 
     name: str
@@ -41,18 +41,18 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
     return tuple(Output(name=c.name, type=c.type) for columns in column_groups for c in columns)
 
 
-def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[Selected, ...]:
+def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[SelectedColumn, ...]:
     """Return the columns that an item of `select` produces from these columns, or () if it can't be
     parsed."""
     if (all_of_them := _star_columns(item, columns)) is not None:
-        return tuple(Selected(c.name, c.type, c.nullable) for c in all_of_them)
+        return tuple(SelectedColumn(c.name, c.type, c.nullable) for c in all_of_them)
     if (plain := _plain_column(item, columns)) is not None:
         name, column = plain
-        return (Selected(name, column.type, column.nullable),)
+        return (SelectedColumn(name, column.type, column.nullable),)
     parsed = parse_select(item)
     if parsed.problem or not parsed.name:
         return ()
-    return (Selected(parsed.name, type_of(item, columns)),)
+    return (SelectedColumn(parsed.name, type_of(item, columns)),)
 
 
 def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recomputed:
+class RecomputationResult:
     """The rows that the view's query gives, compared with the rows of its collection, as of a step.
 
     - `expected_rows`, `collection_rows`: how many rows the query gives, and how many the collection has.

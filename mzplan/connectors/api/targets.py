@@ -95,7 +95,7 @@ class Recorded(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparisonResult:
     """The comparison of a target with the rows that its sink should have written.
 
     - `first`: the first step whose rows must all be there, because older ones have expired; None if all have.

@@ -9,7 +9,7 @@ from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import SinkConnector, SourceConnector
-    from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.connectors.api.lineage_names import LineageNames
     from mzplan.connectors.api.queries import ResolvedQuery
 
 
@@ -25,12 +25,12 @@ def _sink() -> SinkConnector:
     return DeltaSink()
 
 
-def _ends(query: ResolvedQuery) -> Ends:
-    from mzplan.connectors.api.lineage_names import Ends, at_path
+def _ends(query: ResolvedQuery) -> LineageNames:
+    from mzplan.connectors.api.lineage_names import LineageNames, at_path
     from mzplan.connectors.network.folders import folder_of
 
     name = at_path(folder_of(query))
-    return Ends(reads=(name,)) if query.address.reads_upstream else Ends(writes=(name,))
+    return LineageNames(reads=(name,)) if query.address.reads_upstream else LineageNames(writes=(name,))
 
 
 CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=_ends, replays=True)

@@ -8,7 +8,7 @@ from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
-    from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.connectors.api.lineage_names import LineageNames
     from mzplan.connectors.api.queries import ResolvedQuery
 
 
@@ -30,12 +30,12 @@ def _adoption() -> Adoption:
     return FilesAdoption()
 
 
-def _ends(query: ResolvedQuery) -> Ends:
-    from mzplan.connectors.api.lineage_names import Ends, at_path
+def _ends(query: ResolvedQuery) -> LineageNames:
+    from mzplan.connectors.api.lineage_names import LineageNames, at_path
     from mzplan.connectors.network.folders import folder_of
 
     name = at_path(folder_of(query))
-    return Ends(reads=(name,)) if query.address.reads_upstream else Ends(writes=(name,))
+    return LineageNames(reads=(name,)) if query.address.reads_upstream else LineageNames(writes=(name,))
 
 
 CONNECTOR = Connector(

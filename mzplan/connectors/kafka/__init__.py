@@ -14,7 +14,7 @@ from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
-    from mzplan.connectors.api.lineage_names import Ends, LineageName
+    from mzplan.connectors.api.lineage_names import LineageName, LineageNames
     from mzplan.connectors.api.queries import ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
 
@@ -54,18 +54,18 @@ def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _ends(query: ResolvedQuery) -> Ends:
+def _ends(query: ResolvedQuery) -> LineageNames:
     """Return OpenLineage's names. A cluster has its first broker's name, as in Spark's own OpenLineage
     listener."""
-    from mzplan.connectors.api.lineage_names import Ends, on_server
+    from mzplan.connectors.api.lineage_names import LineageNames, on_server
     from mzplan.connectors.formats.dead_letters import lineage_names
 
     def topic(name: str) -> LineageName:
         return on_server("kafka", _servers(query.link.body)[0], name)
 
     if query.address.reads_upstream:
-        return Ends(reads=(topic(query.body["topic"]),), writes=lineage_names(query, topic))
-    return Ends(writes=(topic(query.body["topic"]),))
+        return LineageNames(reads=(topic(query.body["topic"]),), writes=lineage_names(query, topic))
+    return LineageNames(writes=(topic(query.body["topic"]),))
 
 
 CONNECTOR = Connector(

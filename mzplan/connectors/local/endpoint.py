@@ -51,7 +51,7 @@ _JOINED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class AppendedStep:
     """The result of an append.
 
     - `repeated`: an append with its id already existed, from `step` on, and nothing was written.
@@ -120,7 +120,7 @@ class LocalSteps:
         view = self._look()
         return range(view.start, view.stop)
 
-    def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
+    def append(self, rows: Table, id_: str, expect: Step | None = None) -> AppendedStep:
         """Append one step, in a turn of its own (see Turn.append)."""
         with self.turn() as turn:
             appended = turn.append([rows], id_, expect)
@@ -300,7 +300,7 @@ class Turn:
 
     def append(
         self, steps: Sequence[Table], id_: str, expect: Step | None = None, *, separate: bool = False
-    ) -> Appended:
+    ) -> AppendedStep:
         """Plan rows as the next steps, unless an append with this id already exists. `separate`: each step
         becomes a micro-batch of its own. Raises StaleStepError."""
         earlier = self._steps.find(self.view, _hash(id_))
@@ -311,7 +311,7 @@ class Turn:
             differing_step, digests = next(
                 (difference for difference in differences if difference[1] is not None), (None, None)
             )
-            return Appended(
+            return AppendedStep(
                 step=earlier[0],
                 rows=earlier[1],
                 repeated=True,
@@ -325,7 +325,7 @@ class Turn:
             own_id = id_ if index == 0 else f"{id_}+{index}"
             name = _name(first + index, _hash(own_id), *([index] if separate else []))
             self._planned[name] = (own_id, rows)
-        return Appended(step=first, rows=sum(rows.num_rows for rows in steps))
+        return AppendedStep(step=first, rows=sum(rows.num_rows for rows in steps))
 
     def plans(self, id_: str) -> bool:
         """Whether an append with this id is planned."""

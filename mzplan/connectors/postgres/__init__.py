@@ -15,7 +15,7 @@ from mzplan.connectors.network import server
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Ddl, SinkConnector, SourceConnector
-    from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.connectors.api.lineage_names import LineageNames
     from mzplan.connectors.api.queries import Output, ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
 
@@ -58,10 +58,10 @@ def _machine(body: Mapping[str, Any]) -> str:
     return "${machine:PGPASSWORD}" if "password" not in body and os.environ.get("PGPASSWORD") else ""
 
 
-def _ends(query: ResolvedQuery) -> Ends:
+def _ends(query: ResolvedQuery) -> LineageNames:
     """Return the lineage name of each table. A table without a schema counts as one in `public`, the
     default search path."""
-    from mzplan.connectors.api.lineage_names import Ends, on_server
+    from mzplan.connectors.api.lineage_names import LineageNames, on_server
 
     body = query.link.body
     host = body["host"].split(",")[0]
@@ -69,7 +69,7 @@ def _ends(query: ResolvedQuery) -> Ends:
     tables = query.body["tables"] if query.address.reads_upstream else [query.body["table"]]
     named = (f"{body['database']}.{table if '.' in table else f'public.{table}'}" for table in tables)
     names = tuple(on_server("postgres", place, name) for name in named)
-    return Ends(reads=names) if query.address.reads_upstream else Ends(writes=names)
+    return LineageNames(reads=names) if query.address.reads_upstream else LineageNames(writes=names)
 
 
 CONNECTOR = Connector(

@@ -18,7 +18,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.alter_journal import committing, editing, settle, write
-from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
+from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out
 from mzplan.operations.local_checks import by_cause, read_only_guard
 from mzplan.operations.planning import plan_configuration, validated
 from mzplan.operations.project import Project, Reporter, Workbench, read_state
@@ -48,7 +48,7 @@ class AlterResult:
 
     edits: tuple[FileEdit, ...] = ()
     plan: Plan | None = None
-    applied: Applied | None = None
+    applied: ApplyResult | None = None
     other_changes: tuple[Address, ...] = ()
     reached: tuple[Reachability, ...] = ()
     keys: tuple[PublicKey, ...] = ()

@@ -32,7 +32,7 @@ from mzplan.warehouse.paths import absolute
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from mzplan.connectors.local.endpoint import Appended
+    from mzplan.connectors.local.endpoint import AppendedStep
     from mzplan.connectors.local.row_files import Format, Mistake
 
 LOCAL = "local"
@@ -53,7 +53,7 @@ class AppendedFile:
 
 def append(
     project: Project, address: Address, rows: AppendedFile, reporter: Reporter, *, expect: int | None = None
-) -> Appended:
+) -> AppendedStep:
     """Make the rows the next step of a local source, unless an append with this id already has.
 
     Raises MzplanError, and then writes nothing:
@@ -122,7 +122,7 @@ def _without_key(address: Address) -> MzplanError:
 
 def _write(
     project: Project, state: State, resource: ResourceState, table: Table, id_: str, expect: int | None
-) -> Appended:
+) -> AppendedStep:
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:
         with turns(warehouse, [resource.place], project.store.lock_for_append) as by_place:
@@ -171,7 +171,7 @@ def _ensure_free(address: Address, id_: str) -> None:
 
 
 def _other_rows(
-    address: Address, rows: AppendedFile, step: Appended, recorded_digest: str, given_digest: str
+    address: Address, rows: AppendedFile, step: AppendedStep, recorded_digest: str, given_digest: str
 ) -> MzplanError:
     return error(
         "MZ133",

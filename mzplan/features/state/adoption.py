@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
-from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
+from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out
 from mzplan.operations.project import Project, Workbench
 from mzplan.operations.static_validation import validate
 from mzplan.plan.commit import new_id
@@ -37,7 +37,7 @@ def adopt_foreign(
     table: str,
     approve: Callable[[Plan], None],
     options: ApplyOptions,
-) -> Applied:
+) -> ApplyResult:
     """Copy checkpoint and table into the warehouse under a new id, and commit the source with it.
 
     The originals stay unchanged. Raises MZ165 (exit 7), with every reason, if they can't be adopted."""

@@ -22,7 +22,7 @@ from mzplan.model.diagnostics import MzplanError, refusal
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out, refuse
+from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out, refuse
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, committing, locked, read_state
 from mzplan.operations.static_validation import validate
@@ -62,7 +62,7 @@ def roll_back(
     serial: int | None,
     approve: Callable[[Plan, list[HistoryEntry]], None],
     options: ApplyOptions,
-) -> Applied:
+) -> ApplyResult:
     """Restore an earlier serial (None: the previous one) as the next serial (`state rollback`).
 
     Follows it as apply does. `approve` also gets the commits to undo, the newest first."""

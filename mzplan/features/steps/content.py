@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mzplan.connectors.api.targets import Compared
+from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.state import ResourceState, State
@@ -17,7 +17,7 @@ from mzplan.render.text import Paint, safe
 class Comparison(Protocol):
     """The comparison of one sink with its collection."""
 
-    def compare(self) -> Compared:
+    def compare(self) -> ComparisonResult:
         """Read and compare both. Raises MzplanError, OSError."""
 
     def rows_read(self) -> int:
@@ -29,7 +29,7 @@ def compare_content(
     address: Address,
     open_comparison: Callable[[State, ResourceState], Comparison],
     reporter: Reporter,
-) -> Compared:
+) -> ComparisonResult:
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
     if not address.writes_target:
@@ -60,7 +60,7 @@ def compare_content(
             ) from None
 
 
-def compared_to_json(result: Compared, *, shared: bool) -> dict[str, Any]:
+def compared_to_json(result: ComparisonResult, *, shared: bool) -> dict[str, Any]:
     """Return the document of `verify --content --json`: numbers of rows, and first and last step."""
     return {
         "address": str(result.address),
@@ -77,7 +77,7 @@ def compared_to_json(result: Compared, *, shared: bool) -> dict[str, Any]:
     }
 
 
-def render_compared(result: Compared, *, shared: bool, color: bool = False) -> str:
+def render_compared(result: ComparisonResult, *, shared: bool, color: bool = False) -> str:
     """Return the compared steps and rows, the differences, and the columns left out."""
     paint = Paint(color)
     lines = [_range(result)]
@@ -97,7 +97,7 @@ def render_compared(result: Compared, *, shared: bool, color: bool = False) -> s
     return "\n".join(lines)
 
 
-def _range(result: Compared) -> str:
+def _range(result: ComparisonResult) -> str:
     wanted = f"{result.expected_rows:,} row{'' if result.expected_rows == 1 else 's'} of the collection"
     rows = f"{wanted}, {result.target_rows:,} in the target, {safe(result.target)}"
     if result.last < 0:

@@ -13,13 +13,13 @@ from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.recomputed import Recomputed
+    from mzplan.connectors.api.recomputed import RecomputationResult
 
 
 class Recomputation(Protocol):
     """A view whose query makes a row from several rows."""
 
-    def compare(self, record: StepRecord) -> Recomputed:
+    def compare(self, record: StepRecord) -> RecomputationResult:
         """Compute its rows as of a step again and compare them with its collection.
 
         Raises GoneError, MzplanError."""
@@ -32,7 +32,7 @@ def recompute(
     steps: Range | None,
     open_view: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
-) -> tuple[Recomputed | None, tuple[Diagnostic, ...]]:
+) -> tuple[RecomputationResult | None, tuple[Diagnostic, ...]]:
     """Compute a view again as of the last of the wanted steps (None: of all).
 
     Returns the result, or None without a step, and the problems that prevented the computation."""

@@ -8,10 +8,10 @@ from mzplan.model.words import count
 from mzplan.render.text import Paint, safe
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.recomputed import Recomputed
+    from mzplan.connectors.api.recomputed import RecomputationResult
 
 
-def recomputed_to_json(result: Recomputed) -> dict[str, Any]:
+def recomputed_to_json(result: RecomputationResult) -> dict[str, Any]:
     """Return the part of `verify --from-upstream --json` about a relational view: numbers of rows."""
     return {
         "as_of": result.step,
@@ -26,7 +26,7 @@ def recomputed_to_json(result: Recomputed) -> dict[str, Any]:
     }
 
 
-def render_recomputed(address: object, result: Recomputed, paint: Paint) -> list[str]:
+def render_recomputed(address: object, result: RecomputationResult, paint: Paint) -> list[str]:
     """Return lines that say what was compared and what differs."""
     subject = f"{address} as of step {result.step}, computed again from all rows that it has read"
     if result.is_equal:

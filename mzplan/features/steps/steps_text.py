@@ -15,7 +15,7 @@ from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.features.steps.steps import ShownSteps
-    from mzplan.features.steps.verification import StepDifference, Verified
+    from mzplan.features.steps.verification import StepDifference, VerificationResult
     from mzplan.model.diagnostics import Diagnostic
     from mzplan.warehouse.step_record import StepRecord
 
@@ -144,7 +144,7 @@ def _time(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") if seconds else "?"
 
 
-def verified_to_json(result: Verified) -> dict[str, Any]:
+def verified_to_json(result: VerificationResult) -> dict[str, Any]:
     return {
         "address": str(result.address),
         "verified": len(result.equal),
@@ -167,7 +167,7 @@ def _difference_to_json(difference: StepDifference) -> dict[str, Any]:
     }
 
 
-def render_verified(result: Verified, *, color: bool = False) -> str:
+def render_verified(result: VerificationResult, *, color: bool = False) -> str:
     """Return a summary of the verified steps, and the first difference."""
     paint = Paint(color)
     lines = []

@@ -32,7 +32,7 @@ from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
-    from mzplan.connectors.api.recomputed import Recomputed
+    from mzplan.connectors.api.recomputed import RecomputationResult
 
 Match = Literal["hash", "rows", "unknown"]
 """How a step matches its record: by hash, or only by rows. `unknown`: there is no record."""
@@ -73,7 +73,7 @@ class StepDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerificationResult:
     """The result of verify, which stops at the first difference.
 
     - `equal`: the steps that match their records.
@@ -92,7 +92,7 @@ class Verified:
     unknown: tuple[int, ...] = ()
     never: str = ""
     warnings: tuple[Diagnostic, ...] = ()
-    recomputed: Recomputed | None = None
+    recomputed: RecomputationResult | None = None
 
     @property
     def is_wrong(self) -> bool:
@@ -109,7 +109,7 @@ def verify(
     target: Callable[[State, ResourceState], VerifiedTarget],
     recomputation: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
-) -> Verified:
+) -> VerificationResult:
     """Replay the wanted steps (None: all) and compare them with their records.
 
     Steps are replayed from the collection or, with `upstream`, from the upstream. A sink is compared by its
@@ -129,7 +129,7 @@ def verify(
     if upstream is not None and is_relational(resource.body) and not resource.body.get("snapshots"):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
         never = why_nothing_runs(state, resource)
-        return Verified(address=address, problems=problems, never=never, recomputed=recomputed)
+        return VerificationResult(address=address, problems=problems, never=never, recomputed=recomputed)
     history, values_seen = history_of(project, state, resource), ValuesSeen()
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)
@@ -199,7 +199,7 @@ def _compare(
     records: list[StepRecord],
     compare: Callable[[StepRecord], StepDifference | Match],
     reporter: Reporter,
-) -> Verified:
+) -> VerificationResult:
     """Compare one step after the other, up to the first that differs."""
     steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
     problems: list[Diagnostic] = []
@@ -224,7 +224,7 @@ def _compare(
     unknown = steps["unknown"]
     if unknown and not equal and not problems and difference is None:
         problems.append(_unknown(address, unknown))
-    return Verified(
+    return VerificationResult(
         address=address,
         equal=tuple(equal),
         by_rows=tuple(steps["rows"]),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.targets import PLACE, Compared, incomparable
+from mzplan.connectors.api.targets import PLACE, ComparisonResult, incomparable
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
@@ -85,7 +85,7 @@ class ContentComparison:
         content = self._sink_content.content
         return sum(self._read.values()) + (content.rows_read() if content is not None else 0)
 
-    def compare(self) -> Compared:
+    def compare(self) -> ComparisonResult:
         """Compare both sides. Raises MzplanError MZ177, and the errors of a server or the storage."""
         try:
             return self._compare()
@@ -97,11 +97,11 @@ class ContentComparison:
             failure = failures.of_exception(problem)
             raise incomparable(self._sink_content.query, f"{failure.text.rstrip('.')}.", _HINT) from None
 
-    def _compare(self) -> Compared:
+    def _compare(self) -> ComparisonResult:
         sides, query = self._sink_content.sides(), self._sink_content.query
         content = sides.content
         counted = _counted(sides.expected, sides.actual, content.keys)
-        return Compared(
+        return ComparisonResult(
             address=query.address,
             target=self._sink_content.sink.route(query),
             first=sides.first,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
-from mzplan.connectors.api.recomputed import Recomputed
+from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_hash import row_hash
@@ -71,7 +71,7 @@ class RecomputedView:
         """Close the session."""
         close_command_session(self._session)
 
-    def compare(self, record: StepRecord) -> Recomputed:
+    def compare(self, record: StepRecord) -> RecomputationResult:
         """Compare the recomputed rows with the collection as of a step of the view.
 
         Raises GoneError if the step's input can't be read again, and MzplanError MZ092 if the query may
@@ -174,7 +174,7 @@ def _run_once(rows: DataFrame, checkpoint: Path, written: Path, output: str) -> 
 
 def _compared(
     wanted: DataFrame, found: DataFrame, record: StepRecord, exactness: Exactness, query: ResolvedQuery
-) -> Recomputed:
+) -> RecomputationResult:
     columns = [column.name for column in query.columns]
     not_compared = [name for name in columns if exactness.adds_floats and _has_floats(wanted, name)]
     compared = [quoted(name) for name in columns if name not in not_compared]
@@ -191,7 +191,7 @@ def _compared(
     hashes = sides[0].unionByName(sides[1]).groupBy("_hash").agg(*sums, f.max("_row").alias("_row"))
     numbers = _numbers(hashes)
     late = record.late if query.body.get("watermarks") else 0
-    return Recomputed(
+    return RecomputationResult(
         step=record.step,
         **numbers,
         examples=_examples(hashes) if numbers["missing"] or numbers["more"] else (),

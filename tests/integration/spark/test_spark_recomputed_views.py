@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mzplan.connectors.api.recomputed import Recomputed
+from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.connectors.frames.merges import merge
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -120,7 +120,7 @@ class Shop:
             found.append(replace(record, late=late))
         return found
 
-    def compare(self, record: StepRecord | None = None) -> Recomputed:
+    def compare(self, record: StepRecord | None = None) -> RecomputationResult:
         view = RecomputedView(self.spark, self.query, self.lab.executor._warehouse, POSITION)
         return view.compare(record or self.records()[-1])
 

@@ -16,9 +16,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyarrow import parquet
 
-from mzplan.connectors.api.targets import Compared
+from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.connectors.files.manifest import committed_files
-from mzplan.features.steps.verification import Verified, _compare, _with_target
+from mzplan.features.steps.verification import VerificationResult, _compare, _with_target
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.spark.verification.content_comparison import ContentComparison
@@ -35,7 +35,7 @@ Make = Callable[..., str]
 ROWS = 12
 
 
-def verified(lab: Lab, sink: Description, first: int = 0) -> Verified:
+def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
     target = opened(lab, sink)
     assert sink.input is not None
     source = sink.input.place
@@ -148,7 +148,7 @@ def test_every_sink_is_as_its_target_has_recorded_it(
 # ── --content: what the targets hold
 
 
-def compared(lab: Lab, sink: Description) -> Compared:
+def compared(lab: Lab, sink: Description) -> ComparisonResult:
     warehouse = absolute(str(lab.folder), str(lab.folder / "warehouse"))
     assert lab.executor._spark is not None
     comparison = ContentComparison(sink, lab.secrets, str(lab.folder), warehouse, lab.executor._spark)
@@ -158,7 +158,7 @@ def compared(lab: Lab, sink: Description) -> Compared:
         comparison.leave()
 
 
-def numbers(found: Compared) -> tuple[int, int, int]:
+def numbers(found: ComparisonResult) -> tuple[int, int, int]:
     return found.missing, found.doubled, found.more
 
 

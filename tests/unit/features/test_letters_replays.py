@@ -22,7 +22,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.model.tasks import Task
-from mzplan.operations.apply import Applied
+from mzplan.operations.apply import ApplyResult
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
@@ -223,7 +223,7 @@ def test_what_a_command_says_of_them() -> None:
     plan: Plan = plan_letters(keeping(), ORDERS, None)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
         outcome = Outcome(address=ORDERS, status="applied", seconds=1.0, tasks_done=(FOUND,))
-        applied = Applied(plan=plan, serial=serial, lineage="x", outcomes={ORDERS: outcome}, before={})
+        applied = ApplyResult(plan=plan, serial=serial, lineage="x", outcomes={ORDERS: outcome}, before={})
         (shown,) = applied_to_json(applied)["changes"]
         assert ("task" in shown) is there
         if there:

@@ -17,7 +17,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.model.tasks import TaskOutcome
-from mzplan.operations.apply import Applied
+from mzplan.operations.apply import ApplyResult
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
@@ -151,7 +151,7 @@ def test_json_says_how_many_rows_the_replay_has_written(state: State) -> None:
     plan, _ = replayed(state)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
         outcome = Outcome(address=SINK, status="applied", seconds=1.0, tasks_done=(OUTCOME,))
-        applied = Applied(plan=plan, serial=serial, lineage="x", outcomes={SINK: outcome}, before={})
+        applied = ApplyResult(plan=plan, serial=serial, lineage="x", outcomes={SINK: outcome}, before={})
         (shown,) = applied_to_json(applied)["changes"]
         assert ("task" in shown) is there
         if there:

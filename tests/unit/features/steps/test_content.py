@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from mzplan.connectors.api.targets import Compared
+from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.connectors.delta.table import last_step
 from mzplan.connectors.postgres.sink.comparison import canonical_json, form_of, sql_text
 from mzplan.connectors.postgres.types import TargetColumn
@@ -25,7 +25,7 @@ from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import mzplan, write
 
-EQUAL = Compared(
+EQUAL = ComparisonResult(
     address=Address("sink", "out"),
     target="connection.pg (db:5432, database shop), table orders",
     first=0,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.api.recomputed import Recomputed
+from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
@@ -26,7 +26,7 @@ views:
     key: [customer]
 """
 ROW = '- {"customer":"a","n":2}'
-Compare = Callable[[StepRecord], Recomputed]
+Compare = Callable[[StepRecord], RecomputationResult]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def verify(view: StoredSource, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
     def run(compare: Compare, *arguments: str) -> Any:
         class Stub:
-            def compare(self, record: StepRecord) -> Recomputed:
+            def compare(self, record: StepRecord) -> RecomputationResult:
                 return compare(record)
 
             def close(self) -> None:
@@ -66,7 +66,9 @@ def verify(view: StoredSource, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def result(**more: Any) -> Compare:
-    return lambda record: Recomputed(step=record.step, **{"expected_rows": 2, "collection_rows": 2, **more})
+    return lambda record: RecomputationResult(
+        step=record.step, **{"expected_rows": 2, "collection_rows": 2, **more}
+    )
 
 
 def test_the_last_of_the_wanted_steps_is_compared(verify: Callable[..., Any]) -> None:
@@ -106,7 +108,7 @@ def test_a_difference_that_proves_nothing_is_shown(verify: Callable[..., Any]) -
 
 
 def test_what_is_gone_is_an_error(verify: Callable[..., Any]) -> None:
-    def gone(record: StepRecord) -> Recomputed:
+    def gone(record: StepRecord) -> RecomputationResult:
         raise GoneError("Its files are gone.")
 
     ran = verify(gone)

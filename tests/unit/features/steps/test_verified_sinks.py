@@ -12,7 +12,7 @@ import pytest
 
 from mzplan.endpoints.interface import Written
 from mzplan.features.steps.steps_text import render_verified, verified_to_json
-from mzplan.features.steps.verification import Verified, _compare, _with_target
+from mzplan.features.steps.verification import VerificationResult, _compare, _with_target
 from mzplan.model.address import Address
 from mzplan.schema.columns import parse_columns
 from mzplan.spark.verification.sink import Downstream
@@ -41,7 +41,7 @@ class Changed:
         return self.after if record.step == 1 else None
 
 
-def verified(target: Changed) -> Verified:
+def verified(target: Changed) -> VerificationResult:
     records = [StepRecord(step=step) for step in range(3)]
     return _compare(Address("sink", "out"), records, partial(_with_target, target), SilentReporter())
 
