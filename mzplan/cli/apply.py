@@ -273,7 +273,7 @@ def applied_to_json(applied: ApplyResult) -> dict[str, Any]:
             shown["query"] = {
                 "id": outcome.query_id,
                 # A renamed query ran under its former name.
-                "run_id_before": applied.before.get((change.before or change).address),
+                "run_id_before": applied.former_run_ids.get((change.before or change).address),
                 "run_id_after": outcome.run_id,
             }
             if change.address in applied.resumed:

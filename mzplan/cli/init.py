@@ -176,7 +176,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     else:
         configuration, reached, diagnostics = validate(work.project, work.reporter), (), ()
     # A connection that wasn't reached isn't valid, because nothing checked it.
-    if nothing := all(connection.why for connection in reached) and any(
+    if nothing := all(connection.reason for connection in reached) and any(
         connection.unreached for connection in reached
     ):
         diagnostics = (*diagnostics, no_connection_reached(reached))
@@ -191,7 +191,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     if not nothing:
         whole = (
             "Valid"
-            if not any(connection.why or connection.unreached for connection in reached)
+            if not any(connection.reason or connection.unreached for connection in reached)
             else "Valid, but not every connection was reached"
         )
         invocation.out(f"{whole}: {count(len(configuration.resources), 'resource')}.")
@@ -219,8 +219,8 @@ def _show_reached(
         if connection.queries:
             number = count(len(connection.queries), "query", "queries")
             invocation.out(f"Reached: {connection.address}, for {number}")
-        elif connection.why:
-            invocation.out(f"Not reached: {connection.address}, {connection.why}")
+        elif connection.reason:
+            invocation.out(f"Not reached: {connection.address}, {connection.reason}")
         else:
             invocation.out(f"Reached: {connection.address}, though nothing uses it")
         for query, why in sorted(connection.unreached.items(), key=natural_item):

@@ -64,10 +64,10 @@ def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[s
     micro_batch = table.transaction_version(left.query_id)
     if micro_batch is None:
         yield f"{left.table} was not written by this query's Delta sink: its log does not name it."
-    elif not left.done <= micro_batch <= left.planned:
+    elif not left.last_done <= micro_batch <= left.last_planned:
         yield (
             f"{left.table} has micro-batch {micro_batch} of this query, but its checkpoint has finished "
-            f"{left.done}: they don't belong together."
+            f"{left.last_done}: they don't belong together."
         )
     types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
     wanted = {column.name: column for column in columns}

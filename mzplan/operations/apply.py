@@ -110,7 +110,7 @@ class ApplyResult:
     serial: int
     lineage: str = ""
     outcomes: Mapping[Address, Outcome] = field(default_factory=dict)
-    before: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
+    former_run_ids: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
     notes: tuple[Diagnostic, ...] = ()
     resumed: Mapping[Address, Observation] = field(default_factory=dict)
     lost: tuple[Instance, ...] = ()
@@ -379,7 +379,7 @@ def _follow(
         serial=state.serial,
         lineage=state.lineage,
         outcomes=outcomes,
-        before=before,
+        former_run_ids=before,
         resumed=resumed,
         lost=tuple(lost),
         followed_all=request.redefines,

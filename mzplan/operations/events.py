@@ -136,7 +136,7 @@ class Explanation:
     `is_first`: whether it is the query's first start.
     `ran`: how many seconds the query had run before; None if unknown.
     `was_killed`: `ran` is only an upper bound, up to the start of the killed runner's successor.
-    `after`: later events of the query.
+    `later_events`: later events of the query.
     `has_runner`: False if the query last started, and its instance now has no live runner.
     `unreadable_segments`: unreadable segments of the log.
     """
@@ -147,7 +147,7 @@ class Explanation:
     is_first: bool = False
     ran: float | None = None
     was_killed: bool = False
-    after: tuple[LoggedEvent, ...] = ()
+    later_events: tuple[LoggedEvent, ...] = ()
     has_runner: bool = True
     unreadable_segments: tuple[str, ...] = ()
 
@@ -179,7 +179,7 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         is_first=event.kind == "started" and not any(earlier.kind == "started" for earlier in before),
         ran=ran,
         was_killed=was_killed,
-        after=tuple(logged for logged in past[last + 1 :] if logged.event.address == address),
+        later_events=tuple(logged for logged in past[last + 1 :] if logged.event.address == address),
         has_runner=at is not None or event.kind != "started" or _has_runner(store, past[last].instance),
         unreadable_segments=unreadable_segments,
     )

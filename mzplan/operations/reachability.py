@@ -17,13 +17,13 @@ class Reachability:
     """A connection and how it is reached.
 
     `queries`: the queries through which it is reached; empty if nothing uses it.
-    `why`: why it isn't reached; "" if it is.
+    `reason`: why it isn't reached; "" if it is.
     `unreached`: queries that use it but reach nothing, each with the reason.
     """
 
     address: Address
     queries: tuple[Address, ...]
-    why: str = ""
+    reason: str = ""
     unreached: Mapping[Address, str] = field(default_factory=dict)
 
 
@@ -67,7 +67,7 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
 
     return tuple(
         Reachability(
-            address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), unreached=unreached[a]
+            address=a, queries=tuple(sorted(through[a], key=natural)), reason=why(a), unreached=unreached[a]
         )
         for a in connections
     )
@@ -78,7 +78,7 @@ def no_connection_reached(connections: Sequence[Reachability]) -> Diagnostic:
     names = [str(connection.address) for connection in connections]
     lines = []
     for connection in connections:
-        lines.append(f"{connection.address} was not reached, {connection.why}.")
+        lines.append(f"{connection.address} was not reached, {connection.reason}.")
         lines += [f"{query}: {why}" for query, why in sorted(connection.unreached.items(), key=natural_item)]
     return Diagnostic(
         code="MZ143",

@@ -35,7 +35,7 @@ class Difference:
     deleted: frozenset[Address] = frozenset()
 
     @property
-    def all(self) -> frozenset[Address]:
+    def addresses(self) -> frozenset[Address]:
         return self.created | self.updated | self.deleted
 
     def only(self, selected: set[Address]) -> Difference:

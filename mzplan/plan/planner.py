@@ -104,7 +104,7 @@ def build_plan(
             renamed = originals.keys() & wanted.keys()
             difference = dataclasses.replace(difference, updated=difference.updated | renamed)
     renames = undeclared_moves(wanted, committed) if difference.created and difference.deleted else {}
-    if targets and difference.all:
+    if targets and difference.addresses:
         difference = select(difference, targets, wanted, committed)
     if rotated:
         renamed_to = {original.address: address for address, original in originals.items()}
@@ -187,7 +187,7 @@ class _Planner:
         self.planned: dict[Address, Change] = {}
         self.effects: Causes = {}
         self.memo: dict[Address, Any] = {}
-        if not difference.all and not forced and not rotated:
+        if not difference.addresses and not forced and not rotated:
             self.graph = DependencyGraph({})
             return
         self.after = dict(committed)

@@ -122,7 +122,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
         "commit": encode(explanation.commit) if explanation.commit else None,
         "ran_seconds": explanation.ran,
         "has_runner": explanation.has_runner,
-        "since": [event_to_json(logged) for logged in explanation.after],
+        "since": [event_to_json(logged) for logged in explanation.later_events],
     }
 
 
@@ -145,9 +145,9 @@ def render_explanation(explanation: Explanation, color: bool = False) -> str:
     if explanation.ran is not None:
         most = "at most " if explanation.was_killed else ""
         lines.append(f"Before that it had run for {most}{span(explanation.ran)}.")
-    if explanation.after:
+    if explanation.later_events:
         lines.append("Since then:")
-        for logged in explanation.after[-MAX_AFTER:]:
+        for logged in explanation.later_events[-MAX_AFTER:]:
             lines.append(f"  {_when(logged.event)}  {logged.event.kind}  {summary(logged.event)}".rstrip())
     return "\n".join(lines) + "\n"
 

@@ -171,7 +171,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     """Yield warnings about queries that stop, are replaced, lead elsewhere or write other rows."""
     for kind, is_loss in (("CAUTION", True), ("WARNING", False)):
         boxes = [
-            f"**{warning.headline}**{warning.more}: {_affected(warning)}"
+            f"**{warning.headline}**{warning.details}: {_affected(warning)}"
             for warning in warnings_of(plan)
             if warning.is_loss is is_loss
         ]

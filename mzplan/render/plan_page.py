@@ -72,7 +72,7 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
 
 def _warned(warning: PlanWarning) -> Markup:
     more = [element("li", text) for text in warning.affected]
-    head = element("summary", element("strong", warning.headline), warning.more.replace("`", ""))
+    head = element("summary", element("strong", warning.headline), warning.details.replace("`", ""))
     return element("details", head, element("ul", more), class_="box warned", open=len(more) <= 12)
 
 

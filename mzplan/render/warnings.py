@@ -24,7 +24,7 @@ MAX_SERVER_EDITS = 60  # edits that lead elsewhere
 class PlanWarning:
     """One warning.
 
-    - `headline`: what happens (`2 queries pause`); `more`: further words about it.
+    - `headline`: what happens (`2 queries pause`); `details`: further words about it.
     - `affected`: the affected addresses, or edits in one line each.
     - `is_loss`: whether something is lost.
     - `names_servers`: whether each entry is an edit that leads elsewhere. Its server is shown in full.
@@ -33,7 +33,7 @@ class PlanWarning:
 
     headline: str
     affected: tuple[str, ...]
-    more: str = ""
+    details: str = ""
     is_loss: bool = False
     names_servers: bool = False
     is_obvious: bool = False
@@ -44,7 +44,7 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
     for loss in losses(plan):
         yield PlanWarning(
             headline=loss.summary,
-            more=" (apply needs `--allow-loss`)",
+            details=" (apply needs `--allow-loss`)",
             affected=(safe(loss.detail.partition("\n")[0].removesuffix(".")),),
             is_loss=True,
         )
@@ -53,7 +53,7 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
         begin = many(len(listed), "query begins", "queries begin")
         yield PlanWarning(
             headline=f"{begin} again and will read everything again",
-            more=" (a new generation; apply needs `--allow-replace`)",
+            details=" (a new generation; apply needs `--allow-replace`)",
             affected=listed,
             is_loss=True,
         )
@@ -62,7 +62,7 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
         whose = "its collection" if len(listed) == 1 else "their collections"
         yield PlanWarning(
             headline=f"{begin} again with the rows of {whose}",
-            more=" (a new generation; apply needs `--allow-replace`)",
+            details=" (a new generation; apply needs `--allow-replace`)",
             affected=listed,
         )
     if listed := _with(queries, "delete"):
@@ -98,7 +98,7 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
         away = len(restarts_elsewhere(plan))
         yield PlanWarning(
             headline=many(len(listed), "query restarts", "queries restart"),
-            more=f" from {'its checkpoint' if len(listed) == 1 else 'their checkpoints'}"
+            details=f" from {'its checkpoint' if len(listed) == 1 else 'their checkpoints'}"
             + (f" ({away:,} elsewhere)" if away else ""),
             affected=listed,
             is_obvious=True,

@@ -23,7 +23,7 @@ class _Known:
 
     code: str
     pattern: re.Pattern[str]
-    what: str
+    summary: str
     fix: str
     kind: ProblemKind = ""
 
@@ -216,7 +216,7 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
         pairs = (pair for pair in reversed(chain) if known.pattern.search(f"{pair[0]}: {pair[1]}"))
         if (found := next(pairs, None)) is not None:
             where = f"{place}: " if place else ""
-            text = _with_fix(f"{where}{known.what}: {_first_line(found[1])}", known.fix)
+            text = _with_fix(f"{where}{known.summary}: {_first_line(found[1])}", known.fix)
             return Failure(text, known.code, known.kind)
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER, "unexplained")

@@ -26,21 +26,21 @@ from mzplan.warehouse.paths import absolute
 class ForeignQuery:
     """The files of a stopped query, and its progress.
 
-    `planned` and `done`: the newest numbers in its logs, or -1. `position`: its source's newest entry in the
-    log of offsets. `version`: the version of its table."""
+    `last_planned`, `last_done`: the newest numbers in its logs, or -1. `position`: its source's newest entry
+    in the log of offsets. `version`: the version of its table."""
 
     checkpoint: str
     table: str
     query_id: str
-    planned: int
-    done: int
+    last_planned: int
+    last_done: int
     position: str
     version: int
 
     @property
     def mark(self) -> tuple[int, int, int]:
         """A value that changes when the query makes progress."""
-        return (self.planned, self.done, self.version)
+        return (self.last_planned, self.last_done, self.version)
 
 
 class NotAdoptableError(Exception):
@@ -75,8 +75,8 @@ def inspect(checkpoint: str, table: str) -> ForeignQuery:
         checkpoint=checkpoint,
         table=table,
         query_id=query_id,
-        planned=planned,
-        done=log.committed(),
+        last_planned=planned,
+        last_done=log.committed(),
         position=lines[2],
         version=open_table(table).version(),
     )

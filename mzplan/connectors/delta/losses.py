@@ -17,12 +17,12 @@ _REWRITES = ("DELETE", "UPDATE", "MERGE", _RESTORE)
 class RowsGone(NamedTuple):
     """Numbers of rows; None if the log doesn't say.
 
-    - `lost`: how many of the `read` rows are gone.
+    - `lost_rows`: how many of the `read_rows` rows are gone.
     - `versions`: the commits that removed rows that were read.
     """
 
-    lost: int | None
-    read: int | None
+    lost_rows: int | None
+    read_rows: int | None
     versions: tuple[int, ...]
 
 

@@ -124,7 +124,7 @@ class DeltaSource(SourceConnector):
             return Loss(lost=None, read=None, unit="rows", where=where)
         first_end, newest = _first_end(former), StepIndex(former).last()
         counts = rows_gone(log, _last_version(first_end) if first_end is not None else 0, _last_version(end))
-        lost, read = counts.lost, counts.read
+        lost, read = counts.lost_rows, counts.read_rows
         if newest is not None and newest.total is not None and read is not None and newest.total > read:
             # The log begins after the source's first version.
             lost, read = lost + newest.total - read if lost is not None else None, newest.total

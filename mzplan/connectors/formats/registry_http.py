@@ -232,7 +232,7 @@ class RegistrySchemas:
     tunnel: Callable[[], AbstractContextManager[int]] | None
     name: str
     mark: str
-    waits: Sequence[float] = field(default=_WAITS)
+    retry_delays: Sequence[float] = field(default=_WAITS)
 
     def texts(self, id_: int) -> Sequence[str]:
         """Return the texts of a schema (see decoder.Schemas). Raises RuntimeError if the registry doesn't
@@ -245,7 +245,7 @@ class RegistrySchemas:
         return schemas[id_]
 
     def _fetch_with_retries(self, id_: int) -> Sequence[str]:
-        for wait in (*self.waits, None):
+        for wait in (*self.retry_delays, None):
             try:
                 return self._fetch(id_)
             except UnknownError:

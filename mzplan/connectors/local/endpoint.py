@@ -54,14 +54,14 @@ _JOINED_BYTES = 16 << 20
 class AppendedStep:
     """The result of an append.
 
-    - `repeated`: an append with its id already existed, from `step` on, and nothing was written.
+    - `is_repeat`: an append with its id already existed, from `step` on, and nothing was written.
     - `digests`: if that append had other rows, its recorded digest and the digest of these rows.
     - `differing_step`: the step whose rows differ.
     """
 
     step: Step
     rows: int
-    repeated: bool = False
+    is_repeat: bool = False
     digests: tuple[str, str] | None = None
     differing_step: Step | None = None
 
@@ -314,7 +314,7 @@ class Turn:
             return AppendedStep(
                 step=earlier[0],
                 rows=earlier[1],
-                repeated=True,
+                is_repeat=True,
                 digests=digests,
                 differing_step=differing_step,
             )

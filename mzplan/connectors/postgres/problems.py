@@ -57,7 +57,7 @@ class Problem:
 
     code: str
     summary: str
-    why: str
+    detail: str
     fix: str
     at: str = ""
     refused: bool = False
@@ -71,7 +71,7 @@ class Problem:
             "begin_anew": start_over_hint(query),
         }
         summary, why, fix, at = (
-            text.format(**fields, **values) for text in (self.summary, self.why, self.fix, self.at)
+            text.format(**fields, **values) for text in (self.summary, self.detail, self.fix, self.at)
         )
         return diagnose(query, self.code, summary, why, fix, at=at, refused=self.refused)
 

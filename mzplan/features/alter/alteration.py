@@ -199,7 +199,7 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, policy:
     if any(d.severity == "error" for d in problems):
         raise MzplanError(problems)
     attempts = tuple(r for r in reachability_of(new, users) if r.address == address)
-    if all(attempt.why for attempt in attempts):
+    if all(attempt.reason for attempt in attempts):
         raise MzplanError(no_connection_reached(attempts))
     return AlterResult(reached=attempts, notices=tuple(problems))
 

@@ -75,7 +75,7 @@ class Transaction:
         committed = (
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
         )
-        differing = find_difference({**committed, **self.files.resources}, new.resources).all
+        differing = find_difference({**committed, **self.files.resources}, new.resources).addresses
         remaining = (differing | self.files.mistaken) - set(self.uncommitted)  # see MZ145
         return tuple(sorted(remaining, key=natural))
 

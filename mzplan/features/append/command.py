@@ -76,11 +76,11 @@ def command_append(
                 "step": appended.step,
                 "rows": appended.rows,
                 "id": rows.id,
-                "repeated": appended.repeated,
+                "repeated": appended.is_repeat,
                 "differs": appended.differs,
             }
         )
-    elif appended.repeated:
+    elif appended.is_repeat:
         text = f"{address}: id {rows.id} was appended before, as step {appended.step}: nothing was written."
         invocation.out(text)
     else:

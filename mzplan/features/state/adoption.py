@@ -51,7 +51,7 @@ def adopt_foreign(
         with work.reporter.working("looking at the checkpoint and the table"):
             adoptable.append(_inspect(work.project, configuration, address, checkpoint, table))
         query = adoptable[0]
-        reason = f"adopts {query.checkpoint} and {query.table}, after micro-batch {query.done}"
+        reason = f"adopts {query.checkpoint} and {query.table}, after micro-batch {query.last_done}"
         changes = [replace(c, reason=reason) if c.address == address else c for c in plan.changes]
         return replace(plan, changes=tuple(changes))
 

@@ -147,11 +147,11 @@ def _time(seconds: float | None) -> str:
 def verified_to_json(result: VerificationResult) -> dict[str, Any]:
     return {
         "address": str(result.address),
-        "verified": len(result.equal),
-        "first": result.equal[0] if result.equal else None,
-        "last": result.equal[-1] if result.equal else None,
+        "verified": len(result.equal_steps),
+        "first": result.equal_steps[0] if result.equal_steps else None,
+        "last": result.equal_steps[-1] if result.equal_steps else None,
         "without_hash": list(result.by_rows),
-        "unknown": list(result.unknown),
+        "unknown": list(result.unrecorded),
         "difference": _difference_to_json(result.difference) if result.difference else None,
         **({"recomputed": recomputed_to_json(result.recomputed)} if result.recomputed else {}),
         "diagnostics": diagnostics_to_json((*result.problems, *result.warnings)),
@@ -173,9 +173,9 @@ def render_verified(result: VerificationResult, *, color: bool = False) -> str:
     lines = []
     if result.recomputed is not None:
         lines += render_recomputed(result.address, result.recomputed, paint)
-    elif result.equal:
-        span = _span((result.equal[0], result.equal[-1]))
-        lines.append(f"{result.address}: {count(len(result.equal), 'step')} as recorded ({span}).")
+    elif result.equal_steps:
+        span = _span((result.equal_steps[0], result.equal_steps[-1]))
+        lines.append(f"{result.address}: {count(len(result.equal_steps), 'step')} as recorded ({span}).")
         if result.address.writes_target:
             lines.append(_NOT_CHECKED.format(address=result.address))
     elif not result.difference and not result.problems:
@@ -184,9 +184,9 @@ def render_verified(result: VerificationResult, *, color: bool = False) -> str:
         lines.append(
             f"For {count(len(result.by_rows), 'step')}, only the rows were counted: no hash is recorded."
         )
-    if result.unknown and result.equal:
-        subject = f"no record of {count(len(result.unknown), 'step')}"
-        lines.append(f"The target keeps {subject} ({_span((result.unknown[0], result.unknown[-1]))}).")
+    if result.unrecorded and result.equal_steps:
+        subject = f"no record of {count(len(result.unrecorded), 'step')}"
+        lines.append(f"The target keeps {subject} ({_span((result.unrecorded[0], result.unrecorded[-1]))}).")
     if result.difference:
         lines.append(paint(_difference_line(result.address, result.difference), "red"))
     if result.problems:

@@ -76,20 +76,20 @@ class StepDifference:
 class VerificationResult:
     """The result of verify, which stops at the first difference.
 
-    - `equal`: the steps that match their records.
+    - `equal_steps`: the steps that match their records.
     - `by_rows`: the equal steps for which only the number of rows was recorded.
-    - `unknown`: the sink's steps without a record in its target (any more).
+    - `unrecorded`: the sink's steps without a record in its target (any more).
     - `never`: as in ShownSteps.
     - `warnings`: about columns of a source.
     - `recomputed`: the result for a view that was computed again as a whole, not step by step.
     """
 
     address: Address
-    equal: tuple[int, ...] = ()
+    equal_steps: tuple[int, ...] = ()
     by_rows: tuple[int, ...] = ()
     difference: StepDifference | None = None
     problems: tuple[Diagnostic, ...] = ()
-    unknown: tuple[int, ...] = ()
+    unrecorded: tuple[int, ...] = ()
     never: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     recomputed: RecomputationResult | None = None
@@ -226,11 +226,11 @@ def _compare(
         problems.append(_unknown(address, unknown))
     return VerificationResult(
         address=address,
-        equal=tuple(equal),
+        equal_steps=tuple(equal),
         by_rows=tuple(steps["rows"]),
         difference=difference,
         problems=tuple(problems),
-        unknown=tuple(unknown),
+        unrecorded=tuple(unknown),
     )
 
 

@@ -140,7 +140,9 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
             patch.setenv(name, value)
         for written in (sink, files):
             of_steps, of_content = verified(lab, written), compared(lab, written)
-            assert len(of_steps.equal) > 1 and (of_steps.by_rows, of_steps.problems) == ((), ()), of_steps
+            assert len(of_steps.equal_steps) > 1 and (of_steps.by_rows, of_steps.problems) == ((), ()), (
+                of_steps
+            )
             assert (numbers(of_content), of_content.target_rows) == ((0, 0, 0), 2), of_content
 
 

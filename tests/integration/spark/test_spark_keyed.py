@@ -324,4 +324,4 @@ def steps(keyed: Keyed) -> None:
     assert snapshot_of(history, 0).count("amount > 10") == 4
     for sink in (keyed.sinks[0], keyed.sinks[1], keyed.sinks[3]):
         found = verified(keyed.lab, sink)
-        assert found.difference is None and not found.problems and found.equal, (sink, found)
+        assert found.difference is None and not found.problems and found.equal_steps, (sink, found)

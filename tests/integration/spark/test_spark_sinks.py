@@ -251,8 +251,8 @@ class Fed:
 
 def require_equal(lab: Lab, sink: Description, rows: int, *, counted: bool = False) -> None:
     steps = verified(lab, sink)
-    assert (steps.difference, steps.problems, steps.unknown) == (None, (), ()), steps
-    assert steps.equal and bool(steps.by_rows) == counted, steps
+    assert (steps.difference, steps.problems, steps.unrecorded) == (None, (), ()), steps
+    assert steps.equal_steps and bool(steps.by_rows) == counted, steps
     content = compared(lab, sink)
     assert (numbers(content), content.expected_rows, content.target_rows) == ((0, 0, 0), rows, rows), content
 

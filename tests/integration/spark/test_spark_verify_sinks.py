@@ -115,11 +115,11 @@ def test_every_sink_is_as_its_target_has_recorded_it(
 
     for kind, sink in sinks.items():
         found = verified(lab, sink)
-        assert (found.difference, found.problems, found.unknown) == (None, (), ()), kind
-        assert len(found.equal) >= 3, kind
+        assert (found.difference, found.problems, found.unrecorded) == (None, (), ()), kind
+        assert len(found.equal_steps) >= 3, kind
         counted = kind in ("merged", "lines")
         assert bool(found.by_rows) == counted, kind
-    assert len(verified(lab, sinks["delta"]).equal) > 5  # one file in a step
+    assert len(verified(lab, sinks["delta"]).equal_steps) > 5  # one file in a step
 
     # What the target has recorded is not what the collection makes: the first such step is named.
     ours = f"WHERE sink = '{sinks['latest'].id}'"
@@ -133,7 +133,7 @@ def test_every_sink_is_as_its_target_has_recorded_it(
     Path(committed_files(tmp_path / "files")[0]).unlink()
     assert [problem.code for problem in verified(lab, sinks["files"]).problems] == ["MZ091"]
     lab.execute(shop, "DELETE FROM mzplan.steps WHERE step = 0")
-    assert verified(lab, sinks["straight"]).unknown == (0,)
+    assert verified(lab, sinks["straight"]).unrecorded == (0,)
     lab.execute(shop, "DROP SCHEMA mzplan CASCADE")
     assert [problem.code for problem in verified(lab, sinks["straight"]).problems] == ["MZ091"]
     for type_, connection, body in (
@@ -240,7 +240,7 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     orders.stop()
     orders.require_equal()
     found = [verified(lab, orders.sinks[kind]) for kind in ("delta", "merged")]
-    assert all((one.difference, one.problems, one.unknown) == (None, (), ()) for one in found)
+    assert all((one.difference, one.problems, one.unrecorded) == (None, (), ()) for one in found)
 
     # Each step as the sink was when it began.
     straight = orders.sinks["straight"]

@@ -264,7 +264,7 @@ def test_expired_appends_are_remembered(tmp_path: Path) -> None:
     steps.expire(70)
     assert (steps.steps(), len(list(tmp_path.glob("*.arrow")))) == (range(69, 70), 1)
     repeated = steps.append(rows, "a3")
-    assert (repeated.step, repeated.rows, repeated.repeated, repeated.differs) == (3, 2, True, False)
+    assert (repeated.step, repeated.rows, repeated.is_repeat, repeated.differs) == (3, 2, True, False)
     assert steps.append(pa.table({"id": [5]}), "a69").differs
     assert steps.append(rows, "new").step == 70
 
@@ -399,7 +399,7 @@ def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:
     with pytest.raises(StaleStepError) as stale:
         steps.append(rows, "b", expect=0)
     assert (stale.value.next_step, steps.steps()) == (1, range(1))
-    assert steps.append(rows, "a", expect=0).repeated  # it is there: asking again is no conflict
+    assert steps.append(rows, "a", expect=0).is_repeat  # it is there: asking again is no conflict
 
 
 def test_what_a_replay_warns_of_is_told_to_who_listens() -> None:

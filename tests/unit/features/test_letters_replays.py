@@ -223,7 +223,9 @@ def test_what_a_command_says_of_them() -> None:
     plan: Plan = plan_letters(keeping(), ORDERS, None)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
         outcome = Outcome(address=ORDERS, status="applied", seconds=1.0, tasks_done=(FOUND,))
-        applied = ApplyResult(plan=plan, serial=serial, lineage="x", outcomes={ORDERS: outcome}, before={})
+        applied = ApplyResult(
+            plan=plan, serial=serial, lineage="x", outcomes={ORDERS: outcome}, former_run_ids={}
+        )
         (shown,) = applied_to_json(applied)["changes"]
         assert ("task" in shown) is there
         if there:

@@ -151,7 +151,9 @@ def test_json_says_how_many_rows_the_replay_has_written(state: State) -> None:
     plan, _ = replayed(state)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
         outcome = Outcome(address=SINK, status="applied", seconds=1.0, tasks_done=(OUTCOME,))
-        applied = ApplyResult(plan=plan, serial=serial, lineage="x", outcomes={SINK: outcome}, before={})
+        applied = ApplyResult(
+            plan=plan, serial=serial, lineage="x", outcomes={SINK: outcome}, former_run_ids={}
+        )
         (shown,) = applied_to_json(applied)["changes"]
         assert ("task" in shown) is there
         if there:

@@ -49,7 +49,7 @@ def verified(target: Changed) -> VerificationResult:
 @pytest.mark.parametrize("wrote", [Changed.before, Changed.after])
 def test_a_step_that_was_pushed_under_the_one_or_the_other_is_as_recorded(wrote: ContentHash) -> None:
     found = verified(Changed(wrote))
-    assert (found.equal, found.difference) == ((0, 1, 2), None)
+    assert (found.equal_steps, found.difference) == ((0, 1, 2), None)
     assert "Not checked: rows that others have added, changed or deleted" in render_verified(found)
     assert "`mzplan verify sink.out --content` compares them" in render_verified(found)
 
@@ -78,7 +78,7 @@ def test_a_sink_that_computes_nothing_needs_no_spark(
 
 def test_a_step_that_is_neither_is_told_with_its_cause() -> None:
     found = verified(Changed(ContentHash(rows=2, digest=13)))
-    assert found.equal == (0,) and found.difference is not None
+    assert found.equal_steps == (0,) and found.difference is not None
     assert (found.difference.step, found.difference.code) == (1, "MZ088")
     assert "[MZ088] The sink was changed at this step" in render_verified(found)
     assert "`mzplan verify sink.out --content` compares them" in render_verified(found)
