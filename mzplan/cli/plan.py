@@ -105,7 +105,7 @@ def command_plan(
     if errors:
         saved = "" if out is None else " It was not saved."
         number = count(len(errors), "error")
-        invocation.note(f"This plan can't be applied: it has {number}.{saved}")
+        invocation.note(f"This plan can't be applied: {number}.{saved}")
         return MzplanError(errors).exit_code
     if out is not None:
         replaces = any(change.action == "replace" for change in plan.changes)
