@@ -109,7 +109,9 @@ class Views:
             self.through[resource.address] = query.through
         if items is not None:
             # The type of a NULL is one, but no column's.
-            columns = (SelectedColumn(item.field.name, canonical_type(item.field.type or "")) for item in items)
+            columns = (
+                SelectedColumn(item.field.name, canonical_type(item.field.type or "")) for item in items
+            )
             places = (QueryPart("", query.written(item.offset)) for item in items)
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
 
