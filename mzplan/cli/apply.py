@@ -248,8 +248,8 @@ def finish(invocation: Invocation, applied: ApplyResult) -> int:
     if failures:
         number = count(len(failures), "query has", "queries have")
         runner_action = "the runner keeps trying"
-        if applied.lost:
-            starts = [start_command(lost, applied.plan.environment) for lost in applied.lost]
+        if applied.leaderless:
+            starts = [start_command(lost, applied.plan.environment) for lost in applied.leaderless]
             runner_action = f"a runner applies it once you start one ({' and '.join(dict.fromkeys(starts))})"
         invocation.out(f"{number} not converged. The commit stays, and {runner_action}:")
         for address, outcome in sorted(failures.items(), key=natural_item):

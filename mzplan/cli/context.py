@@ -39,7 +39,7 @@ class Invocation:
     json: bool = False
     verbose: int = 0
     output: Streams = field(default_factory=Streams)
-    changing: bool = False  # whether the command may commit: decides the message for an interrupt
+    may_commit: bool = False  # whether the command may commit: decides the message for an interrupt
 
     @functools.cached_property
     def progress(self) -> ProgressLines:
@@ -81,7 +81,7 @@ class Invocation:
             remembered=remembered,
             environment=self.environment,
         )
-        if not self.changing and (notice := pending_edit(self.folder)) is not None:
+        if not self.may_commit and (notice := pending_edit(self.folder)) is not None:
             self.note(f"{notice.severity}: {notice.summary}. {notice.detail} To fix it: {notice.hint}")
         if self.verbose:
             settings = project.settings
@@ -260,7 +260,7 @@ def command(
         @functools.wraps(function)
         def called(**given: Any) -> Any:
             invocation = click.get_current_context().ensure_object(Invocation)
-            invocation.changing = changing
+            invocation.may_commit = changing
             return function(invocation, **given)
 
         decorated: click.Command = click.command(*arguments, **options)(global_options(called))

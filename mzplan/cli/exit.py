@@ -157,7 +157,7 @@ def _report_interrupt(invocation: Invocation) -> int:
         text = f"serial {progress.serial} was being committed."
         hint = "`mzplan plan` shows whether it was."
     else:
-        text = "nothing was changed." if invocation.changing else ""
+        text = "nothing was changed." if invocation.may_commit else ""
         hint = ""
     if invocation.json:
         diagnostic = Diagnostic(code="MZ071", summary="Interrupted", detail=text, hint=hint)

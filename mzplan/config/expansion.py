@@ -40,12 +40,12 @@ class Key:
 
 @dataclass(slots=True)
 class _Text:
-    """A text with references. `lacking`: by reason, the keys without a value for one of them."""
+    """A text with references. `missing`: by reason, the keys without a value for one of them."""
 
     path: Path
     parts: list[str | tuple[str, ...]]
-    whole: bool
-    lacking: dict[str, list[str]] = field(default_factory=dict)
+    is_single: bool
+    missing: dict[str, list[str]] = field(default_factory=dict)
     broken: bool = False
 
 
@@ -184,7 +184,7 @@ class Expansion:
         """Return the text for a key. A text that is a single reference gives the value itself, of any
         type."""
         values = [self._value(text, part, key) for part in text.parts if not isinstance(part, str)]
-        if text.whole:
+        if text.is_single:
             (value,) = values
             if isinstance(value, dict | list):
                 self.limits.count(0, size_of(value), 0)
@@ -215,12 +215,12 @@ class Expansion:
         return value
 
     def _note_missing(self, text: _Text, what: str, key: Key) -> None:
-        text.lacking.setdefault(what, []).append(key.key)
+        text.missing.setdefault(what, []).append(key.key)
         raise _MissingValueError
 
     def _report(self, invalid: list[tuple[Key, str]]) -> None:
         for text in self.texts:
-            for problem, keys in text.lacking.items():
+            for problem, keys in text.missing.items():
                 self.findings.add(
                     "MZ251",
                     "A value of for_each doesn't fit",

@@ -44,7 +44,7 @@ def _fill_text(
     """Return the text with its variables filled in. Reports references without a value, which stay as
     written."""
     names = [match[1] for match in VARIABLE.finditer(text)]
-    variables.used.update(names)
+    variables.used_names.update(names)
     if any(name not in variables.values for name in names):
         location = Location(document.file, document.path_of(container, key))
         for match in VARIABLE.finditer(text):
@@ -56,8 +56,8 @@ def _fill_text(
     else:
         words = {name: as_text(variables.values[name]) for name in names}
         # Measured before it is made: a few characters can stand for gigabytes.
-        variables.filled += len(text) + sum(len(words[name]) for name in names)
-        if variables.filled > MAX_FILLED:
+        variables.filled_characters += len(text) + sum(len(words[name]) for name in names)
+        if variables.filled_characters > MAX_FILLED:
             _too_long(document, container, key, findings)
             return text
         filled = VARIABLE.sub(lambda match: words[match[1]], text)

@@ -36,14 +36,14 @@ class Variables:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     outside: dict[str, Any] = field(default_factory=dict)  # values that came from outside
     values: dict[str, Any] = field(default_factory=dict)
-    reported: set[str] = field(default_factory=set)  # missing ones
-    listed: str = ""  # those that are declared, in words
-    used: set[str] = field(default_factory=set)  # those that were filled in somewhere
+    reported_missing: set[str] = field(default_factory=set)  # missing ones
+    names_text: str = ""  # those that are declared, in words
+    used_names: set[str] = field(default_factory=set)  # those that were filled in somewhere
     in_state: set[str] = field(default_factory=set)  # those in mzplan.yaml's `state`
     refused: dict[str, str] = field(
         default_factory=dict
     )  # name → where a value other than the plan's is from
-    filled: int = 0  # characters made by filling in, so far
+    filled_characters: int = 0  # characters made by filling in, so far
     providers: dict[str, bool] = field(default_factory=dict)  # whether there is one of this name
 
 
@@ -104,7 +104,7 @@ def read_variables(
     for name, value in list(variables.values.items()):
         if not _is_text(value):
             del variables.values[name]  # nothing else could be done with it
-            variables.reported.add(name)
+            variables.reported_missing.add(name)
             findings.add(
                 "MZ015",
                 f"The value of variable {shown(name)} is not text",
@@ -144,13 +144,13 @@ def given_values(variables: Variables) -> dict[str, Any]:
     return {
         name: value
         for name, value in sorted(variables.values.items())
-        if name in variables.used and value != variables.defaults.get(name)
+        if name in variables.used_names and value != variables.defaults.get(name)
     }
 
 
 def refuse_others(variables: Variables) -> None:
     """Raise MzplanError MZ036 (exit 5) if a used variable has another value than in the saved plan."""
-    changed = sorted(variables.refused.keys() & variables.used)
+    changed = sorted(variables.refused.keys() & variables.used_names)
     if changed:
         raise error(
             "MZ036",
@@ -251,15 +251,15 @@ def explain_undeclared(name: str, variables: Variables, findings: Findings) -> t
     """Return the detail and hint for a variable that isn't declared."""
     if not variables.declared:
         return "The project declares no variables.", _DECLARE
-    variables.listed = variables.listed or f"Declared are: {listed(sorted(variables.declared))}."
-    return variables.listed, findings.did_you_mean(name, variables.declared) or _DECLARE
+    variables.names_text = variables.names_text or f"Declared are: {listed(sorted(variables.declared))}."
+    return variables.names_text, findings.did_you_mean(name, variables.declared) or _DECLARE
 
 
 def report_missing(name: str, variables: Variables, findings: Findings) -> None:
     """Report, once, a declared variable that has no value."""
-    if name in variables.reported:
+    if name in variables.reported_missing:
         return
-    variables.reported.add(name)
+    variables.reported_missing.add(name)
     word = shown(name, quote=False)
     findings.add(
         "MZ015",

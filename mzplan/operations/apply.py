@@ -102,7 +102,7 @@ class ApplyResult:
 
     `outcomes`: the outcome of each followed query.
     `resumed`: observations of the queries that a changed connection restarted.
-    `lost`: instances without a runner that could continue.
+    `leaderless`: instances without a runner that could continue.
     `followed_all`: whether every query was followed.
     """
 
@@ -113,7 +113,7 @@ class ApplyResult:
     former_run_ids: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
     notes: tuple[Diagnostic, ...] = ()
     resumed: Mapping[Address, Observation] = field(default_factory=dict)
-    lost: tuple[Instance, ...] = ()
+    leaderless: tuple[Instance, ...] = ()
     followed_all: bool = True
 
     @property
@@ -381,7 +381,7 @@ def _follow(
         outcomes=outcomes,
         former_run_ids=before,
         resumed=resumed,
-        lost=tuple(lost),
+        leaderless=tuple(lost),
         followed_all=request.redefines,
     )
 

@@ -134,8 +134,8 @@ class Explanation:
     `event`: the start or stop; None if none is recorded.
     `commit`: the commit of the serial that caused it; None if the history doesn't have it.
     `is_first`: whether it is the query's first start.
-    `ran`: how many seconds the query had run before; None if unknown.
-    `was_killed`: `ran` is only an upper bound, up to the start of the killed runner's successor.
+    `seconds_before`: how many seconds the query had run before; None if unknown.
+    `was_killed`: `seconds_before` is only an upper bound, up to the start of the killed runner's successor.
     `later_events`: later events of the query.
     `has_runner`: False if the query last started, and its instance now has no live runner.
     `unreadable_segments`: unreadable segments of the log.
@@ -145,7 +145,7 @@ class Explanation:
     event: LoggedEvent | None = None
     commit: CommitRecord | None = None
     is_first: bool = False
-    ran: float | None = None
+    seconds_before: float | None = None
     was_killed: bool = False
     later_events: tuple[LoggedEvent, ...] = ()
     has_runner: bool = True
@@ -177,7 +177,7 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         event=past[last],
         commit=_commit_of(store, event.cause),
         is_first=event.kind == "started" and not any(earlier.kind == "started" for earlier in before),
-        ran=ran,
+        seconds_before=ran,
         was_killed=was_killed,
         later_events=tuple(logged for logged in past[last + 1 :] if logged.event.address == address),
         has_runner=at is not None or event.kind != "started" or _has_runner(store, past[last].instance),

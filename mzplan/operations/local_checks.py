@@ -43,10 +43,10 @@ def read_only_guard(project: Project, state: State, policy: Guard | None, severi
     if not may_be_foreign(Path(project.settings.directory)):
         return AllowingGuard()
     if not state.serial:
-        return CommittedFlowsGuard(committed=frozenset(), severity=severity)
+        return CommittedFlowsGuard(committed_flows=frozenset(), severity=severity)
     why = _distrust_of_state(project)
     return CommittedFlowsGuard(
-        committed=frozenset() if why else flows_of_state(state), why=why, severity=severity
+        committed_flows=frozenset() if why else flows_of_state(state), reason=why, severity=severity
     )
 
 

@@ -135,13 +135,13 @@ class Reporter(Protocol):
 class Project:
     """A project's folder, with the variables of the command line.
 
-    `remembered`: the variables of the saved plan that is applied.
+    `saved_variables`: the variables of the saved plan that is applied.
     """
 
     settings: ProjectSettings
     variables: Mapping[str, str] = field(default_factory=dict)
     variable_files: Sequence[str] = ()
-    remembered: Mapping[str, Any] | None = None
+    saved_variables: Mapping[str, Any] | None = None
 
     @property
     def store(self) -> Store:
@@ -177,7 +177,7 @@ class Project:
             directory,
             self.variables,
             self.variable_files,
-            remembered=self.remembered,
+            remembered=self.saved_variables,
             edited=edited,
             environment=self.settings.environment,
             records=records,
@@ -233,7 +233,7 @@ def open_project(
         settings=settings,
         variables=variables or {},
         variable_files=variable_files,
-        remembered=remembered,
+        saved_variables=remembered,
     )
 
 

@@ -120,7 +120,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
         "event": event or None,
         "cause": cause_to_json(explanation.cause) if explanation.cause else None,
         "commit": encode(explanation.commit) if explanation.commit else None,
-        "ran_seconds": explanation.ran,
+        "ran_seconds": explanation.seconds_before,
         "has_runner": explanation.has_runner,
         "since": [event_to_json(logged) for logged in explanation.later_events],
     }
@@ -142,9 +142,9 @@ def render_explanation(explanation: Explanation, color: bool = False) -> str:
         lines.append(f"It resumed after step {event.step}.")
     elif event.kind in ("stopped", "failed") and event.step is not None:
         lines.append(f"Its last step was {event.step}.")
-    if explanation.ran is not None:
+    if explanation.seconds_before is not None:
         most = "at most " if explanation.was_killed else ""
-        lines.append(f"Before that it had run for {most}{span(explanation.ran)}.")
+        lines.append(f"Before that it had run for {most}{span(explanation.seconds_before)}.")
     if explanation.later_events:
         lines.append("Since then:")
         for logged in explanation.later_events[-MAX_AFTER:]:

@@ -16,18 +16,18 @@ from mzplan.secrets.policy import Flow, Route, lines_for, shown_route
 class CommittedFlowsGuard:
     """The guard of a command that commits nothing: secrets go only where the committed state sends them.
 
-    `committed`: the flows of the committed state.
-    `why`: why no state counts, or "" if one does.
+    `committed_flows`: the flows of the committed state.
+    `reason`: why no state counts, or "" if one does.
     `severity`: of the diagnostic for a description that isn't validated.
     """
 
-    committed: frozenset[Flow]
-    why: str = ""
+    committed_flows: frozenset[Flow]
+    reason: str = ""
     severity: Severity = "error"
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raises MzplanError MZ107."""
-        unknown = sorted(set(flows) - self.committed)
+        unknown = sorted(set(flows) - self.committed_flows)
         if not unknown:
             return
         detail = "The files send it there, but no committed state does, so the files' author could get it."
@@ -38,7 +38,7 @@ class CommittedFlowsGuard:
                 summary=f"{subject} was not validated live: "
                 f"this command doesn't send {unknown[0].reference} to "
                 f"{shown_route(unknown[0].route)}",
-                detail=f"{detail} {self.why}" if self.why else detail,
+                detail=f"{detail} {self.reason}" if self.reason else detail,
                 hint="if you wrote or reviewed the files, add --send-secrets; otherwise add --policy FILE "
                 "(outside the project) with:\n"
                 f"{lines_for(unknown)}",

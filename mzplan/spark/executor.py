@@ -354,7 +354,7 @@ class SparkExecutor(SparkDriver):
         ended: list[Running] = []
         others: list[Running] = []
         for query in running:
-            if query.ending is None:
+            if query.end_failure is None:
                 (ended if self._progress.has_ended(query.run_id) else others).append(query)
         others.sort(key=lambda query: query.asked_at)
         silent = [query for query in others if not query.was_idle and progress_by_run[query.run_id] is None]

@@ -112,7 +112,7 @@ class InterruptedSteps:
         finally:
             with self._lock:
                 self._running = [query for query in self._running if query is not finishing]
-        return (finishing.ending or Failure("", "")).text
+        return (finishing.end_failure or Failure("", "")).text
 
     def _require_open(self, address: Address, step: int) -> None:
         """Raise MzplanError MZ063 after `close`: nothing may start then."""

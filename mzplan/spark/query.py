@@ -41,7 +41,7 @@ class Running:
     do.
     `error`: the error that our own code raised in a batch.
     `warning`: the run's last warning.
-    `left_out`: how many malformed records the run kept aside.
+    `malformed_records`: how many malformed records the run kept aside.
     `resumed`, `tasks_done`: see RunFacts.
     `interruptions`: functions that end a batch that waits for a server.
     `was_idle`: whether the run has finished a trigger.
@@ -58,10 +58,10 @@ class Running:
     step: int = -1
     error: BaseException | None = None
     warning: str | None = None
-    left_out: int = 0
+    malformed_records: int = 0
     resumed: Mapping[str, Any] | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
-    ending: Failure | None = None
+    end_failure: Failure | None = None
     was_idle: bool = False
     written_with: Versions | None = None
     tasks_done: tuple[TaskOutcome, ...] = ()
@@ -75,7 +75,7 @@ class Running:
 
     def leave_out(self, count: int) -> None:
         """Count malformed records that were kept aside."""
-        self.left_out += count
+        self.malformed_records += count
 
     def warn(self, warning: Diagnostic) -> None:
         """Report a problem that doesn't stop the query, in the log and in the status."""
@@ -108,10 +108,10 @@ class Running:
                 ) from None
 
     def has_ended(self) -> bool:
-        """Return whether the query has ended; `ending` then holds the reason."""
-        if self.ending is None and not self.java.isActive():
-            self.ending = self._find_ending()
-        return self.ending is not None
+        """Return whether the query has ended; `end_failure` then holds the reason."""
+        if self.end_failure is None and not self.java.isActive():
+            self.end_failure = self._find_ending()
+        return self.end_failure is not None
 
     def look(self, progress: Progress | None) -> bool:
         """Ask Spark whether the query has ended, and whether it has finished a trigger.
@@ -119,7 +119,7 @@ class Running:
         `progress`: the query's newest progress. Returns whether it has ended since the last look.
         """
         self.asked_at = time.monotonic()
-        had_ended = self.ending is not None
+        had_ended = self.end_failure is not None
         if self.has_ended():
             return not had_ended
         if progress is None and not self.was_idle:
@@ -139,7 +139,7 @@ class Running:
         `progress`: the newest progress; None if no trigger has finished.
         `recorded`: the recorded steps of the query.
         """
-        ending = self.ending
+        ending = self.end_failure
         newest = progress or Progress()
         step = max(newest.step, self.step)
         counted = recorded.recent[0].step if recorded.recent else -1
@@ -153,7 +153,7 @@ class Running:
             input_rows_per_second=0.0 if ending else newest.input_rows_per_second,
             processed_rows_per_second=0.0 if ending else newest.processed_rows_per_second,
             lag=newest.lag,
-            left_out=self.left_out + newest.left_out,
+            left_out=self.malformed_records + newest.left_out,
             recent=recorded.recent,
             run_rows=recorded.rows if counted >= step else None,
             resumed=self.resumed,

@@ -60,7 +60,7 @@ class Problem:
     detail: str
     fix: str
     at: str = ""
-    refused: bool = False
+    is_refusal: bool = False
 
     def diagnostic(self, query: ResolvedQuery, **values: object) -> Diagnostic:
         user = query.link.body["user"]
@@ -73,7 +73,7 @@ class Problem:
         summary, why, fix, at = (
             text.format(**fields, **values) for text in (self.summary, self.detail, self.fix, self.at)
         )
-        return diagnose(query, self.code, summary, why, fix, at=at, refused=self.refused)
+        return diagnose(query, self.code, summary, why, fix, at=at, refused=self.is_refusal)
 
     def error(self, query: ResolvedQuery, **values: object) -> MzplanError:
         return MzplanError(self.diagnostic(query, **values))

@@ -156,7 +156,7 @@ class Pages:
         if since == view.version:
             return Response(status_code=204)
         numbers = {
-            str(address): cells for address, cells in view.numbers.items() if view.changed[address] > since
+            str(address): cells for address, cells in view.numbers.items() if view.changed_in[address] > since
         }
         document = {
             "version": f"{self._follower.boot}-{view.version}",

@@ -46,7 +46,7 @@ class View:
     version: int = 0
     page: int = 0
     numbers: Mapping[Address, Numbers] = field(default_factory=dict)
-    changed: Mapping[Address, int] = field(default_factory=dict)  # the version that changed its numbers
+    changed_in: Mapping[Address, int] = field(default_factory=dict)  # the version that changed its numbers
 
 
 class Follower:
@@ -140,11 +140,11 @@ class Follower:
         if overview is before.overview and problem == before.problem:
             return
         version = before.version + 1
-        numbers, changed = before.numbers, before.changed
+        numbers, changed = before.numbers, before.changed_in
         if overview is not None and overview is not before.overview:
             numbers = {query.resource.address: _numbers(query) for query in overview.status.queries}
             changed = {
-                address: version if cells != before.numbers.get(address) else before.changed[address]
+                address: version if cells != before.numbers.get(address) else before.changed_in[address]
                 for address, cells in numbers.items()
             }
         is_unchanged = problem == before.problem and list(_page_values(overview)) == list(
@@ -156,7 +156,7 @@ class Follower:
             version=version,
             page=before.page if is_unchanged else before.page + 1,
             numbers=numbers,
-            changed=changed,
+            changed_in=changed,
         )
 
 

@@ -45,9 +45,9 @@ ROW = "_row"
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """The sink's description from step `first` on."""
+    """The sink's description from step `first_step` on."""
 
-    first: int
+    first_step: int
     query: ResolvedQuery
 
 
@@ -85,7 +85,7 @@ class WantedContent:
 
         records = read.records
         descriptions = self._descriptions(records[-1].step)
-        boundaries = [description.first for description in descriptions[1:]]
+        boundaries = [description.first_step for description in descriptions[1:]]
         if boundaries and boundaries[0] < read.first_current:
             raise GoneError(
                 f"The sink's select or where was changed at step {boundaries[0]}, and its steps up to "
@@ -93,7 +93,7 @@ class WantedContent:
                 "came before the change is not known any more."
             )
         descriptions = self._with_former_types(descriptions, read)
-        boundaries = [description.first for description in descriptions[1:]]
+        boundaries = [description.first_step for description in descriptions[1:]]
         if self._query.keys:
             rows = self._latest_of_collection(records[-1], boundaries, first)
         else:
@@ -104,9 +104,9 @@ class WantedContent:
         for i, description in enumerate(descriptions):
             part = rows
             if i > 0:
-                part = part.where(f.col(f"{POSITION}.{STEP}") >= description.first)
+                part = part.where(f.col(f"{POSITION}.{STEP}") >= description.first_step)
             if i + 1 < len(descriptions):
-                part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first)
+                part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first_step)
             projected = project(self._as_then(part, description.query), description.query)
             parts.append(content.stored_form(self._carrying(projected), description.query))
         held = reduce(lambda union, part: union.unionByName(part), parts)
@@ -174,8 +174,8 @@ class WantedContent:
         if read.columns is None:
             return descriptions
         oldest, *later = descriptions
-        then = _Description(oldest.first, replace(oldest.query, columns=read.columns))
-        if any(description.first == read.first_current for description in later) or not any(
+        then = _Description(oldest.first_step, replace(oldest.query, columns=read.columns))
+        if any(description.first_step == read.first_current for description in later) or not any(
             record.step >= read.first_current for record in read.records
         ):
             return [then, *later]

@@ -107,7 +107,7 @@ def test_an_end_that_was_not_announced_is_found_beside_long_first_batches(
     for running in (queries := [*first, steady, over]):
         executor._progress.follow(running.run_id)
     found = [executor._poll(queries, dict.fromkeys(q.run_id for q in queries)) for _ in range(3)]
-    assert over.ending is not None and found.count(True) == 1
+    assert over.end_failure is not None and found.count(True) == 1
     assert sum(one.asked_at > 0 for one in first) == 9  # three at each look
 
 

@@ -69,7 +69,7 @@ def decoding() -> Callable[..., object]:
         server=server, run="x", known={1: [SCHEMA]}, tunnel=None, name="connection.reg", mark="mzplan"
     )
     wanted = arrow_schema(parse_columns("id TINYINT"))
-    return Task(schemas=schemas, wanted=wanted, newest=[SCHEMA], into="d").__call__
+    return Task(schemas=schemas, record_schema=wanted, newest=[SCHEMA], column="d").__call__
 
 
 def encoding() -> Callable[..., object]:

@@ -304,7 +304,7 @@ def test_events_of_logs_that_overlap_are_in_the_order_of_their_times(
         assert keys[0] not in read and len(set(read)) == len(read)
         said = explain(store, address, 1_577_836_800.0 + 600)
         assert said.event is not None and (said.event.event.detail, said.event.instance) == ("9", "small")
-        assert said.ran == 300.0
+        assert said.seconds_before == 300.0
     finally:
         for key in keys:
             store.backend.delete(key)

@@ -229,7 +229,7 @@ def test_the_next_runner_says_that_the_one_before_was_killed_and_no_earlier_even
     began = events(world.store, "runner-began")
     assert len(began) == 2 and "was killed" in began[1].detail
     found = explain(world.store, ORDERS)
-    assert found.cause is not None and "was killed" in found.cause.detail and found.ran is not None
+    assert found.cause is not None and "was killed" in found.cause.detail and found.seconds_before is not None
     assert not found.is_first
 
 

@@ -158,7 +158,11 @@ def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatc
     committed(shop)
     monkeypatch.setattr(checkout.os, "geteuid", lambda: os.getuid() + 1)
     reason = read_only_guard(*read(shop), None, "error")
-    assert isinstance(reason, CommittedFlowsGuard) and "another user" in reason.why and not reason.committed
+    assert (
+        isinstance(reason, CommittedFlowsGuard)
+        and "another user" in reason.reason
+        and not reason.committed_flows
+    )
 
 
 def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
@@ -167,14 +171,18 @@ def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
     file = shop / "mzplan.yaml"
     file.write_text(file.read_text() + elsewhere)
     named = read_only_guard(open_project(str(shop)), state, None, "error")
-    assert isinstance(named, CommittedFlowsGuard) and "--state-config" in named.why and not named.committed
+    assert (
+        isinstance(named, CommittedFlowsGuard)
+        and "--state-config" in named.reason
+        and not named.committed_flows
+    )
     config = shop.parent / "state.yaml"
     config.write_text(elsewhere)
     outside = open_project(str(shop), state_config=str(config))
     confirmed = read_only_guard(outside, state, None, "error")
     assert (
         isinstance(confirmed, CommittedFlowsGuard)
-        and confirmed.committed == flows_of_state(state) != frozenset()
+        and confirmed.committed_flows == flows_of_state(state) != frozenset()
     )
 
 

@@ -248,34 +248,34 @@ def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task's function for mapInArrow: adds a column `into` with the decoded records of the column `value`.
+    """A task's function for mapInArrow: adds `column` with the decoded records of the column `value`.
 
-    - `wanted`: the record's fields.
+    - `record_schema`: the record's fields.
     - `newest`: the texts of the latest schema.
     - `keeps_values`: whether to keep the values; otherwise they are emptied, to avoid sending them back.
-    - `keys`: one more column with the fields `key_wanted` of the record's key, for deletes. Those are records
+    - `keys`: one more column with the fields `key_schema` of the record's key, for deletes. Those are records
       without a value (`tombstones`), or changes that are deletes without a row `before` (see debezium).
     """
 
     schemas: Schemas
-    wanted: Schema
+    record_schema: Schema
     newest: Sequence[str]
-    into: str
+    column: str
     keeps_values: bool = False
     keys: str = ""
-    key_wanted: Schema | None = None
+    key_schema: Schema | None = None
     tombstones: bool = False
 
     def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
 
-        decoder = AvroDecoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
-        keys = AvroDecoder(pa.struct(list(self.key_wanted or ())), self.schemas)
+        decoder = AvroDecoder(pa.struct(list(self.record_schema)), self.schemas, parse_avro(self.newest))
+        keys = AvroDecoder(pa.struct(list(self.key_schema or ())), self.schemas)
         for batch in batches:
             index = batch.schema.get_field_index("value")
             records = batch.column(index)
             decoded = decoder.decode(records)
-            arrays, names = [*batch.columns, decoded], [*batch.schema.names, self.into]
+            arrays, names = [*batch.columns, decoded], [*batch.schema.names, self.column]
             if not self.keeps_values:
                 arrays[index] = _emptied(records)
             if self.keys:

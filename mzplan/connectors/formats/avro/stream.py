@@ -48,12 +48,12 @@ def decode_records(
     added_fields: Any = t.StructType.fromDDL(", ".join(fields))
     task = Task(
         schemas=_schemas(query, {newest.id: newest.schemas}),
-        wanted=arrow_schema(columns),
+        record_schema=arrow_schema(columns),
         newest=newest.schemas,
-        into=DECODED,
+        column=DECODED,
         keeps_values=query.body["on_error"] == "dead-letter",
         keys=KEY_DECODED if keys else "",
-        key_wanted=arrow_schema(keys) if keys else None,
+        key_schema=arrow_schema(keys) if keys else None,
         tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
     )
     ship_tasks()

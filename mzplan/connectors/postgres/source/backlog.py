@@ -110,7 +110,7 @@ class Backlog:
         return [
             ReadTask(
                 after=lsn_of(note["after"]),
-                to=snapshot.lsn,
+                up_to=snapshot.lsn,
                 table=chunk["table"],
                 relation=(chunk["relation"][0], chunk["relation"][1]),
                 first=chunk["first"],

@@ -141,13 +141,13 @@ class PostgresInput:
     def batches(self, part: ReadTask) -> Iterator[RecordBatch]:
         """Yield the rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
-            if part.table is None and part.after < part.to:
+            if part.table is None and part.after < part.up_to:
                 yield from self._reader.changes(
-                    part.after, part.to, dict(part.oids), self._idle.read()[0], dict(part.added)
+                    part.after, part.up_to, dict(part.oids), self._idle.read()[0], dict(part.added_columns)
                 )
             elif part.table is not None:
                 yield from self._reader.chunk(
-                    part.table, part.relation, part.first, part.end, part.snapshot, part.to
+                    part.table, part.relation, part.first, part.end, part.snapshot, part.up_to
                 )
 
     def check(self) -> None:
@@ -170,7 +170,7 @@ class PostgresInput:
             self._watch.close()
             oids = tuple(self._configured_oids(note["oids"]).items())
             after, to = lsn_of(note["after"]), lsn_of(note["to"])
-            return [ReadTask(after=after, to=to, oids=oids, added=self._added_columns(note))]
+            return [ReadTask(after=after, up_to=to, oids=oids, added_columns=self._added_columns(note))]
         with explaining(self._query):
             return self._backlog.parts(note)
 

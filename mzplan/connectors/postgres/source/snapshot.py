@@ -103,19 +103,19 @@ class ReadTask:
     """One task's part of a step.
 
     With a `table` (the source's name), it reads blocks `first` to `end` (excluded) of `relation`, in a
-    snapshot whose LSN is `to`. Without one, it reads the log in (after, to], for the tables in `oids`.
-    There, rows may lack the columns in `added`.
+    snapshot whose LSN is `up_to`. Without one, it reads the log in (after, up_to], for the tables in `oids`.
+    There, rows may lack the columns in `added_columns`.
     """
 
     after: Lsn
-    to: Lsn
+    up_to: Lsn
     table: str | None = None
     relation: tuple[str, str] = ("", "")
     first: int = 0
     end: int = 0
     snapshot: str = ""
     oids: tuple[tuple[str, int], ...] = ()
-    added: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    added_columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def unread_progress(files: Sequence[File]) -> list[Note]:

@@ -82,7 +82,7 @@ SLOT_GONE = Problem(
     "{why}. The changes since its last step are lost with it.",
     "{begin_anew}; and let the slot survive a failover.",
     at=", slot {slot}",
-    refused=True,
+    is_refusal=True,
 )
 SLOT_MOVED = Problem(
     "MZ223",
@@ -91,7 +91,7 @@ SLOT_MOVED = Problem(
     "the checkpoint was restored.",
     "restore the matching server and checkpoint; or {begin_anew}.",
     at=", slot {slot}",
-    refused=True,
+    is_refusal=True,
 )
 
 # ── the tables, and their rows
@@ -102,7 +102,7 @@ ANOTHER_TABLE = Problem(
     "Table {table} is not the one that {address} has read",
     "{why}. The log doesn't say what happened to its rows.",
     "if the former table was only renamed, rename it back; otherwise {begin_anew}.",
-    refused=True,
+    is_refusal=True,
 )
 COLUMN_GONE = Problem(
     "MZ230",
@@ -115,21 +115,21 @@ RETYPED = Problem(
     "Column {column} of table {table} has another type than when it was read",
     "it was {was}, and is {now}. " + _UNSENT,
     "{begin_anew}.",
-    refused=True,
+    is_refusal=True,
 )
 ANOTHER_COLUMN = Problem(
     "MZ230",
     "Column {column} of table {table} is not the one that {address} has read",
     "it was column {was} of the table, and is column {now}. " + _UNSENT,
     "{begin_anew}.",
-    refused=True,
+    is_refusal=True,
 )
 RELABELLED = Problem(
     "MZ230",
     "The enum of column {column} of table {table} has other labels than when it was read",
     "it no longer has {labels}. " + _UNSENT,
     "{begin_anew}.",
-    refused=True,
+    is_refusal=True,
 )
 TRUNCATED = Problem(
     "MZ231",
@@ -142,7 +142,7 @@ KEY_NOT_SENT = Problem(
     "The key of {table} is not in the log",
     "a row was updated or deleted while the replica identity did not have the columns ({key}).",
     "ALTER TABLE {table} REPLICA IDENTITY FULL; or name the primary key in key; then {begin_anew}.",
-    refused=True,
+    is_refusal=True,
 )
 NOT_SENT = Problem(
     "MZ228",
