@@ -441,7 +441,7 @@ def test_an_inlined_view_has_no_watermark(tmp_path: Path) -> None:
     mark = ORDERS_MARK["orders"]
     views: dict[str, Any] = {"large": large, "v": {"query": query, "watermarks": {"large": mark}}}
     found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
-    assert "large has no rows that could have a watermark" in all_text(found)
+    assert "large has no stored rows, so it can't have a watermark" in all_text(found)
     assert "write `orders` in place of large" in all_text(found)
     views["v"]["watermarks"] = {"orders": mark}
     files = write(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
