@@ -10,7 +10,7 @@ from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
 from mzplan.model.address import Address
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.parse import QueryError, RelationalQuery, parse_query
+from mzplan.schema.relations.parse import QueryError, RelationalQuery, ensure_few, parse_query
 from mzplan.schema.view_query import is_of_rows, parse_view
 
 
@@ -78,6 +78,8 @@ def expand_query(
         through += [*inner[name].through, name]
     if not inner:
         return ExpandedQuery(query, text)
+    reads = {name: sum(below.query.reads.values()) for name, below in inner.items()}
+    ensure_few(sum(times * reads.get(name, 1) for name, times in query.reads.items()))
     for start, table in sorted(query.tables.items(), reverse=True):
         if table.name in inner:
             below_it = inner[table.name].query

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,6 +37,7 @@ _WORDS = {
     "windows": "window functions (OVER) can't be computed over a stream",
 }
 
+_MOST_READS = 100
 _GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
 
 
@@ -70,12 +72,14 @@ class RelationalQuery:
     - `places`: by collection, the start and end of each place with its name, also before columns. Collections
       are in the order of the text.
     - `tables`: by position, each name in FROM and JOIN.
+    - `reads`: how often Spark reads each collection, which it does again for each use of a name in WITH.
     """
 
     text: BareText
     tree: Any
     places: Mapping[str, tuple[tuple[int, int], ...]]
     tables: Mapping[int, TableName]
+    reads: Mapping[str, int]
 
     @property
     def is_plain(self) -> bool:
@@ -158,6 +162,7 @@ def parse_query(text: str) -> RelationalQuery:
         written = _bare(text)
         tree = _tree(written)
         _Checks(written).query(tree)
+        reads = _reads(tree, {})
     except QueryError:
         raise
     except SqlTextError as refused:
@@ -167,7 +172,19 @@ def parse_query(text: str) -> RelationalQuery:
     places, tables = _places(tree)
     if not places:
         raise QueryError("it reads no collection", 0, "write SELECT … FROM a source or view of the project.")
-    return RelationalQuery(written, tree, places, tables)
+    ensure_few(sum(reads.values()))
+    return RelationalQuery(written, tree, places, tables, reads)
+
+
+def ensure_few(reads: int, start: int = 0) -> None:
+    """Raise QueryError for more reads of collections than one query may have."""
+    if reads > _MOST_READS:
+        problem = f"Spark would read collections {reads:,} times for it, and {_MOST_READS} times is the most"
+        raise QueryError(
+            f"{problem}: it computes a name in WITH, and a view with `materialize: false`, at each place",
+            start,
+            "make a view of a part that is read several times.",
+        )
 
 
 def _tree(written: BareText) -> Any:
@@ -393,6 +410,23 @@ def _tables(tree: Any) -> Iterator[tuple[Any, Any, frozenset[str]]]:
         around = _names_around(table)
         if table.name.lower() not in around:
             yield table.find_ancestor(exp.Select), table, around
+
+
+def _reads(node: Any, names: Mapping[str, Counter[str]]) -> Counter[str]:
+    """Return how often a query reads each collection. `names`: the reads of the names in WITH around it."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Table):
+        return names.get(node.name.lower()) or Counter([node.name])
+    with_ = node.args.get("with_") or node.args.get("with")
+    for cte in with_.expressions if with_ is not None else ():
+        names = {**names, cte.alias.lower(): _reads(cte.this, names)}
+    if isinstance(node, exp.Select):
+        source = node.args.get("from_") or node.args.get("from")
+        parts = [source.this, *(join.this for join in node.args.get("joins") or ())]
+    else:
+        parts = [node.this, node.expression] if isinstance(node, exp.Union) else [node.this]
+    return sum((_reads(part, names) for part in parts), Counter())
 
 
 def _names_around(table: Any) -> frozenset[str]:

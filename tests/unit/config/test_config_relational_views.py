@@ -355,6 +355,26 @@ def test_what_can_not_be_computed_names_the_rule(
     assert all(word in text for word in words), text
 
 
+def test_a_query_reads_a_hundred_times_at_most(tmp_path: Path) -> None:
+    """Spark computes a name in WITH, or an inlined view, again wherever it is read."""
+    twice = "SELECT id FROM {0} UNION ALL SELECT id FROM {0}"
+    names = ", ".join(f"c{n} AS ({twice.format(f'c{n - 1}')})" for n in range(1, 20))
+    query = f"WITH c0 AS (SELECT id FROM orders), {names} SELECT id FROM c"
+    assert view_of(tmp_path, f"{query}6").body["reads"] == ["orders"]
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps({'v': {'query': f'{query}19'}})}\n"})
+    assert len(found) == 1 and "would read collections 524,288 times" in all_text(found)
+
+    views: dict[str, Any] = {
+        f"v{n}": {"query": twice.format(f"v{n - 1}" if n else "orders"), "materialize": False}
+        for n in range(6)
+    }
+    views["v"] = {"query": f"WITH x AS ({twice.format('v5')}) SELECT id FROM x"}
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+    assert len(found) == 1 and "would read collections 128 times" in all_text(found)
+    views["v"] = {"query": "SELECT id FROM v5"}
+    assert not errors(tmp_path, {"a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"})
+
+
 def test_an_error_is_at_its_place(tmp_path: Path) -> None:
     query = "      SELECT o.id,\n        p.payed\n      FROM orders o\n      JOIN payments p USING (id)\n"
     found = errors(tmp_path, {"a.yaml": f"{SOURCES}views:\n  v:\n    query: |\n{query}"})
