@@ -31,6 +31,12 @@ def shortest(duration: float) -> str:
     return f"{duration:g}s"
 
 
+def brief_duration(text: str) -> str:
+    """Return a duration in the form of `shortest`: `"600 seconds"` → `10m`. Unchanged if it isn't one."""
+    match = re.fullmatch(r"([0-9]{1,9})(?: ([smhd])[a-z]+|([smhd]))", text)
+    return shortest(seconds(f"{match[1]}{match[2] or match[3]}")) if match else text
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND

@@ -17,6 +17,7 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.kinds import EditKind, ResourceKind, resource_kind
+from mzplan.schema.sql_text import plain_sql
 
 Path = tuple[str | int, ...]
 
@@ -104,6 +105,9 @@ def _field_changes(
         both_text = isinstance(old, str) and isinstance(new, str)
         if both_text and schema.get("x-diff") == "columns":
             yield from _column_changes(kind, path, old, new)
+            continue
+        if both_text and schema.get("x-query") and plain_sql(old) == plain_sql(new):
+            yield _leaf(path, old, new, False, "in-place")
             continue
         sensitive = kind.is_sensitive(path) or previous.is_sensitive(path)
         yield _leaf(path, old, new, sensitive, kind.effect(path, _edit(old, new)))

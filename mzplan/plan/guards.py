@@ -17,6 +17,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
+from mzplan.plan.query_change import has_same_query
 from mzplan.schema.kinds import resource_kind
 
 _LAST_OBSERVED = "Its runner observed this last; plan --live checks again what each source has lost."
@@ -220,7 +221,10 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
     shown: set[str] = set()
     for leaf in change.fields:
         name = leaf.property_name
-        notice = kind.schema["properties"].get(name, {}).get("x-notice")
+        schema = kind.schema["properties"].get(name, {})
+        notice = schema.get("x-notice")
+        if schema.get("x-query") and has_same_query(change):
+            continue
         if notice and name not in shown:
             shown.add(name)
             yield Diagnostic(

@@ -8,6 +8,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
+from mzplan.plan.query_change import has_same_query
 from mzplan.schema.dialect import Json
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema
@@ -64,7 +65,8 @@ def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
     """Return the changes of sinks that will write other rows, each with the deciding fields (`x-rows`)."""
     changes = []
     for change in plan.changes:
-        if fields := tuple(field for field in change.fields if _has_keyword(change, field, "x-rows")):
+        fields = tuple(field for field in change.fields if _has_keyword(change, field, "x-rows"))
+        if fields and not has_same_query(change):
             changes.append((change, fields))
     return changes
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from mzplan.model.plan import Change
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import gives_same_rows
 
 StateVerdict = Literal["kept", "lost", "unknown"]
 _STATE = "state"  # the property with the digest of the stateful part of the query
@@ -25,6 +26,20 @@ class QueryChange:
     diff: str
     state: StateVerdict
     because: str
+
+
+def has_same_query(change: Change) -> bool:
+    """Return whether the query of a view differs in blanks, comments and names of renamed inputs at most."""
+    if change.before is None or change.after is None or change.before.type != change.after.type:
+        return False
+    if change.action == "replace":  # perhaps for another input, which looks like a new name
+        return False
+    kind = resource_kind(change.address.kind, change.after.type)
+    bodies = (
+        {name: record.body.get(name) for name in kind.row_properties}
+        for record in (change.before, change.after)
+    )
+    return kind.query_property is not None and gives_same_rows(kind, *bodies)
 
 
 def query_change(change: Change) -> QueryChange | None:

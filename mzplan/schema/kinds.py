@@ -16,10 +16,12 @@ from mzplan.host.network import is_loopback
 from mzplan.model.address import COLLECTIONS, Address, Kind
 from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
+from mzplan.model.times import brief_duration
 from mzplan.schema.columns import canonical
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema, own_types
 from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
+from mzplan.schema.sql_text import plain_sql
 from mzplan.secrets.references import placed_references
 
 EditKind = Literal["added", "removed", "changed"]
@@ -254,11 +256,10 @@ def _schemas_along(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
 
 
 def _normalise(schema: Json, body: Body) -> Json:
-    properties: Mapping[str, Json] = schema.get("properties", {})
     result: Json = {}
     for key in sorted(body):
         value = body[key]
-        inner = properties.get(key, {})
+        inner = _inner(schema, key)
         if "properties" in inner:
             value = as_mapping(value)
         if isinstance(value, Mapping):
@@ -267,12 +268,21 @@ def _normalise(schema: Json, body: Body) -> Json:
                 continue  # everything in it was a default written out
         elif inner.get("x-diff") == "columns" and isinstance(value, str):
             value = canonical(value)
+        elif inner.get("x-duration") and isinstance(value, str):
+            value = brief_duration(value)
         elif inner.get("type") == "integer" and isinstance(value, float) and value.is_integer():
             value = int(value)  # JSON Schema takes 5432.0 for an integer
         if "default" in inner and _same(value, inner["default"]):
             continue
         result[key] = value
     return result
+
+
+def _inner(schema: Json, key: str) -> Json:
+    """Return the schema of a property, or of a free key."""
+    free = schema.get("additionalProperties")
+    inner: Json = schema.get("properties", {}).get(key, free if isinstance(free, Mapping) else {})
+    return inner
 
 
 def as_mapping(value: Any) -> Any:
@@ -305,7 +315,7 @@ def _identifying(schema: Json, body: Body) -> Json:
         if inner.get("x-change") == "in-place" or "x-reference" in inner:
             continue
         if not isinstance(value, Mapping):
-            result[key] = value
+            result[key] = plain_sql(value) if inner.get("x-query") and isinstance(value, str) else value
         elif (identifying := _identifying(inner, value)) or not value:
             result[key] = identifying  # left out where everything in it changes in place
     return result

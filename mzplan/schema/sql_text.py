@@ -147,6 +147,15 @@ def tokens(text: str) -> Iterator[Token]:
         depth += kind == "open"
 
 
+def plain_sql(text: str) -> str:
+    """Return a query without comments, and with one blank between tokens; unchanged if it is wrong."""
+    try:
+        read = bare(text.rstrip().removesuffix(";"))
+    except SqlTextError:
+        return text
+    return " ".join(token.text for token in tokens(read.sql))
+
+
 def _check_comment(comment: str, offset: int) -> None:
     if comment.startswith("/*+"):
         raise SqlTextError("a hint is not part of an expression", offset)

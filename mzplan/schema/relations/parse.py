@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from mzplan.model.address import is_valid_name
 from mzplan.schema.expressions import fault_of, is_aggregate
-from mzplan.schema.sql_text import DIALECTS, BareText, SqlTextError, bare, tokens, trees
+from mzplan.schema.sql_text import DIALECTS, BareText, SqlTextError, bare, plain_sql, tokens, trees
 
 GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
@@ -143,12 +143,19 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
 
 def is_same_query(earlier: str, now: str) -> bool:
     """Return whether two texts differ only in blanks, comments and new names of renamed collections."""
+    if plain_sql(earlier) == plain_sql(now):
+        return True
     try:
         old, new = parse_query(earlier), parse_query(now)
     except QueryError:
         return False
     renamed = (name for name, other in zip(old.places, new.places, strict=False) if name != other)
-    return old.digest() == new.digest() and not any(name in new.places for name in renamed)
+    numbered = (
+        query.with_names({name: f"_{number}" for number, name in enumerate(query.places)})
+        for query in (old, new)
+    )
+    is_same = plain_sql(next(numbered)) == plain_sql(next(numbered))
+    return is_same and not any(name in new.places for name in renamed)
 
 
 def _bare(text: str) -> BareText:
@@ -423,7 +430,8 @@ def _reads(node: Any, names: Mapping[str, Counter[str]]) -> Counter[str]:
         names = {**names, cte.alias.lower(): _reads(cte.this, names)}
     if isinstance(node, exp.Select):
         source = node.args.get("from_") or node.args.get("from")
-        parts = [source.this, *(join.this for join in node.args.get("joins") or ())]
+        parts = [source.this] if source is not None else []
+        parts += (join.this for join in node.args.get("joins") or ())
     else:
         parts = [node.this, node.expression] if isinstance(node, exp.Union) else [node.this]
     return sum((_reads(part, names) for part in parts), Counter())
