@@ -111,7 +111,7 @@ class ResourceKind:
         return str(type_name) if type_name else None
 
     def normalise(self, body: Body) -> Json:
-        """Return the body without values that equal their defaults, and with sorted keys.
+        """Return the body without values that equal their defaults or have no effect, and with sorted keys.
 
         Two bodies that mean the same are equal afterwards: reordered keys or a default written out are no
         change (semantics.md §1, rule 11).
@@ -272,7 +272,7 @@ def _normalise(schema: Json, body: Body) -> Json:
             value = brief_duration(value)
         elif inner.get("type") == "integer" and isinstance(value, float) and value.is_integer():
             value = int(value)  # JSON Schema takes 5432.0 for an integer
-        if "default" in inner and _same(value, inner["default"]):
+        if ("default" in inner and _same(value, inner["default"])) or inner.get("x-with", key) not in body:
             continue
         result[key] = value
     return result

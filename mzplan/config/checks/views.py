@@ -20,7 +20,7 @@ from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
 _DERIVED = frozenset(["from", "reads", "state"])  # what files never say of a view by SQL
-_RELATIONAL = ("watermarks", "snapshots", "output", "partitions")  # what only a relational view has
+_RELATIONAL = ("watermarks", "snapshots")  # what only a relational view has
 
 
 class Views:
@@ -71,6 +71,7 @@ class Views:
         if is_inlined(resource):
             InlinedViews(self.declared, self.findings).check(resource)
         relational = any(name in resource.body for name in _RELATIONAL)
+        relational = relational or resource.body.get("output", "append") != "append"
         if relational or not is_row_view(text, self.declared):
             try:
                 query = expand_query(text, self.declared)

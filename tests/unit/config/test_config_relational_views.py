@@ -579,6 +579,27 @@ def test_blanks_and_comments_change_nothing(tmp_path: Path) -> None:
     assert "1 query writes other rows" in shown and "view.few  restarts from its checkpoint" in shown
 
 
+def test_settings_without_an_effect_change_nothing(tmp_path: Path) -> None:
+    """Neither a default nor the partitions of a state that isn't kept."""
+    views: dict[str, Any] = {
+        "rows": {"query": "SELECT id FROM orders"},
+        "both": {"query": "SELECT id FROM payments UNION ALL SELECT id FROM orders"},
+        "counted": {
+            "query": f"SELECT customer, count(*) AS n FROM orders {BY_MINUTE}",
+            "watermarks": ORDERS_MARK,
+        },
+    }
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    folder = write(tmp_path, files)
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    for partitions, changed in ((4, {}), (8, {"view.counted": "replace"})):
+        for view in views.values():
+            view.update(output="append", partitions=partitions)
+        (Path(folder) / "a.yaml").write_text(f"{SOURCES}views: {json.dumps(views)}\n")
+        plan = run("-C", folder, "plan", "--json").json()
+        assert {change["address"]: change["effect"] for change in plan["changes"]} == changed
+
+
 def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:
     views = {
         "counted": {
