@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -105,7 +105,10 @@ def check_changes(
 
     `renames`: queries that may be other queries under a new name.
     """
+    changes = tuple(changes)
+    refilled = {c.address for c in changes if c.action == "replace" and not c.migrates_rows}
     for change in changes:
+        yield from _check_snapshots(change, refilled)
         if change.action in ("delete", "replace"):
             yield from _check_prevent_destroy(change)
         if change.action == "replace":
@@ -117,6 +120,26 @@ def check_changes(
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
             yield from _upstream_notices(change)
+
+
+def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[Diagnostic]:
+    """Yield MZ045, a warning, for a running view that will look up rows in collections that begin again."""
+    after = change.after
+    if change.before is None or after is None or after.paused:
+        return
+    tables = sorted({str(address) for address in after.snapshots.values() if address in refilled})
+    if tables:
+        named = " and ".join(tables)
+        yield Diagnostic(
+            severity="warning",
+            code="MZ045",
+            summary=f"{change.address} reads {named} in snapshots, and a new generation begins empty",
+            detail="Until it has all its rows again, rows of the stream find no match there. They aren't "
+            "joined again later.",
+            hint=f"mzplan pause {change.address} before the apply, and mzplan resume {change.address} when "
+            f"{named} has its rows again.",
+            address=change.address,
+        )
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:

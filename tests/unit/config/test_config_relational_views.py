@@ -579,6 +579,30 @@ def test_blanks_and_comments_change_nothing(tmp_path: Path) -> None:
     assert "1 query writes other rows" in shown and "view.few  restarts from its checkpoint" in shown
 
 
+def test_a_replaced_snapshot_is_named(tmp_path: Path) -> None:
+    """Rows that come while it fills again find no match, for good."""
+    join = "FROM orders o LEFT JOIN {} c USING (customer)"
+    views: dict[str, Any] = {
+        "cities": {"query": f"SELECT o.id, c.city {join.format('customers')}", "snapshots": ["customers"]},
+        "others": {"query": f"SELECT o.id, c.ts {join.format('locals')}", "snapshots": ["locals"]},
+    }
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    folder = write(tmp_path, files)
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    replace = ("-C", folder, "plan", "--json", "--replace", "source.customers")
+    plan = run(*replace).json()
+    assert {c["address"]: c["effect"] for c in plan["changes"]} == {
+        "source.customers": "replace",
+        "view.cities": "restart",
+    }
+    (found,) = plan["diagnostics"]
+    assert (found["severity"], found["code"], found["address"]) == ("warning", "MZ045", "view.cities")
+    assert "source.customers in snapshots" in found["summary"] and "mzplan pause view.cities" in found["hint"]
+
+    assert run("-C", folder, "pause", "view.cities").code == 0
+    assert [d["severity"] for d in run(*replace).json()["diagnostics"]] == ["notice"]
+
+
 def test_settings_without_an_effect_change_nothing(tmp_path: Path) -> None:
     """Neither a default nor the partitions of a state that isn't kept."""
     views: dict[str, Any] = {
