@@ -185,7 +185,7 @@ class _Select:
             items = self._with_groups(items)
         if node.args.get("distinct"):
             self._keeps("DISTINCT", start_of(node), _has_time([item for item, _ in items]))
-        grouped = len(self._groups()) if aggregates else None
+        grouped = len(self._groups(items)) if aggregates else None
         several = next((item.offset for item, tree in items if type(tree).__name__ in GENERATORS), None)
         return Result([item for item, _ in items], self._scope.stream, grouped, several)
 
@@ -323,14 +323,18 @@ class _Select:
 
     # ── GROUP BY
 
-    def _groups(self) -> list[Any]:
-        """Return the expressions of GROUP BY, with items in place of their numbers and aliases."""
+    def _groups(self, columns: list[tuple[Item, Any]]) -> list[Any]:
+        """Return the expressions of GROUP BY, with items in place of their numbers and aliases.
+
+        `columns`: the items, with columns in place of `*`.
+        """
         group = self._node.args.get("group")
         if group is None:
             return []
         items = self._node.expressions
         if group.args.get("all"):
-            return [item.unalias() for item in items if not any(map(is_aggregate, item.walk()))]
+            trees = {id(tree): tree for _, tree in columns}.values()  # inline(…) is several columns
+            return [tree for tree in trees if not any(map(is_aggregate, tree.walk()))]
         return [self._group(key, items, group) for key in group.expressions]
 
     def _group(self, key: Any, items: list[Any], group: Any) -> Any:
@@ -339,6 +343,10 @@ class _Select:
 
         by_name = {item.alias.lower(): item.this for item in items if isinstance(item, exp.Alias)}
         if isinstance(key, exp.Literal) and not key.is_string and key.name.isdecimal():
+            if any(item.is_star for item in items):
+                raise QueryError(
+                    "GROUP BY has the number of an item, beside `*`", start_of(group), "name it."
+                )
             if not 1 <= int(key.name) <= len(items):
                 raise QueryError(f"GROUP BY {key.name} names no item", start_of(group))
             return items[int(key.name) - 1].unalias()
@@ -351,7 +359,7 @@ class _Select:
 
         Raises QueryError for a column that is neither in GROUP BY nor in an aggregate function.
         """
-        groups = self._groups()
+        groups = self._groups(items)
         keys = [self._key(group) for group in groups]
         for group in groups:
             self._check(group)

@@ -76,6 +76,12 @@ def view_of(folder: Path, query: str, **more: Any) -> Resource:
             "id BIGINT, tag STRING",
         ),
         (
+            "SELECT x.*, count(*) AS n FROM (SELECT customer, id FROM orders) x GROUP BY ALL",
+            {"output": "update", "key": ["customer", "id"]},
+            ["orders"],
+            "customer STRING, id BIGINT, n BIGINT",
+        ),
+        (
             "SELECT w.end AS e, count(*) AS n FROM (SELECT window(ts, '1 hour') AS w FROM orders) GROUP BY w",
             {"watermarks": ORDERS_MARK},
             ["orders"],
@@ -337,6 +343,11 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
         ("SELECT id FROM orders JOIN orders USING (id)", {}, ["two relations are called orders"]),
         ("SELECT id FROM orders WHERE sum(id) > 1 GROUP BY id", {}, ["WHERE has an aggregate function"]),
+        (
+            "SELECT count(*) AS n, * EXCEPT (amount, ts, tags, lines) FROM orders GROUP BY 2, 3",
+            {"output": "update", "key": ["customer", "id"]},
+            ["GROUP BY has the number of an item, beside `*`"],
+        ),
         ("SELECT id FROM orders GROUP BY CUBE (id)", {}, ["write one view for each grouping"]),
         (
             "SELECT id FROM orders JOIN payments USING (id)",
