@@ -92,6 +92,13 @@ _CHEAP = _words(
     "xxhash64 year"
 )
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+# What takes a text for a time, by sqlglot's classes and by name.
+_OF_TIMES = _words(
+    "AddMonths AtTimeZone Cast DateTrunc Dayname Extract Hour LastDay Minute Monthname MonthsBetween NextDay "
+    "Quarter Second StrToUnix TimeStrToTime TimestampAdd TimestampDiff TimestampTrunc TryCast TsOrDsAdd "
+    "TsOrDsToDate UnixDate UnixMicros UnixMillis UnixSeconds date_part datepart to_timestamp_ltz "
+    "to_timestamp_ntz try_to_date try_to_timestamp weekday"
+)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _STATELESS = "an expression here looks at one row at a time"
 
@@ -322,11 +329,14 @@ class _Reader:
         from sqlglot import exp
 
         for node in tree.walk(bfs=False):
-            named = isinstance(node, exp.Anonymous) and str(node.name).lower() in _VARYING
-            text = isinstance(node, exp.Cast) and node.this.is_string and _VARYING_TEXT.match(node.this.name)
-            if named or text or type(node).__name__ in _VARYING_NODES:
-                shown = node.sql(dialect="spark")
-                word = node.this.name if text else shown.partition("(")[0]
+            called = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+            times = type(node).__name__ in _OF_TIMES or called in _OF_TIMES
+            parts = (part.unnest() for part in node.iter_expressions()) if times else ()
+            text = next((part.name for part in parts if _is_varying_text(part)), "")
+            is_random = called == "aes_encrypt" and not _has_vector(node.expressions)
+            if called in _VARYING or is_random or text or type(node).__name__ in _VARYING_NODES:
+                shown = f"'{text}'" if text and not isinstance(node, exp.Cast) else node.sql(dialect="spark")
+                word = text or shown.partition("(")[0]
                 return shown, max(self.text.lower().find(word.lower()), 0)
         return None
 
@@ -397,6 +407,15 @@ class _Reader:
             if inner is not None and "start" in inner.meta
         ]
         return max(0, min(starts, default=self.skipped) - self.skipped)
+
+
+def _is_varying_text(node: Any) -> bool:
+    return bool(node.is_string and _VARYING_TEXT.match(node.name))
+
+
+def _has_vector(arguments: list[Any]) -> bool:
+    """Return whether aes_encrypt with these arguments takes no random vector."""
+    return len(arguments) > 4 or (len(arguments) > 2 and arguments[2].name.upper() == "ECB")
 
 
 def is_aggregate(node: Any) -> bool:

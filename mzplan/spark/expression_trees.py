@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from mzplan.schema.expressions import SCHEMA_OF, TYPED, XPATH, is_ddl
@@ -61,6 +62,31 @@ _MOST_ARGUMENTS = {
     # They open the files that a document type in the XML text names.
     **dict.fromkeys(XPATH, 0),
 }
+
+
+_TIMES = r"\(\s*(?:now|today|tomorrow|yesterday)\b"
+# A text that becomes a time. A column has a number: `cast(today#3 as date)`.
+_TIME = re.compile(
+    rf"(?:cast(?={_TIMES}[^#()]* as (?:date|timestamp))|to_(?:date|timestamp)\w*(?={_TIMES}(?!#)))\(\s*(\w+)",
+    re.IGNORECASE,
+)
+
+
+def time_in(expression: Any) -> str:
+    """Return the first text that Spark reads as another time each time, such as `today`; "" without one.
+
+    The tree also has what to_date casts, unlike its SQL.
+    """
+    found = _TIME.search(str(expression.treeString()))
+    return found[1] if found else ""
+
+
+def time_in_plan(plan: Any) -> str:
+    """Return `time_in` of the first such expression in an analysed plan."""
+    expressions, children = plan.expressions(), plan.children()
+    found = (time_in(expressions.apply(number)) for number in range(expressions.size()))
+    below = (time_in_plan(children.apply(number)) for number in range(children.size()))
+    return next(filter(None, chain(found, below)), "")
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ opens files; then the analysed tree. Only listed kinds of nodes may be in either
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from mzplan.schema.expressions import VALUES, Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.view_query import parse_view
-from mzplan.spark.expression_trees import expression_check
+from mzplan.spark.expression_trees import expression_check, time_in
 from mzplan.spark.failures import spark_message
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ _HOW = {
     "view": "write Spark SQL over the collection's columns: SELECT … FROM a collection WHERE …",
     "source": "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
 }
-_TIME = re.compile(r"CAST\('\s*(now|today|tomorrow|yesterday)\s*' AS (?:DATE|TIMESTAMP)", re.IGNORECASE)
 
 
 def read_by(query: ResolvedQuery) -> ResolvedQuery:
@@ -120,9 +118,9 @@ def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
 
     Only Spark knows that the text in `day > 'today'` is one: it depends on the type of `day`.
     """
-    if time := _TIME.search(str(projected.child().condition().sql())):
+    if time := time_in(projected.child().condition()):
         why = (
-            f"Spark reads '{time[1]}' as a time, another one each time. When a row is updated or deleted, "
+            f"Spark reads '{time}' as a time, another one each time. When a row is updated or deleted, "
             "its former state could not be found in the target."
         )
         raise _too_much(query, "where", why)

@@ -17,7 +17,7 @@ from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql_text import SqlTextError
-from mzplan.spark.expression_trees import expression_check
+from mzplan.spark.expression_trees import expression_check, time_in_plan
 from mzplan.spark.failures import spark_message
 from mzplan.spark.query_trees import QueryCheck
 
@@ -89,6 +89,9 @@ def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataF
     computed = session.sql(sql)
     if problem := check.problem_of_analysed(analysed(computed), list(map(analysed, inputs.values()))):
         raise _not_allowed(query, problem)
+    if query.body.get("output") == "update" and (time := time_in_plan(analysed(computed))):
+        why = f"Spark reads '{time}' as a time, another one each time, and rows are computed again."
+        raise _not_allowed(query, why)
     return computed
 
 

@@ -481,6 +481,9 @@ def test_no_condition_over_a_keyed_collection_has_a_text_that_is_a_time(lab: Lab
     for where, is_time in (
         ("day > 'yesterday'", True),
         ("note = 'a' OR day IN ('2026-01-01', ' Today')", True),
+        ("day > to_date('tomorrow')", True),
+        ("day < date_add('today', 1)", True),
+        ("date_format('now', 'HH') = note", True),
         ("note = 'today'", False),
         ("note = 'CAST(' AND day > '2026-01-01'", False),
     ):

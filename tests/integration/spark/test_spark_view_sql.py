@@ -317,6 +317,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("SELECT customer, id FROM orders UNION ALL SELECT id, id FROM payments", KEYED, "a query aggregates"),
     ("SELECT customer, count(*) AS n FROM orders GROUP BY customer", {"output": "update"}, "by their key"),
     (
+        "SELECT customer, count(*) AS n FROM orders WHERE ts > 'today' GROUP BY customer",
+        KEYED,
+        "reads 'today' as a time",
+    ),
+    (
         "SELECT monotonically_increasing_id() AS id FROM orders UNION ALL SELECT id FROM payments",
         {},
         "Expression",

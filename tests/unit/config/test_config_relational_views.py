@@ -338,6 +338,11 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
                 ("w.start", "w.start"),
             )
         ),
+        (
+            "SELECT customer, count(*) AS n FROM orders WHERE ts > to_date('today') GROUP BY customer",
+            {"output": "update", "key": ["customer"]},
+            ["'today' is another value each time"],
+        ),
         ("SELECT FROM orders GROUP BY customer", {"output": "update"}, ["it selects no column"]),
         ("SELECT id FROM orders UNION ALL BY NAME SELECT id FROM payments", {}, ["BY NAME isn't allowed"]),
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
