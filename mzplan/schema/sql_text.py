@@ -43,6 +43,22 @@ _SIGNS = re.compile(r"(?:<=>|<=|>=|<>|!=|==|<<|\|\||::|->|=>|>+|[-+*/%=<&|^:])?[
 _TWO_WAYS = "can be read in two ways"
 
 
+# Words that SQL may take for its own where the name of a collection stands.
+_OWN_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        alter and anti any as between by case cluster create cross current_date current_time
+        current_timestamp current_user describe distinct distribute drop else end except exists false fetch
+        for from full glob grant group having ilike in inner insert intersect into is join lateral left like
+        limit localtimestamp minus natural not notnull null offset on or order outer partitioned_by pivot
+        qualify regexp returning revoke right rlike rollback select semi serdeproperties session_user setminus
+        sort table tablesample then true uncache union unpivot user using values when where window with xor
+        """,
+    )
+)
+
+
 class SqlTextError(ValueError):
     """What is wrong with a text, as a clause for people. `offset`: the position of the character, from 0."""
 
@@ -145,6 +161,11 @@ def tokens(text: str) -> Iterator[Token]:
         if kind != "space":
             yield Token(kind, token.group(), token.start(), depth)
         depth += kind == "open"
+
+
+def collection_name(name: str) -> str:
+    """Return the name of a collection as SQL: in backquotes if it is a word of SQL."""
+    return f"`{name}`" if name in _OWN_WORDS else name
 
 
 def plain_sql(text: str) -> str:

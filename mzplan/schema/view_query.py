@@ -17,7 +17,7 @@ from mzplan.model.resources import Body
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind
 from mzplan.schema.relations.parse import is_same_query, with_names
-from mzplan.schema.sql_text import SqlTextError, Token, bare, tokens
+from mzplan.schema.sql_text import SqlTextError, Token, bare, collection_name, tokens
 
 _ONE_ROW = "a view computes each of its rows from one row of one collection"
 _BY = frozenset(["cluster", "distribute", "group", "order", "sort"])
@@ -135,7 +135,7 @@ def with_collection(text: str, name: str) -> str:
     """Return a view's SQL with another name for the collection that it reads; unchanged if it can't be
     parsed."""
     for start, end in reversed(parse_view(text).named):
-        text = text[:start] + name + text[end:]
+        text = text[:start] + collection_name(name) + text[end:]
     return text
 
 

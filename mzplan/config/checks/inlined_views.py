@@ -19,7 +19,7 @@ from mzplan.schema.column_replacement import TOO_LONG, quoted_name, with_express
 from mzplan.schema.columns import POSITION
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare
+from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare, collection_name
 from mzplan.schema.view_query import ViewQuery, parse_view
 
 SWITCH = "materialize"
@@ -160,7 +160,7 @@ class InlinedViews:
             filtered = {"where": where} if where else {}
             return {**resource.body, **selected, **filtered, "from": rows.base}
         condition = f"\nWHERE {where}" if where else ""
-        text = f"SELECT\n  {_BETWEEN.join(items)}\nFROM {rows.base}{condition}\n"
+        text = f"SELECT\n  {_BETWEEN.join(items)}\nFROM {collection_name(rows.base)}{condition}\n"
         if problem := parse_view(text).problem:
             raise SqlTextError(f"with the view's expressions in it, {problem}")
         return {**resource.body, property_: text, "from": rows.base}

@@ -16,7 +16,16 @@ from typing import Any, NoReturn
 
 from mzplan.model.address import is_valid_name
 from mzplan.schema.expressions import fault_of, is_aggregate
-from mzplan.schema.sql_text import DIALECTS, BareText, SqlTextError, bare, plain_sql, tokens, trees
+from mzplan.schema.sql_text import (
+    DIALECTS,
+    BareText,
+    SqlTextError,
+    bare,
+    collection_name,
+    plain_sql,
+    tokens,
+    trees,
+)
 
 GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
@@ -112,7 +121,7 @@ class RelationalQuery:
         renamed = (name for name in self.places if name in names)
         spans = [(*span, names[name]) for name in renamed for span in self.places[name]]
         for start, end, name in sorted(spans, reverse=True):
-            sql = sql[:start] + name + sql[end:]
+            sql = sql[:start] + collection_name(name) + sql[end:]
         return sql
 
     def digest(self, *more: object) -> str:

@@ -659,6 +659,21 @@ def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:
     assert run("-C", folder, "plan", "--json").json()["changes"] == []
 
 
+@pytest.mark.parametrize("name", ["left", "on", "values", "union", "where"])
+def test_a_collection_may_have_a_word_of_sql_as_its_name(tmp_path: Path, name: str) -> None:
+    views = {
+        "both": {"query": "SELECT orders.id FROM payments p JOIN orders ON orders.id = p.id"},
+        "few": {"query": "SELECT orders.id FROM orders WHERE orders.id > 1"},
+    }
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    folder = write(tmp_path, files)
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    renamed = run("-C", folder, "alter", f"ALTER SOURCE orders RENAME TO {name}", "--auto-approve", "--json")
+    text = (Path(folder) / "a.yaml").read_text()
+    assert renamed.code == 0 and f"JOIN `{name}` ON `{name}`.id" in text and f"FROM `{name}` WHERE" in text
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+
+
 @pytest.mark.parametrize("command", ["plan --replace", "plan --target", "graph --impact", "ddl"])
 def test_a_view_without_a_query_is_not_called_undeclared(tmp_path: Path, command: str) -> None:
     views = {
