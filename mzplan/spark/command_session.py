@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from types import FrameType
@@ -28,10 +29,17 @@ def open_command_session(further: Mapping[str, tuple[str, ...]] = NOTHING) -> Sp
 
 
 def close_command_session(session: SparkSession) -> None:
-    """Close the session, unless a signal has already ended its Java process."""
-    if not _interruption.happened:
-        _interruption.unwatch()
+    """Close the session.
+
+    Raises KeyboardInterrupt if a signal has ended the session. PySpark may have replaced the interrupt by an
+    error of its own, which the command then takes for a problem of what it reads.
+    """
+    if _interruption.happened:
+        raise KeyboardInterrupt
+    try:
         session.stop()
+    finally:
+        _interruption.unwatch()
 
 
 def _opened_on_a_thread(further: Mapping[str, tuple[str, ...]]) -> SparkSession:
@@ -82,9 +90,24 @@ class _Interruption:
         self.happened = True
         logging.disable()
         discard_java_output()
+        _silence_python()
         for pid in children() - self._other_children:
             send_signal(pid, signal.SIGKILL)
         self._handlers[number](number, frame)
+
+
+def _silence_python() -> None:
+    """Keep Python from printing the errors that follow when Java is gone: of threads and finalizers, and of
+    the server that takes accumulators from Java."""
+    from pyspark import SparkContext
+
+    def ignore(*_: object) -> None:
+        """Print nothing."""
+
+    sys.unraisablehook = threading.excepthook = ignore
+    context: Any = SparkContext._active_spark_context
+    if (server := getattr(context, "_accumulatorServer", None)) is not None:
+        server.handle_error = ignore
 
 
 _interruption = _Interruption()

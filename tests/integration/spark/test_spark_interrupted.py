@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from tests.support import eventually
 
-# A command on a real session, in place of verify's comparison: its query never ends.
+# A command on a real session, in place of verify's comparison: its query never ends. Like verify, it reads
+# rows that Python tasks made, takes any error of Spark for a finding, and prints its findings at the end.
 COMMAND = """\
 import sys
 from mzplan.cli.context import Invocation
@@ -22,12 +24,33 @@ from mzplan.spark.command_session import close_command_session, open_command_ses
 
 def run():
     print("starting", flush=True)
-    session = open_command_session()
+    session, findings = open_command_session(), []
     try:
-        print("working", flush=True)
-        session.range(10**15).selectExpr("sum(id * id % 7)").collect()
+        session.createDataFrame([(1,)], "id INT").collect()
+        work(session, lambda: session.range(10**15).selectExpr("sum(id * id % 7)").collect())
+    except Exception as problem:
+        findings.append(problem)
     finally:
         close_command_session(session)
+    print("False findings:", findings, file=sys.stderr)
+
+def work(session, endless):
+    if "finalizer" in sys.argv:  # Python ignores exceptions there, and Py4J has finalizers
+        class Collected:
+            def __del__(self):
+                print("finalizer", flush=True)
+                endless()
+        Collected()
+        session.range(1).collect()
+    elif "batch" in sys.argv:
+        def batch(rows, step):
+            print("batch", flush=True)
+            endless()
+        rows = session.readStream.format("rate").load()
+        rows.writeStream.foreachBatch(batch).trigger(once=True).start().awaitTermination()
+    else:
+        print("working", flush=True)
+        endless()
 
 sys.exit(run_to_exit(Invocation(), run))
 """
@@ -35,12 +58,21 @@ MARK = "MZPLAN_TEST_INTERRUPTED"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks for left processes in /proc")
-@pytest.mark.parametrize("begun", ["starting", "working"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("begun", "number"),
+    [
+        ("starting", signal.SIGTERM),
+        ("starting", signal.SIGINT),
+        ("working", signal.SIGTERM),
+        ("working", signal.SIGINT),
+        ("batch", signal.SIGTERM),
+        ("finalizer", signal.SIGINT),
+    ],
+)
 def test_one_line_exit_130_and_no_java_is_left(tmp_path: Path, begun: str, number: signal.Signals) -> None:
     mark = uuid.uuid4().hex
     running = subprocess.Popen(
-        [sys.executable, "-c", COMMAND],
+        [sys.executable, "-c", COMMAND, begun],
         cwd=tmp_path,
         env={**os.environ, MARK: mark},
         stdout=subprocess.PIPE,
@@ -51,6 +83,8 @@ def test_one_line_exit_130_and_no_java_is_left(tmp_path: Path, begun: str, numbe
     assert running.stdout is not None
     while running.stdout.readline().strip() != begun:
         assert running.poll() is None
+    if begun != "starting":
+        time.sleep(1)  # until Spark is computing
     eventually("Java runs", lambda: len(marked(mark)) > 1)
     os.killpg(running.pid, number)  # as a terminal and `timeout` do
     _, told = running.communicate(timeout=60)
