@@ -1,9 +1,8 @@
 """The types of the expressions that `schema.expressions` accepts, without Spark: Spark 4's rules, as tables.
 
 The type is None unless it is certain, because a wrong type would make a wrong table. It is also None if it
-depends on settings of Spark that mzplan leaves to its users: `spark.sql.ansi.enabled` (texts beside
-numbers, FLOAT beside others), `spark.sql.decimalOperations.allowPrecisionLoss` (decimals of more than 38
-digits).
+depends on `spark.sql.ansi.enabled` (texts beside numbers, FLOAT beside others) or
+`spark.sql.decimalOperations.allowPrecisionLoss` (decimals of more than 38 digits).
 """
 
 from __future__ import annotations

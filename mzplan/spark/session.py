@@ -27,6 +27,7 @@ from mzplan.secrets.resolved import scrub
 from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
 from mzplan.spark.settings import (
+    COMPUTING,
     DELTA_EXTENSION,
     JAVA_OPTIONS,
     NOTHING,
@@ -79,7 +80,8 @@ def open_session(
             _start(configuration, line)
         try:
             session = SparkSession.builder.config(conf=configuration).getOrCreate()
-            for name, value in READING.items():  # also applies to a session that already existed
+            # A session that already existed also needs them.
+            for name, value in {**READING, **COMPUTING}.items():
                 session.conf.set(name, value)
             session.range(1).collect()
         except Exception as problem:

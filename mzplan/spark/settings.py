@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.host.spark_lines import SparkLine, installed_line
+from mzplan.model.diagnostics import error
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -33,6 +34,16 @@ READING = {
     "spark.databricks.delta.autoCompact.enabled": "false",
     # Spark's deprecated default, INT96, is read elsewhere as nanoseconds, which end in 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+# Decides which values a query computes. Every session has the same settings: otherwise a restarted runner
+# would continue a query's state with another meaning, and verify would compute other rows.
+COMPUTING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
 }
 STOP_TIMEOUT_S = 20
 _STATE = "spark.sql.streaming.stateStore"
@@ -62,7 +73,6 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # See pools.py.
         "spark.scheduler.mode": "FAIR",
-        "spark.sql.session.timeZone": "UTC",
         # The defaults (200 and 50) suit large tables: with them, a micro-batch of ten rows takes seconds.
         "spark.sql.shuffle.partitions": str(max(cores, 2)),
         "spark.databricks.delta.snapshotPartitions": "1",
@@ -120,14 +130,16 @@ def configuration_of(
     further: Mapping[str, tuple[str, ...]] = NOTHING,
     line: SparkLine | None = None,
 ) -> SparkConf:
+    """Return a session's configuration. Raises MzplanError MZ062 for one that would change values."""
     from pyspark import SparkConf
 
+    _require_same_values({**given, **options})
     line = line or installed_line()
     defaults = _defaults(application)
     if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
         # On a cluster, executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
-    wanted = {**defaults, **line.settings, **given, **options, **READING}
+    wanted = {**defaults, **line.settings, **given, **options, **READING, **COMPUTING}
     packages = (*line.packages, *line.compatible(further.get("spark.jars.packages", ())))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
     excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))
@@ -142,6 +154,20 @@ def configuration_of(
     for key, value in wanted.items():
         conf.set(key, value)
     return conf
+
+
+def _require_same_values(settings: Mapping[str, str]) -> None:
+    for name, ours in COMPUTING.items():
+        given = settings.get(name, ours)
+        if given.strip().upper() != ours.upper():
+            raise error(
+                "MZ062",
+                f"Spark's setting {name} is {given}, but mzplan needs {ours}",
+                "It decides which values a query computes. They must be the same in every runner and in "
+                "mzplan verify.",
+                "remove it from spark-defaults.conf and PYSPARK_SUBMIT_ARGS, or overrule it there with "
+                f"--conf {name}={ours}.",
+            )
 
 
 def _java_options(ours: str, wanted: str) -> str:

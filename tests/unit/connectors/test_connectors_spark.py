@@ -207,6 +207,27 @@ def test_no_table_has_spark_merge_its_files() -> None:
     assert conf["spark.databricks.delta.autoCompact.enabled"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("name", "other", "ours"),
+    [
+        ("spark.sql.session.timeZone", "Europe/Berlin", "UTC"),
+        ("spark.sql.ansi.enabled", "false", "true"),
+        ("spark.sql.caseSensitive", "true", "false"),
+    ],
+)
+def test_no_setting_changes_the_values_that_queries_compute(name: str, other: str, ours: str) -> None:
+    """A runner and `verify` may have other settings, and a query's state outlives those of a runner."""
+    assert configuration_of("a", {}, {}).get(name) == ours
+    assert configuration_of("a", {}, {name: ours.upper()}).get(name) == ours
+    for options, given in (({}, {name: other}), ({name: other}, {})):
+        with pytest.raises(MzplanError) as refused:
+            configuration_of("a", options, given)
+        (diagnostic,) = refused.value.diagnostics
+        assert diagnostic.code == "MZ062"
+        assert diagnostic.summary == f"Spark's setting {name} is {other}, but mzplan needs {ours}"
+        assert f"--conf {name}={ours}" in diagnostic.hint
+
+
 def test_what_spark_shows_of_options_holds_no_key() -> None:
     for given in ({}, {"spark.redaction.regex": "(?i)secret|colour"}):
         shown = re.compile(configuration_of("a", given, {}).get("spark.redaction.regex") or "")
