@@ -19,7 +19,9 @@ _LONGEST_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A failure recognised by `pattern`, which matches an exception's class and message."""
+    """A failure recognised by `pattern`, which matches an exception's class and message.
+
+    `fix`: `{address}` stands for the query's address."""
 
     code: str
     pattern: re.Pattern[str]
@@ -33,7 +35,8 @@ _KNOWN = (
         "MZ067",
         re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|Some data may have been lost|offset was changed from"),
         "records were deleted from the topic before they were read",
-        "set on_upstream_change, or start a new generation: mzplan apply --replace SOURCE --allow-replace.",
+        "set on_upstream_change, or start a new generation: mzplan apply --replace {address} "
+        "--allow-replace.",
         "offsets-gone",
     ),
     _Known(
@@ -58,7 +61,13 @@ _KNOWN = (
         "MZ230",
         re.compile(r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_(DATA_)?SCHEMA"),
         "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
-        "start a new generation with the current table: mzplan apply --replace SOURCE --allow-replace.",
+        "start a new generation with the current table: mzplan apply --replace {address} --allow-replace.",
+    ),
+    _Known(
+        OTHER,
+        re.compile(r"STATE_STORE_(KEY|VALUE)_(SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)"),
+        "the query can't continue with the state of the query before it",
+        "start a new generation, with an empty state: mzplan apply --replace {address} --allow-replace.",
     ),
     _Known(
         "MZ287",
@@ -81,14 +90,14 @@ _KNOWN = (
 )
 _FILE = re.compile(r"FAILED_READ_FILE\S* .*?reading file (\S+?)\.?(?:\s|$)")
 # The fixes of failures that don't name one themselves.
-_FIXES = {known.code: known.fix for known in _KNOWN} | {
+_FIXES = {known.code: known.fix for known in _KNOWN if known.code != OTHER} | {
     "MZ066": "correct the producer, or the source's schema; on_error: skip skips such records, and "
     "dead-letter stores Kafka's in a table.",
     "MZ283": "find the table's other writer; a shallow clone has files of another table.",
 }
 _GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST")
 _BACK = (
-    "restore the file, or start a new generation: mzplan apply --replace SOURCE --allow-replace. VACUUM "
+    "restore the file, or start a new generation: mzplan apply --replace {address} --allow-replace. VACUUM "
     "removes files of a Delta table: raise delta.deletedFileRetentionDuration to keep them longer."
 )
 _OF_FILE = "correct or remove that file, or correct format and schema of the source."
@@ -155,13 +164,14 @@ class Failure:
     kind: ProblemKind = ""
 
 
-def of_exception(problem: BaseException) -> Failure:
-    """Return the failure for an exception that our own code raised in a batch."""
+def of_exception(problem: BaseException, address: Address | None = None) -> Failure:
+    """Return the failure for an exception that our own code raised in a batch. `address`: the query's."""
     if isinstance(problem, MzplanError):
         first = problem.diagnostics[0]
         return Failure(sentence(first), first.code, first.kind)
     thrown = _thrown(problem)
-    return of_messages([(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown))
+    chain = [(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown)
+    return of_messages(chain, address=address)
 
 
 def spark_message(problem: BaseException) -> str:
@@ -176,7 +186,7 @@ def as_error(
     problem: BaseException, otherwise: str, summary: str, address: Address, hint: str = ""
 ) -> MzplanError:
     """Return an exception as a query's error; `otherwise` is the code of a failure without its own."""
-    failure = of_exception(problem)
+    failure = of_exception(problem, address)
     code = otherwise if failure.kind == "unexplained" else failure.code
     return error(code, summary, failure.text, hint, address=address, kind=failure.kind)
 
@@ -195,28 +205,32 @@ def _thrown(problem: BaseException) -> Any:
     return thrown
 
 
-def of_query(query: Any, place: str) -> Failure | None:
+def of_query(query: Any, place: str, address: Address) -> Failure | None:
     """Return why a streaming query (Java's) ended; None if it was stopped.
 
-    `place`: the server or folder that the query uses.
+    `place`: the server or folder that the query uses. `address`: the query's.
     """
     caught = query.exception()
     if caught.isEmpty():
         return None
-    return of_messages(_chain(caught.get()), place)
+    return of_messages(_chain(caught.get()), place, address)
 
 
-def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
-    """Return the failure for a chain of exceptions, outermost first, each as (class, message)."""
+def of_messages(chain: list[tuple[str, str]], place: str = "", address: Address | None = None) -> Failure:
+    """Return the failure for a chain of exceptions, outermost first, each as (class, message).
+
+    `place`, `address`: as in `of_query`.
+    """
+    shown = str(address or "ADDRESS")
     chain = [(name, _without_plan(message)) for name, message in chain]
     marked = next((match for _, message in reversed(chain) if (match := _MARKED.search(message))), None)
     if marked:
-        return Failure(_with_fix(marked[2], _FIXES.get(marked[1], "")), marked[1])
+        return Failure(_with_fix(marked[2], _FIXES.get(marked[1], "").format(address=shown)), marked[1])
     for known in _KNOWN:
         pairs = (pair for pair in reversed(chain) if known.pattern.search(f"{pair[0]}: {pair[1]}"))
         if (found := next(pairs, None)) is not None:
             where = f"{place}: " if place else ""
-            text = _with_fix(f"{where}{known.summary}: {_first_line(found[1])}", known.fix)
+            text = _with_fix(f"{where}{known.summary}: {_first_line(found[1])}", known.fix.format(address=shown))
             return Failure(text, known.code, known.kind)
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER, "unexplained")
@@ -225,7 +239,9 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     file = next((match for _, message in chain if (match := _FILE.search(message))), None)
     if file is not None and any(_GONE.search(message) for _, message in chain):
         return Failure(
-            _with_fix(f"file {file[1]} was deleted before it was read", _BACK), "MZ067", "offsets-gone"
+            _with_fix(f"file {file[1]} was deleted before it was read", _BACK.format(address=shown)),
+            "MZ067",
+            "offsets-gone",
         )
     if file is not None:  # not in the declared format, or with other columns
         why = next((line for line in lines if line and not _FILE.search(line)), "it can't be read")

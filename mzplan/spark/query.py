@@ -175,8 +175,8 @@ class Running:
     def _find_ending(self) -> Failure:
         """Return why the query ended; an empty Failure if it was stopped."""
         if self.error is not None:
-            return failures.of_exception(self.error)
-        return failures.of_query(self.java, self.place) or Failure("", "")
+            return failures.of_exception(self.error, self.name.address)
+        return failures.of_query(self.java, self.place, self.name.address) or Failure("", "")
 
     def _becomes_idle(self) -> bool:
         """Wait briefly for the end of the running micro-batch, because an interrupted batch runs again."""

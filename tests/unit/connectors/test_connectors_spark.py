@@ -533,6 +533,28 @@ def test_lag_of_kafka_and_of_a_table() -> None:
     assert parse_progress(progress(sources=[delta])).lag is None
 
 
+@pytest.mark.parametrize("part", ["KEY", "VALUE"])
+def test_a_state_that_does_not_fit_is_replaced(part: str) -> None:
+    message = (
+        f"[STATE_STORE_{part}_SCHEMA_NOT_COMPATIBLE] Provided {part.lower()} schema does not match existing "
+        "state schema.\nPlease check number and type of fields. SQLSTATE: 42K06"
+    )
+    found = failures.of_messages([("StateStoreException", message)], "", Address("view", "totals"))
+    assert found.code == "MZ064"
+    assert found.text.endswith(
+        "Fix: start a new generation, with an empty state: mzplan apply --replace "
+        "view.totals --allow-replace."
+    )
+    other = failures.of_messages([("SparkException", f"mzplan{failures.MARK}[MZ064]: odd")])
+    assert "--replace" not in other.text
+
+
+def test_the_fix_names_the_query() -> None:
+    chain = [("KafkaException", "[KAFKA_DATA_LOSS.X] Some data may have been lost")]
+    found = failures.of_messages(chain, "", Address("source", "orders"))
+    assert "--replace source.orders --allow-replace" in found.text
+
+
 def test_a_file_that_is_gone_is_no_file_to_correct() -> None:
     """As VACUUM of a Delta table leaves it to a source that has not read it yet."""
     gone = "[FAILED_READ_FILE.FILE_NOT_EXIST] Error while reading file file:/lake/a.parquet. It is"
