@@ -24,7 +24,9 @@ _UPDATE = "set output: update with `key`, or declare `watermarks` and group by a
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A rule of Spark, recognised by a piece of its message, with plain words for it and the fix."""
+    """A rule of Spark, recognised by a piece of its message, with plain words for it and the fix.
+
+    `fix`: `{watermarks}` stands for the declaration of the watermarks that are missing, if any."""
 
     pattern: re.Pattern[str]
     rule: str
@@ -65,8 +67,7 @@ _RULES = (
     _rule(
         r"Stream-stream \w+ join .*without a watermark",
         "The join must know when a row can't find a match any more.",
-        "declare `watermarks` for both collections, and limit the time in ON: b.ts BETWEEN a.ts AND a.ts + "
-        "INTERVAL 1 HOUR.",
+        "{watermarks}limit the time in ON: b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 HOUR.",
     ),
     _rule(
         r"LeftAnti joins? with a streaming .* on the right",
@@ -105,7 +106,7 @@ def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
     try:
         checker.checkForStreaming(analysed(rows), mode)
     except Exception as refused:
-        raise _refused(query, *_in_plain_words(spark_message(refused))) from None
+        raise _refused(query, *_in_plain_words(spark_message(refused), query)) from None
     if _joins_without_equality(rows):
         raise _refused(
             query,
@@ -170,12 +171,14 @@ def _joins_without_equality(rows: DataFrame) -> bool:
     )
 
 
-def _in_plain_words(message: str) -> tuple[str, str]:
+def _in_plain_words(message: str, query: ResolvedQuery) -> tuple[str, str]:
     """Return a plain sentence for Spark's rule, followed by Spark's sentence, and the fix."""
     sentence = message.partition(";")[0].strip()
+    unmarked = [name for name in query.description.reads if name not in query.body.get("watermarks", {})]
+    watermarks = f"declare `watermarks` for {' and '.join(unmarked)}, and " if unmarked else ""
     for rule in _RULES:
         if rule.pattern.search(message):
-            return f"{rule.rule} Spark: {sentence}", rule.fix
+            return f"{rule.rule} Spark: {sentence}", rule.fix.replace("{watermarks}", watermarks)
     return sentence, "rewrite the query, or split it into two views."
 
 

@@ -34,12 +34,14 @@ class Operator:
     - `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
     - `timed`: a column with a watermark bounds it, so that its rows are complete at some time.
     - `by_edge`: only by the start or the end of a window of such a column, for which Spark has no watermark.
+    - `missing`: the condition on the time that the ON of an outer join should have; "" if it has one.
     """
 
     kind: str
     offset: int
     timed: bool
     by_edge: bool = False
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +191,11 @@ class _Select:
         several = next((item.offset for item, tree in items if type(tree).__name__ in GENERATORS), None)
         return Result([item for item, _ in items], self._scope.stream, grouped, several)
 
-    def _keeps(self, kind: str, offset: int, timed: bool, *, by_edge: bool = False) -> None:
+    def _keeps(
+        self, kind: str, offset: int, timed: bool, *, by_edge: bool = False, missing: str = ""
+    ) -> None:
         if self._scope.stream:
-            self._analysis.operators.append(Operator(kind, offset, timed, by_edge))
+            self._analysis.operators.append(Operator(kind, offset, timed, by_edge, missing))
 
     # ── FROM
 
@@ -233,7 +237,8 @@ class _Select:
         if left_streams and right.stream:
             outer = side in ("LEFT", "RIGHT", "FULL")
             timed = left_timed and _have_time([right])
-            self._keeps("outer join" if outer else "join", start_of(join), timed)
+            missing = _missing_time(join, before[0], right) if outer else ""
+            self._keeps("outer join" if outer else "join", start_of(join), timed, missing=missing)
         elif left_streams != right.stream:
             self._check_table(join, side, kind, left_streams)
         if kind in ("SEMI", "ANTI"):
@@ -453,6 +458,27 @@ def _is_end_of_window(tree: Any) -> bool:
 
 def _have_time(relations: list[Relation]) -> bool:
     return any(column.event_time for relation in relations for column in relation.fields)
+
+
+def _missing_time(join: Any, left: list[Relation], right: Relation) -> str:
+    """Return a condition that limits the time of a join; "" if its ON or USING has a time."""
+    from sqlglot import exp
+
+    sides = [_times(left), _times([right])]
+    times = {name.lower() for side in sides for _, name in side}
+    conditions = [*(join.args.get("using") or ()), *filter(None, [join.args.get("on")])]
+    columns = (column for condition in conditions for column in condition.find_all(exp.Identifier))
+    if join.args.get("method") or any(column.name.lower() in times for column in columns):
+        return ""
+    a, b = (".".join(next(iter(side), (name, "ts"))) for side, name in zip(sides, "ab", strict=True))
+    return f"{b} BETWEEN {a} AND {a} + INTERVAL 1 HOUR"
+
+
+def _times(relations: list[Relation]) -> list[tuple[str, str]]:
+    """Return relation and name of each column with a watermark; without any, of each TIMESTAMP."""
+    columns = [(relation.name, column) for relation in relations for column in relation.fields]
+    marked = [(name, column.name) for name, column in columns if column.event_time]
+    return marked or [(name, column.name) for name, column in columns if column.type == "TIMESTAMP"]
 
 
 def _has_time(items: list[Item]) -> bool:

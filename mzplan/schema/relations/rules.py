@@ -27,13 +27,22 @@ def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iter
     if body.get("snapshots"):
         yield from _beside_snapshots(analysis)
     for operator in operators:
-        if operator.kind == "outer join" and not operator.timed:
+        if operator.kind != "outer join":
+            continue
+        limit = f"ON … AND {operator.missing}" if operator.missing else ""
+        if not operator.timed:
             yield QueryError(
                 "an outer join of two streams needs a watermark on both: without one, a row without a match "
                 "could wait for ever",
                 operator.offset,
-                f"declare {_watermarks(analysis)}, and bound the time: "
-                "ON … AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 HOUR.",
+                f"declare {_watermarks(analysis)}{f', and limit the time: {limit}' if limit else ''}.",
+            )
+        elif limit:
+            yield QueryError(
+                "an outer join of two streams needs a limited time in ON: without one, a row without a match "
+                "could wait for ever",
+                operator.offset,
+                f"limit it: {limit}.",
             )
     if output == "update":
         yield from _updates(analysis, result, body)

@@ -164,6 +164,20 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
                 "BETWEEN",
             ],
         ),
+        (
+            "SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id",
+            {"watermarks": MARKS},
+            [
+                "outer join of two streams needs a limited time in ON",
+                "limit it: ON … AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR.",
+            ],
+        ),
+        (
+            "SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id AND p.ts BETWEEN o.ts AND o.ts + "
+            "INTERVAL 1 HOUR",
+            {},
+            ["needs a watermark on both", "payments: {column: ts, delay: 10 minutes}}`."],
+        ),
         ("SELECT id FROM orders JOIN payments USING (id) ORDER BY id", {}, ["a stream has no end: ORDER BY"]),
         ("SELECT id FROM orders JOIN payments USING (id) LIMIT 3", {}, ["a stream has no end: LIMIT"]),
         ("SELECT id, sum(amount) OVER (PARTITION BY id) AS s FROM orders", {}, ["window functions (OVER)"]),
