@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def open_command_session(further: Mapping[str, tuple[str, ...]] = NOTHING) -> SparkSession:
-    """Open a command's session. See open_session for `further` and the errors."""
+def open_command_session(
+    starting: Callable[[], None] = lambda: None, further: Mapping[str, tuple[str, ...]] = NOTHING
+) -> SparkSession:
+    """Open a command's session, whose log is discarded. See open_session for `further` and the errors.
+
+    `starting` is called first: it tells the user why the command takes longer.
+    """
+    starting()
+    discard_java_output()
     if threading.current_thread() is not threading.main_thread():
         return open_session("mzplan verify", {}, further)
     _interruption.watch()
@@ -89,7 +96,6 @@ class _Interruption:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self.happened = True
         logging.disable()
-        discard_java_output()
         _silence_python()
         for pid in children() - self._other_children:
             send_signal(pid, signal.SIGKILL)

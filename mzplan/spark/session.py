@@ -242,7 +242,7 @@ def _launch(conf: SparkConf) -> Any:
 
 
 def discard_java_output() -> None:
-    """Discard all further output of the JVM, because we are ending it."""
+    """Discard the further output of the JVM."""
     _discards.set()
 
 

@@ -207,5 +207,9 @@ class _LazySpark:
                 Secrets(directory, remote=RemoteSecrets()),  # this command does a runner's work
                 directory,
                 absolute(directory, settings.warehouse),
+                self._starting,
             )
         return self._opened
+
+    def _starting(self) -> None:
+        self._invocation.progress.stage("Starting Spark in this process")

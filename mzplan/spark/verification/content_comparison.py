@@ -6,7 +6,7 @@ become counted row hashes, which needs no order, and no memory beyond Spark's ow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,14 @@ class ContentComparison:
 
     @classmethod
     def open(
-        cls, description: Description, secrets: Secrets, directory: str, warehouse: str
+        cls,
+        description: Description,
+        secrets: Secrets,
+        directory: str,
+        warehouse: str,
+        starting: Callable[[], None],
     ) -> ContentComparison:
-        """Open a Spark session in this process.
+        """Call `starting`, and open a Spark session in this process.
 
         Raises MzplanError, also for a type without readable content.
         """
@@ -62,7 +67,7 @@ class ContentComparison:
             name: tuple(sorted({artifact for pair in pairs for artifact in pair[i]}))
             for i, name in enumerate(("spark.jars.packages", "spark.jars.excludes"))
         }
-        return cls(description, secrets, directory, warehouse, open_command_session(further))
+        return cls(description, secrets, directory, warehouse, open_command_session(starting, further))
 
     def close(self) -> None:
         """Close the target and the session."""

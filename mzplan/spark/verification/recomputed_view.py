@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,12 +60,17 @@ class RecomputedView:
 
     @classmethod
     def open(
-        cls, description: Description, secrets: Secrets, directory: str, warehouse: str
+        cls,
+        description: Description,
+        secrets: Secrets,
+        directory: str,
+        warehouse: str,
+        starting: Callable[[], None],
     ) -> RecomputedView:
-        """Start Spark in this process. Raises MzplanError."""
+        """Call `starting`, and start Spark in this process. Raises MzplanError."""
         query = resolve(description, secrets, directory, warehouse)
         position = Connectors().position(description)
-        return cls(open_command_session(), query, warehouse, position)
+        return cls(open_command_session(starting), query, warehouse, position)
 
     def close(self) -> None:
         """Close the session."""

@@ -50,8 +50,10 @@ class Downstream:
         history: StepHistory,
         position: str,
         query_begun_with: Callable[[StepDescription], ResolvedQuery],
+        starting: Callable[[], None] = lambda: None,
     ):
         self._query = query
+        self._starting = starting
         self._descriptions = (
             query.checkpoint.descriptions() if query.checkpoint is not None else DescriptionHistory()
         )
@@ -62,10 +64,18 @@ class Downstream:
         self._spark: SparkSession | None = None
 
     @classmethod
-    def open(cls, description: Description, secrets: Secrets, directory: str, warehouse: str) -> Downstream:
+    def open(
+        cls,
+        description: Description,
+        secrets: Secrets,
+        directory: str,
+        warehouse: str,
+        starting: Callable[[], None] = lambda: None,
+    ) -> Downstream:
         """Connect to a sink's target, and return it with its record of steps.
 
-        Raises MzplanError if the target has no record of steps, and for server failures.
+        `starting` is called before Spark starts, if it does. Raises MzplanError if the target has no
+        record of steps, and for server failures.
         """
         connectors = Connectors()
         query = resolve(description, secrets, directory, warehouse)
@@ -81,7 +91,7 @@ class Downstream:
             earlier = replace(description, body=begun.body(description.body, names))
             return resolve(earlier, secrets, directory, warehouse)
 
-        return cls(query, recorded, history, connectors.position(source), query_begun_with)
+        return cls(query, recorded, history, connectors.position(source), query_begun_with, starting)
 
     def close(self) -> None:
         """Close the target, and the session if there is one."""
@@ -148,5 +158,5 @@ class Downstream:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            self._spark = open_command_session()
+            self._spark = open_command_session(self._starting)
         return self._spark

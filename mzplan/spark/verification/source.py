@@ -6,6 +6,7 @@ dates, quotes and malformed records. An endpoint reads an upstream that has rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,17 +37,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def open_upstream(description: Description, secrets: Secrets, directory: str, warehouse: str) -> Upstream:
+def open_upstream(
+    description: Description,
+    secrets: Secrets,
+    directory: str,
+    warehouse: str,
+    starting: Callable[[], None] = lambda: None,
+) -> Upstream:
     """Return the upstream of a source, or the collection that a view reads.
 
-    Opens a Spark session in this process if the records need it. Raises MzplanError, also for types that
-    can't be read again.
+    Opens a Spark session in this process if the records need it, and calls `starting` before. Raises
+    MzplanError, also for types that can't be read again.
     """
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
         resolve_again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
-        session, position = open_command_session(), connectors.position(description)
+        session, position = open_command_session(starting), connectors.position(description)
         view = JoinedView if is_relational(description.body) else ViewUpstream
         return view(session, description, resolve_again, warehouse, position)
     connector = connectors.source(description.type)
@@ -64,7 +71,7 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
             query,
             "A keyed collection keeps no record that changed nothing, so a step's records can't be compared.",
         )
-    return upstream or SparkUpstream.open(connector, query)
+    return upstream or SparkUpstream.open(connector, query, starting)
 
 
 def _not_repeatable(code: str, query: ResolvedQuery, why: str) -> MzplanError:
@@ -90,13 +97,15 @@ class SparkUpstream:
         self.keeps_positions = bool(connector.keeps_positions)
 
     @classmethod
-    def open(cls, connector: SourceConnector, query: ResolvedQuery) -> SparkUpstream:
+    def open(
+        cls, connector: SourceConnector, query: ResolvedQuery, starting: Callable[[], None]
+    ) -> SparkUpstream:
         """Open a Spark session in this process for a query with a checkpoint. Raises MzplanError."""
         assert query.checkpoint is not None, "it is the checkpoint that says what was read"
         log = query.checkpoint.log
         if query.body.get("on_error") == WORD:  # dead letters aren't rows of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})
-        return cls(open_command_session(), connector, query, log)
+        return cls(open_command_session(starting), connector, query, log)
 
     def close(self) -> None:
         """Close the session."""

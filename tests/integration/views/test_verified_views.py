@@ -40,6 +40,9 @@ def test_each_shape_is_computed_again(shop: RelationalShop) -> None:
 
     def verified(view: str) -> dict[str, Any]:
         done = shop.project.run("verify", f"view.{view}", "--from-upstream", "--json")
+        assert [line for line in done.stderr.splitlines() if "Spark" in line or " WARN " in line] == [
+            "Starting Spark in this process"
+        ]
         return {"code": done.returncode, **json.loads(done.stdout)}
 
     for view in ("revenue", "totals", "paid"):

@@ -169,7 +169,7 @@ def test_lines_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
     from collections import deque
 
-    from mzplan.spark.session import _relay
+    from mzplan.spark import session
 
     reader, writer = os.pipe()
     started = threading.Event()
@@ -179,7 +179,8 @@ def test_lines_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(writer)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stderr", stream)
-    _relay(reader, deque(), started)
+    monkeypatch.setattr(session, "_discards", threading.Event())
+    session._relay(reader, deque(), started)
     stream.flush()
     last = stream.buffer.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
     assert last.startswith(b"Caused by") and b"Tr0ub4" not in last and b"\xff" in stream.buffer.getvalue()  # type: ignore[attr-defined]
