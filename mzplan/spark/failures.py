@@ -230,7 +230,9 @@ def of_messages(chain: list[tuple[str, str]], place: str = "", address: Address 
         pairs = (pair for pair in reversed(chain) if known.pattern.search(f"{pair[0]}: {pair[1]}"))
         if (found := next(pairs, None)) is not None:
             where = f"{place}: " if place else ""
-            text = _with_fix(f"{where}{known.summary}: {_first_line(found[1])}", known.fix.format(address=shown))
+            text = _with_fix(
+                f"{where}{known.summary}: {_first_line(found[1])}", known.fix.format(address=shown)
+            )
             return Failure(text, known.code, known.kind)
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER, "unexplained")
