@@ -329,6 +329,8 @@ class _Reader:
         from sqlglot import exp
 
         for node in tree.walk(bfs=False):
+            if isinstance(node, exp.Cast) and node.this is None:  # made from a call without arguments
+                raise ValueError("a cast of nothing")
             called = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
             times = type(node).__name__ in _OF_TIMES or called in _OF_TIMES
             parts = (part.unnest() for part in node.iter_expressions()) if times else ()
