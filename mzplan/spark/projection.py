@@ -19,6 +19,7 @@ from mzplan.schema.expressions import VALUES, Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.view_query import parse_view
+from mzplan.secrets.resolved import shortened
 from mzplan.spark.expression_trees import expression_check, time_in
 from mzplan.spark.failures import spark_message
 
@@ -30,6 +31,7 @@ _HOW = {
     "view": "write Spark SQL over the collection's columns: SELECT … FROM a collection WHERE …",
     "source": "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
 }
+_SHOWN = 60  # characters of an expression
 
 
 def read_by(query: ResolvedQuery) -> ResolvedQuery:
@@ -59,27 +61,54 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
     check = expression_check(rows.sparkSession.sparkContext._gateway)
     nodes = ["Project"]
     items: list[str] = []
+    places: dict[str, str] = {}  # of each item
     try:
         for index, text in enumerate(query.body.get("select") or ["*"]):
             parsed = parse_select(text)
-            item = _sql(parsed, f"select[{index}]", rows, query)
+            place = _place_of_item(query, index, text, parsed)
+            item = _sql(parsed, place, rows, query)
+            places[item] = place
             # Spark's own star would include mzplan's columns.
             star = [quoted(c.name) for c in query.columns if c.name.lower() not in parsed.without]
             items += star if parsed.star else [item]
         filtered = rows
         if "where" in query.body:
             nodes.append("Filter")
-            condition = _sql(parse_where(query.body["where"]), "where", rows, query)
+            condition = _sql(parse_where(query.body["where"]), _place_of_condition(query), rows, query)
             filtered = rows.where(f"({condition}) OR {or_else}" if or_else else condition)
         projected = filtered.selectExpr(*items, POSITION)
     except MzplanError:
         raise
     except Exception as problem:
         names = [column.name for column in query.columns]
-        raise _refused(query, problem, "select or where", names) from None
+        refused = (place for item, place in places.items() if item in items and not _accepts(rows, item))
+        raise _refused(query, problem, next(refused, _place_of_all(query)), names) from None
     if refusal := check.problem_of_projection(_analysed(projected), _analysed(rows), nodes):
-        raise _too_much(query, "select or where", refusal)
+        raise _too_much(query, _place_of_all(query), refusal)
     return projected
+
+
+def _place_of_item(query: ResolvedQuery, index: int, text: str, parsed: Parsed) -> str:
+    """Return how the user finds an item: its place in a sink's `select`, or a view's column."""
+    if query.address.kind != "view":
+        return f"select[{index}]"
+    return f"column {parsed.name}" if parsed.name else f"expression {shortened(text, _SHOWN)}"
+
+
+def _place_of_condition(query: ResolvedQuery) -> str:
+    return "WHERE" if query.address.kind == "view" else "where"
+
+
+def _place_of_all(query: ResolvedQuery) -> str:
+    return "the query" if query.address.kind == "view" else "select or where"
+
+
+def _accepts(rows: DataFrame, item: str) -> bool:
+    try:
+        rows.selectExpr(item)
+    except Exception:
+        return False
+    return True
 
 
 def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> DataFrame:
@@ -123,7 +152,7 @@ def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
             f"Spark reads '{time}' as a time, another one each time. When a row is updated or deleted, "
             "its former state could not be found in the target."
         )
-        raise _too_much(query, "where", why)
+        raise _too_much(query, _place_of_condition(query), why)
 
 
 def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
@@ -202,12 +231,17 @@ def _analysed(rows: DataFrame) -> Any:
 def _too_much(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
     return error(
         "MZ019",
-        f"{place} of {query.address} isn't allowed in a {query.address.kind}",
+        f"{_begin(place)} of {query.address} isn't allowed in a {query.address.kind}",
         problem,
         "use functions of Spark SQL over the columns of one row.",
         address=query.address,
         kind="unfit",
     )
+
+
+def _begin(place: str) -> str:
+    """Return a place as the first word of a sentence. Names of properties stay as they are."""
+    return place if place.startswith(("select", "where")) else f"{place[0].upper()}{place[1:]}"
 
 
 def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequence[str]) -> MzplanError:

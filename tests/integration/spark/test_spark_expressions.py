@@ -426,6 +426,22 @@ def test_no_hostile_view_runs(
     assert not made.exists()
 
 
+@pytest.mark.parametrize(
+    ("sql", "summary"),
+    [
+        ("SELECT id, id + true AS bad FROM orders", "Spark does not accept column bad of view.v"),
+        ("SELECT id, id + true FROM orders", "Spark does not accept expression id + true of view.v"),
+        ("SELECT id FROM orders WHERE id + true", "Spark does not accept the query of view.v"),
+        ("SELECT id, nosuch(id) AS bad FROM orders", "Column bad of view.v isn't allowed in a view"),
+        ("SELECT id FROM orders WHERE java_method('a', 'b')", "WHERE of view.v isn't allowed in a view"),
+    ],
+)
+def test_an_error_names_the_place_in_the_query(lab: Lab, sql: str, summary: str) -> None:
+    with pytest.raises(MzplanError) as refused:
+        _outputs(lab, _view(lab, sql, "id BIGINT", "id BIGINT"))
+    assert refused.value.diagnostics[0].summary == summary
+
+
 def test_spark_reads_of_a_view_what_the_plan_has_read(lab: Lab, tmp_path: Path) -> None:
     """Names and types of what comes out, of queries made by chance, with comments, quotes and qualifiers."""
     columns = "id BIGINT NOT NULL, note STRING, tags ARRAY<STRING>, o STRUCT<id: STRING, `left`: INT>, "
