@@ -187,14 +187,14 @@ class _LazySpark:
     def recomputation(self, state: State, resource: ResourceState) -> Recomputation:
         from mzplan.spark.verification.recomputed_view import RecomputedView
 
-        doing = f"starting Spark, to compute {resource.address} again"
+        doing = f"preparing to compute {resource.address} again"
         view: Recomputation = self._open(RecomputedView.open, state, resource, doing)
         return view
 
     def content(self, state: State, resource: ResourceState) -> Comparison:
         from mzplan.spark.verification.content_comparison import ContentComparison
 
-        doing = f"starting Spark, to read the target of {resource.address}"
+        doing = f"preparing to read the target of {resource.address}"
         comparison: Comparison = self._open(ContentComparison.open, state, resource, doing)
         return comparison
 
