@@ -152,6 +152,13 @@ class StoredSource:
             *({"remove": {"path": p.name, "dataChange": False, "deletionTimestamp": 3}} for p in paths),
         )
 
+    def delete(self, file: str) -> None:
+        """A version by another writer, with the rows of this file deleted."""
+        self._commit(
+            {"commitInfo": {"operation": "DELETE", "timestamp": 4}},
+            {"remove": {"path": file, "dataChange": True, "deletionTimestamp": 4}},
+        )
+
     def vacuum(self) -> None:
         """The version in which Delta says that it has removed what no version needs; removes nothing."""
         self._commit({"commitInfo": {"operation": "VACUUM END", "timestamp": 4}})

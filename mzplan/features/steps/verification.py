@@ -24,6 +24,7 @@ from mzplan.operations.project import (
 from mzplan.schema.columns import POSITION
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
+from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.replay import ValuesSeen, collection_batches
@@ -146,6 +147,7 @@ def verify(
         compare = partial(_with_source, history, source, values_seen)
     verified = _compare(address, records, compare, reporter)
     warnings = [*_empty_columns(resource, values_seen)] if address.reads_upstream else []
+    warnings += _changed_by_others(address, history)
     warnings += [_left_out(address, excluded)] if excluded else []
     return replace(verified, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
 
@@ -192,6 +194,28 @@ def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagno
             hint="if the records spell the field differently (case matters), correct the source's schema.",
             address=resource.address,
         )
+
+
+def _changed_by_others(address: Address, history: StepHistory) -> Iterator[Diagnostic]:
+    """Yield MZ305 if the log of a collection has commits that aren't steps and have removed rows.
+
+    Steps don't show it, because their files stay until a VACUUM."""
+    if not history.is_source:
+        return
+    with readable(address):
+        commits = [c for c in history.collection.after(-1) if c.step is None and c.deletes]
+    if not commits:
+        return
+    listed = ", ".join(f"{commit.version} ({shortened(commit.operation, 40)})" for commit in commits[-3:])
+    yield Diagnostic(
+        severity="warning",
+        code="MZ305",
+        summary=f"Rows of {address} were changed or deleted by another writer",
+        detail=f"The log of its collection has {count(len(commits), 'such version')}, the newest: {listed}. "
+        "The steps are compared as they were written.",
+        hint=f"if nobody meant to, read everything again: mzplan apply --replace {address} --allow-replace.",
+        address=address,
+    )
 
 
 def _compare(

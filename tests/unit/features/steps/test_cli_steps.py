@@ -269,6 +269,17 @@ def test_what_is_expired_is_gone_for_every_command(shop: Shop) -> None:
     assert (ran.code, ran.error()["code"]) == (64, "MZ094")
 
 
+def test_verify_warns_of_rows_that_another_writer_deleted(shop: Shop) -> None:
+    shop.steps(3)
+    shop.source.merge()  # moves rows, and deletes none
+    assert "MZ305" not in shop.run("verify", "source.orders").err
+    shop.source.delete("part-00000-merged-3.snappy.parquet")
+    ran = shop.run("verify", "source.orders")
+    assert ran.code == 0
+    assert "warning[MZ305]: Rows of source.orders were changed or deleted by another writer" in ran.err
+    assert "(DELETE)" in ran.err
+
+
 def test_expire_keeps_the_last_step(shop: Shop) -> None:
     assert shop.run("expire", "source.orders", "--before", "0").code == 0  # there is none yet
     shop.steps(4)
