@@ -43,6 +43,7 @@ from mzplan.plan.guards import (
     same_place,
 )
 from mzplan.plan.inputs import with_inputs
+from mzplan.plan.joins import check_joins
 from mzplan.plan.moves import (
     as_move,
     check_undeclared,
@@ -153,6 +154,7 @@ def build_plan(
             *losses,
             *check_migrations(changes, statuses, state.instances),
             *check_delivery(changes, planner.after or state.resources),
+            *check_joins(changes, planner.after or state.resources),
         ),
     )
 

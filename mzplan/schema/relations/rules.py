@@ -35,7 +35,7 @@ def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iter
                 "an outer join of two streams needs a watermark on both: without one, a row without a match "
                 "could wait for ever",
                 operator.offset,
-                f"declare {_watermarks(analysis)}{f', and limit the time: {limit}' if limit else ''}.",
+                f"declare {watermarks_for(analysis)}{f', and limit the time: {limit}' if limit else ''}.",
             )
         elif limit:
             yield QueryError(
@@ -94,7 +94,7 @@ def _without_time(analysis: Analysis, result: Result, operator: Operator) -> Que
     else:
         problem = f"{_a(operator.kind)} in append mode needs a watermark"
         why = "rows are added once and never change, and without one its rows are never complete"
-        by = f"declare {_watermarks(analysis)} and "
+        by = f"declare {watermarks_for(analysis)} and "
         by += "select that column" if is_distinct else "group by a window of that column"
     columns = [item.field.name for item in result.items if item.groups or is_distinct]
     key = f"`key: [{', '.join(columns)}]`" if columns else "`key`"
@@ -106,7 +106,7 @@ def _without_time(analysis: Analysis, result: Result, operator: Operator) -> Que
     )
 
 
-def _watermarks(analysis: Analysis) -> str:
+def watermarks_for(analysis: Analysis) -> str:
     """Return `watermarks` for the streams of a query, each with its first column that is a time."""
     marks = []
     for name in analysis.query.places:

@@ -609,6 +609,27 @@ def test_blanks_and_comments_change_nothing(tmp_path: Path) -> None:
     assert "1 query writes other rows" in shown and "view.few  restarts from its checkpoint" in shown
 
 
+def test_a_join_whose_state_grows_without_end_is_named(tmp_path: Path) -> None:
+    timed = "SELECT o.id FROM orders o JOIN payments p ON o.id = p.id AND p.ts BETWEEN o.ts AND o.ts + "
+    views: dict[str, Any] = {
+        "on": {"query": "SELECT o.id, p.paid FROM orders o JOIN payments p ON o.id = p.id"},
+        "comma": {"query": "SELECT o.id, p.paid FROM orders o, payments p WHERE o.id = p.id"},
+        "twice": {"query": "SELECT a.id FROM orders a JOIN (SELECT id FROM orders) b ON a.id = b.id"},
+        "timed": {"query": f"{timed} INTERVAL 1 HOUR", "watermarks": MARKS},
+        "looked_up": {"query": "SELECT id FROM orders JOIN customers USING (customer)"},
+        "both": {"query": "SELECT id FROM orders UNION ALL SELECT id FROM payments"},
+    }
+    views["looked_up"]["snapshots"] = ["customers"]
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    folder = write(tmp_path, files)
+    found = {d["address"]: d for d in run("-C", folder, "plan", "--json").json()["diagnostics"]}
+    assert found.keys() == {"view.on", "view.comma", "view.twice"}
+    warning = found["view.on"]
+    assert (warning["severity"], warning["code"]) == ("warning", "MZ045")
+    assert "rows of orders and payments" in warning["detail"]
+    assert "{orders: {column: ts, delay: 10 minutes}, payments: {column: ts" in warning["hint"]
+
+
 def test_a_replaced_snapshot_is_named(tmp_path: Path) -> None:
     """Rows that come while it fills again find no match, for good."""
     join = "FROM orders o LEFT JOIN {} c USING (customer)"

@@ -1,0 +1,64 @@
+"""Warns of views that join streams without a bound: Spark keeps all their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.plan import Change
+from mzplan.model.state import ResourceState
+from mzplan.schema.relations.analysis import Analysis, Input
+from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
+from mzplan.schema.relations.rules import watermarks_for
+from mzplan.schema.source_columns import columns_of
+
+_DECIDING = frozenset(["query", "watermarks"])
+
+
+def check_joins(
+    changes: Iterable[Change], resources: Mapping[Address, ResourceState]
+) -> Iterator[Diagnostic]:
+    """Yield MZ045, a warning, for each new or changed view with an inner join of streams without watermarks.
+
+    `resources`: the records after the plan.
+    """
+    for change in changes:
+        view = change.after
+        if view is None or change.action == "delete" or not is_relational(view.body):
+            continue
+        is_new = change.action in ("create", "replace")
+        if not is_new and not any(field.property_name in _DECIDING for field in change.fields):
+            continue
+        analysis = _analysis(view, resources)
+        if any(operator.kind == "join" and not operator.timed for operator in analysis.operators):
+            streams = " and ".join(name for name, read in analysis.inputs.items() if read.stream)
+            yield Diagnostic(
+                severity="warning",
+                code="MZ045",
+                summary=f"The state of {view.address} grows without end",
+                detail=f"It joins rows of {streams}. Without watermarks, a row may find a match at any time: "
+                "Spark keeps them all.",
+                hint=f"declare {watermarks_for(analysis)}, and bound the time: "
+                "ON … AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 HOUR.",
+                address=view.address,
+            )
+
+
+def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -> Analysis:
+    """Return the analysis of a view's query, as far as it goes."""
+    marks, tables = view.body.get("watermarks", {}), view.snapshots.values()
+    inputs = {
+        address.name: Input(
+            columns_of(resources[address].type, resources[address].body),
+            str(address),
+            address not in tables,
+            marks.get(address.name, {}).get("column", ""),
+        )
+        for address in (*view.reads.values(), *tables)
+    }
+    analysis = Analysis(parse_query(view.body["query"]), inputs)
+    with suppress(QueryError):  # found before
+        analysis.result()
+    return analysis
