@@ -298,6 +298,9 @@ class _Select:
         without = {column.name.lower() for column in left_out}
         fields = self._scope.star(table)
         if table and not fields:
+            if self._scope.has(table):
+                problem = f"{table} is a column, and `{table}.*` has no fixed names"
+                raise QueryError(problem, start_of(inner), f"list its fields: {table}.field, ….")
             raise QueryError(f"no relation is called {table}", start_of(inner))
         for relation, column in fields:
             if column.name.lower() not in without:

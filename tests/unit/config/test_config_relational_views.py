@@ -357,6 +357,11 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
             {"output": "update", "key": ["customer"]},
             ["'today' changes each time"],
         ),
+        (
+            "SELECT w.* FROM (SELECT struct(id, ts) AS w FROM orders) x",
+            {},
+            ["w is a column, and `w.*` has no fixed names", "list its fields: w.field"],
+        ),
         ("SELECT FROM orders GROUP BY customer", {"output": "update"}, ["it selects no column"]),
         ("SELECT id FROM orders UNION ALL BY NAME SELECT id FROM payments", {}, ["BY NAME isn't allowed"]),
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
