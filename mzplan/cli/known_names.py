@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from mzplan.host.files import read_regular
 from mzplan.model.address import natural
 from mzplan.model.resources import ENVIRONMENT_VARIABLE
-from mzplan.model.words import label_value
+from mzplan.model.words import scalar_text
 
 _PACKAGED = Path(__file__).parent.parent / "_examples"
 EXAMPLES = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent.parent / "examples"
@@ -75,7 +75,7 @@ def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         resource.get("body", {}).get("labels", {}) for resource in _state(ctx).get("resources", {}).values()
     )
     return _items(
-        {f"{key}={label_value(value)}" for label_set in label_sets for key, value in label_set.items()},
+        {f"{key}={scalar_text(value)}" for label_set in label_sets for key, value in label_set.items()},
         incomplete,
     )
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from mzplan.config.documents import MAX_NODES, Declaration, size_of
 from mzplan.config.findings import HERE, Findings, Location, Path, kind_of, listed, shown
-from mzplan.config.references import EACH, MAX_FILLED, as_text, check_references
+from mzplan.config.references import EACH, MAX_FILLED, check_references
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
+from mzplan.model.words import scalar_text
 
 _REFERENCE = re.compile(r"\$\{each\.(key|value(?:\.[A-Za-z_][A-Za-z0-9_-]*)*)\}")
 _OWN = ("for_each", "name")
@@ -104,7 +105,7 @@ class Expansion:
             except _MissingValueError:
                 continue
             if not is_valid_name(name):
-                invalid.append((key, as_text(name)))
+                invalid.append((key, scalar_text(name)))
             elif name in resources:
                 self._twice(name, first[name], key)
             else:
@@ -191,7 +192,7 @@ class Expansion:
             return value
         if any(isinstance(value, dict | list) for value in values):
             self._note_missing(text, "is not text, so it can only stand alone, as the whole value", key)
-        words = iter([as_text(value) for value in values])
+        words = iter([scalar_text(value) for value in values])
         parts = [part if isinstance(part, str) else next(words) for part in text.parts]
         self.limits.count(0, 0, sum(map(len, parts)))
         filled = "".join(parts)

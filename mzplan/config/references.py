@@ -11,7 +11,7 @@ from typing import Any
 from mzplan.config.documents import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
 from mzplan.config.variables import VARIABLE, Variables, explain_undeclared, report_missing
-from mzplan.model.words import did_you_mean
+from mzplan.model.words import did_you_mean, scalar_text
 from mzplan.secrets.providers import OWN_PROVIDERS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
 
@@ -54,7 +54,7 @@ def _fill_text(
     if len(names) == 1 and VARIABLE.fullmatch(text):
         filled = variables.values[names[0]]
     else:
-        words = {name: as_text(variables.values[name]) for name in names}
+        words = {name: scalar_text(variables.values[name]) for name in names}
         # Measured before it is made: a few characters can stand for gigabytes.
         variables.filled_characters += len(text) + sum(len(words[name]) for name in names)
         if variables.filled_characters > MAX_FILLED:
@@ -79,7 +79,7 @@ def substitute(text: str, values: Mapping[str, Any]) -> Any:
     whole = VARIABLE.fullmatch(text)
     if whole is not None:
         return values.get(whole[1], text)
-    words = {name: as_text(values[name]) for name in set(VARIABLE.findall(text)) & values.keys()}
+    words = {name: scalar_text(values[name]) for name in set(VARIABLE.findall(text)) & values.keys()}
     if len(text) + sum(len(words.get(match[1], "")) for match in VARIABLE.finditer(text)) > MAX_SUBSTITUTED:
         return text
     return VARIABLE.sub(lambda match: words.get(match[1], match[0]), text)
@@ -96,10 +96,6 @@ def _report(match: re.Match[str], location: Location, variables: Variables, find
     location = replace(location, offset=match.start(), length=len(match[0]))
     details = explain_undeclared(name, variables, findings)
     findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
-
-
-def as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from mzplan.config.documents import MAX_NODES, Declaration, texts_in
 from mzplan.config.expansion import MAX_MADE, Expansion, Key, Limits, TooMuchError
 from mzplan.config.findings import Findings, Location, kind_of, shown
-from mzplan.config.references import EACH, MAX_FILLED, as_text
+from mzplan.config.references import EACH, MAX_FILLED
+from mzplan.model.words import scalar_text
 
 
 class Templates:
@@ -67,7 +68,7 @@ class Templates:
         if isinstance(given, dict):
             keys = [Key(key, value, key) for key, value in given.items()]
         elif isinstance(given, list):
-            keys = [Key(as_text(item), item, index) for index, item in enumerate(given)]
+            keys = [Key(scalar_text(item), item, index) for index, item in enumerate(given)]
             for index, item in enumerate(given):
                 if item is None or isinstance(item, dict | list):
                     self._not_simple(template, index, item)

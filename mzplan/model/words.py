@@ -33,8 +33,8 @@ def span(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def label_value(value: str | float) -> str:
-    """Format a label's value as it is written: `true`, `3`, `billing`."""
+def scalar_text(value: object) -> str:
+    """Format a scalar as YAML writes it: `true`, `3`, `billing`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -11,7 +11,7 @@ from mzplan.model.address import KINDS, Address, is_glob, natural
 from mzplan.model.diagnostics import usage_error
 from mzplan.model.observed import Condition
 from mzplan.model.state import ResourceState, State
-from mzplan.model.words import count, label_value, nearest
+from mzplan.model.words import count, nearest, scalar_text
 from mzplan.operations.project import unknown_address
 from mzplan.operations.reachability import users_of
 
@@ -121,4 +121,4 @@ def _users(name: str, state: State) -> list[Address]:
 
 def _has(labels: object, required: tuple[tuple[str, str], ...]) -> bool:
     own = labels if isinstance(labels, dict) else {}
-    return all(key in own and label_value(own[key]) == value for key, value in required)
+    return all(key in own and scalar_text(own[key]) == value for key, value in required)

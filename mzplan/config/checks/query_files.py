@@ -16,9 +16,10 @@ from typing import Any
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.documents import Declaration, Document
 from mzplan.config.findings import Findings, Location, SourceFile
-from mzplan.config.references import EACH, as_text, fill
+from mzplan.config.references import EACH, fill
 from mzplan.config.variables import VARIABLE, Variables
 from mzplan.config.yaml.parser import read_text
+from mzplan.model.words import scalar_text
 from mzplan.schema.editor import QUERY_FILE
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.validators import is_valid
@@ -120,7 +121,7 @@ class QueryFiles:
 def _written_offset(written: str, values: Mapping[str, Any], offset: int) -> int:
     """Return the offset in the written text for one in the text with its variables filled in."""
     for match in VARIABLE.finditer(written):
-        longer = len(as_text(values[match[1]])) - len(match[0])
+        longer = len(scalar_text(values[match[1]])) - len(match[0])
         if offset < match.start():
             break
         if offset < match.end() + longer:

@@ -10,6 +10,7 @@ from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import escaped, java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
+from mzplan.model.words import scalar_text
 from mzplan.secrets.files import read_pem_text
 
 # A dead broker must not block a query, or its stop, for minutes.
@@ -95,7 +96,7 @@ def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, st
         options["ssl.keystore.key"] = ssl["key"]
     if not ssl.get("verify_hostname", True):
         options["ssl.endpoint.identification.algorithm"] = ""
-    return {**options, **{key: _word(value) for key, value in connection["options"].items()}}
+    return {**options, **{key: scalar_text(value) for key, value in connection["options"].items()}}
 
 
 def writer_options(connection: ResolvedConnection, directory: str, topic: str) -> dict[str, str]:
@@ -145,10 +146,6 @@ def jaas(mechanism: str, username: str, password: str) -> str:
     """Return a JAAS configuration line, with username and password escaped inside their quotes."""
     module = _LOGIN_MODULES[mechanism]
     return f'{module} required username="{escaped(username)}" password="{escaped(password)}";'
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _text(directory: str, path: str) -> str:
