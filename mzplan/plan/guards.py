@@ -169,7 +169,7 @@ def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
             summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
             detail="It has lifecycle: {prevent_destroy: true}, and this plan would "
             f"{change.action} it: {change.reason}.",
-            hint="apply lifecycle: {prevent_destroy: false} first, if you are sure.",
+            hint="if you're sure, set prevent_destroy: false and apply that first.",
             address=change.address,
             exit_code=ExitCode.REFUSED,
         )
@@ -209,8 +209,8 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
     yield Diagnostic(
         code="MZ047",
         summary=f"Replacing {change.address} would write its rows again",
-        detail=f"{change.reason}. A new generation reads its collection from the start, and this sink "
-        "appends.",
+        detail=f"{change.reason}. The new generation reads the collection again from the start, and because "
+        "this sink appends, its rows would be written twice.",
         hint=f"{renamed and renamed + 'so that nothing is replaced; otherwise '}"
         f"set {settings}, in {change.address}.",
         address=change.address,
@@ -228,9 +228,9 @@ def _check_forbidden(change: Change) -> Iterator[Diagnostic]:
         if leaf.effect == "forbidden":
             yield Diagnostic(
                 code="MZ042",
-                summary=f"{leaf.path} of {change.address} can't change",
-                detail="It is fixed when the resource is created.",
-                hint="put it back, or declare a resource with another name.",
+                summary=f"{leaf.path} in {change.address} can't change",
+                detail="This property can't change after the resource is created.",
+                hint="restore the old value, or declare a new resource under another name.",
                 address=change.address,
                 exit_code=ExitCode.REFUSED,
             )
@@ -253,7 +253,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
-                summary=f"{name} of {change.address} {notice}",
+                summary=f"{change.address}: the change to `{name}` {notice}",
                 address=change.address,
             )
 
@@ -354,13 +354,13 @@ def gives_exactly_once(resource: ResourceState) -> bool:
 
 
 def _weaker(address: Address, weak: list[ResourceState]) -> Diagnostic:
-    which = " and ".join(f"{resource.address}, of type {resource.type}," for resource in weak)
+    which = " and ".join(f"{resource.address} (type {resource.type})" for resource in weak)
     verb = "delivers" if len(weak) == 1 else "deliver"
     return Diagnostic(
         severity="warning",
         code="MZ085",
         summary=f"{address} asks for {EXACTLY_ONCE}, but gets at-least-once",
-        detail=f"{which} {verb} at least once: after a crash, rows may be in the target twice.",
-        hint="set delivery: at-least-once if that is enough; or use another type.",
+        detail=f"{which} {verb} at least once: after a crash, rows may appear twice in the target.",
+        hint="set delivery: at-least-once if that's enough, or use a type that supports exactly-once.",
         address=address,
     )

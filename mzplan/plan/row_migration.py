@@ -131,7 +131,7 @@ def _migration(change: Change, after: ResourceState) -> Diagnostic:
     others = "" if sinks_continue(change) else " Its key changes, so its sinks read all of these rows."
     return notice(
         f"{change.address}: its new generation begins with the rows of generation {former}, as one step",
-        "It then continues at the same place of its upstream, and reads no record twice. If a row has no "
+        "It then resumes its upstream where it left off, and reads no record twice. If a row has no "
         f"value for a new key, generation {former} keeps running.{others}",
         address=change.address,
     )
@@ -156,7 +156,7 @@ def _impossible(change: Change, why: str) -> Diagnostic:
     return Diagnostic(
         severity="warning",
         code="MZ294",
-        summary=f"{change.address} can't begin with the rows of its collection, and reads everything again",
+        summary=f"{change.address} can't reuse the rows in its collection, so it rereads everything",
         detail=f"It has lifecycle: {{replace: {FROM_COLLECTION}}}, but {why}. A migration covers dropped or "
         "reordered columns, another key, and wider top-level numbers.",
         address=change.address,
@@ -165,9 +165,10 @@ def _impossible(change: Change, why: str) -> Diagnostic:
 
 def _proposal(change: Change) -> Diagnostic:
     return notice(
-        f"{change.address}: would read everything again, but could begin with its own rows instead",
-        "It can begin with the rows of its collection, and continue at the same place of its upstream.",
-        f"set lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
+        f"{change.address} would reread everything, but could reuse the rows it already has",
+        "It can start from the rows in its collection and resume its upstream where it left off.",
+        f"to reuse the rows, set lifecycle: {{replace: {FROM_COLLECTION}}} in the source. To reread "
+        "everything, set lifecycle: {replace: in-place}.",
         address=change.address,
     )
 

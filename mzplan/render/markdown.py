@@ -151,10 +151,10 @@ def _digest(plan: Plan) -> str:
     """Return the line that ties the comment to the applied plan: the digest and the places it covers."""
     listed = sorted(plan.instances.items(), key=natural_item)[:_INSTANCES]
     more = len(plan.instances) - len(listed)
-    instances = ", ".join(f"{code(cut(name, 140))} ({cut(instance.type, 40)})" for name, instance in listed)
+    instances = "; ".join(f"{code(cut(name, 140))}, {cut(instance.type, 40)}" for name, instance in listed)
     instances += f" and {more:,} more" if more else ""
     places = f"warehouse {code(cut(plan.warehouse, 1000))}, instances: {instances}"
-    return f"Digest: {code(digest_of_plan(plan))}, with {places}."
+    return f"Digest: {code(digest_of_plan(plan))} ({places})."
 
 
 def _table(plan: Plan) -> str:

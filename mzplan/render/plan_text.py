@@ -156,7 +156,7 @@ class _Renderer:
 
     def _running(self) -> Iterator[str]:
         if self.plan.downstream:
-            yield f"Keeps running, downstream: {_listed(self.plan.downstream)}"
+            yield f"Still running downstream: {_listed(self.plan.downstream)}"
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
 
@@ -189,7 +189,7 @@ class _Renderer:
             yield f"Variables: {', '.join(variables_of(self.plan))}"
         if not self.plan.is_empty:
             places = f"warehouse {safe(self.plan.warehouse)}, {_instances(self.plan)}"
-            yield f"Digest: {digest_of_plan(self.plan)}, with {places}"
+            yield f"Digest: {digest_of_plan(self.plan)} ({places})"
         yield self.paint(verdict(self.plan), "bold")
 
     def change_lines(self, change: Change) -> Iterator[str]:
@@ -335,12 +335,12 @@ def _after(field: FieldChange) -> str:
 
 
 def _instances(plan: Plan) -> str:
-    """Format all instances: `instances local (embedded), west (cluster)`."""
+    """Format all instances: `instances local, embedded; west, cluster`."""
     shown = [
-        f"{safe(name)} ({instance.type})"
+        f"{safe(name)}, {instance.type}"
         for name, instance in sorted(plan.instances.items(), key=natural_item)
     ]
-    return f"instance{'' if len(shown) == 1 else 's'} {', '.join(shown)}"
+    return f"instance{'' if len(shown) == 1 else 's'} {'; '.join(shown)}"
 
 
 def _listed(addresses: tuple[Address, ...]) -> str:

@@ -51,9 +51,9 @@ def test_the_digest_is_of_what_is_applied() -> None:
 def test_each_form_of_a_plan_shows_its_digest_and_its_places() -> None:
     plan = build_plan(WANTED, STATE)
     digest = digest_of_plan(plan)
-    assert f"Digest: {digest}, with warehouse ./warehouse, instance local (embedded)\n" in render_plan(plan)
+    assert f"Digest: {digest} (warehouse ./warehouse, instance local, embedded)\n" in render_plan(plan)
     markdown = render_plan_markdown(plan)
-    assert f"\nDigest: `{digest}`, with warehouse `./warehouse`, instances: `local` (embedded).\n" in markdown
+    assert f"\nDigest: `{digest}` (warehouse `./warehouse`, instances: `local`, embedded).\n" in markdown
     assert plan_to_json(plan)["digest"] == digest
 
 
@@ -157,7 +157,7 @@ def digest_in(text: str) -> str:
 def test_apply_takes_no_other_digest(folder: Path) -> None:
     saved = str(folder / "p.plan")
     digest = digest_in(mzplan(folder, "plan", "--json", "--out", saved).out)
-    assert f"Digest: {digest}, with " in mzplan(folder, "show", saved).out
+    assert f"Digest: {digest} (" in mzplan(folder, "show", saved).out
     other = "sha256:" + "0" * 64
     for arguments in (["apply", saved], ["apply", "--auto-approve"]):
         done = mzplan(folder, *arguments, "--digest", other)

@@ -116,14 +116,14 @@ def test_what_decides_which_records_there_are_reads_them_again() -> None:
         assert of_source.action == "replace" and not of_source.migrates_rows
         assert of_sink.action == "replace"
         assert notices(plan) == [
-            "MZ294 source.orders can't begin with the rows of its collection, and reads everything again"
+            "MZ294 source.orders can't reuse the rows in its collection, so it rereads everything"
         ]
 
 
 def test_it_is_proposed_where_the_source_says_nothing() -> None:
     plan = build_plan(shop(orders=source(columns="id BIGINT")), commit(shop(orders=source())))
     assert notices(plan) == [
-        "MZ045 source.orders: would read everything again, but could begin with its own rows instead"
+        "MZ045 source.orders would reread everything, but could reuse the rows it already has"
     ]
     assert not change_of(plan, "source.orders").migrates_rows
     says_so = source(columns="id BIGINT", lifecycle={"replace": "in-place"})

@@ -162,7 +162,7 @@ def test_a_restart_has_its_reason_with_what_changed(state: State) -> None:
     text = render_plan(build_plan(shop(k=kafka(brokers=["b:9092"])), state))
     assert "⟳ source.orders  restarts from its checkpoint\n" in text
     assert "    because connection.k changed: brokers[0] a:9092 → b:9092\n" in text
-    assert "Keeps running, downstream: sink.orders_pg\n" in text
+    assert "Still running downstream: sink.orders_pg\n" in text
 
 
 def test_long_lists_are_shortened(state: State) -> None:
