@@ -170,7 +170,8 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             metavar="NAME",
             multiple=True,
             type=CONNECTION,
-            help="Only queries that use this connection, directly or through others; repeatable.",
+            help="Limit to queries that use this connection, directly or through other connections; "
+            "repeatable.",
         )
         @click.option(
             "--label",

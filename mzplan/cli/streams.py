@@ -167,10 +167,12 @@ def height() -> int:
 
 
 def redrawn(text: str, drawn: int, lines: int) -> tuple[str, int]:
-    """Return the codes that draw a text over the previous one, and the number of drawn lines.
+    """Return the escape codes that redraw `text` over the previous text, and the number of lines drawn.
 
-    `drawn`: the lines of the previous text (0: none). `lines`: the height of the screen; lines that don't fit
-    are counted instead. Older content of the screen stays.
+    - `drawn`: the number of lines of the previous text (0: none).
+    - `lines`: the screen height; if some lines don't fit, their number is shown instead.
+
+    Anything above is left untouched.
     """
     rows = text.rstrip("\n").split("\n")
     if len(rows) > lines - 1:

@@ -256,9 +256,10 @@ def _position(text: str, at: int) -> Position:
 
 
 def _file_declaring(directory: str, address: Address, edited: Mapping[str, bytes]) -> tuple[SourceFile, str]:
-    """Return the file that declares a resource, with its content and its text.
+    """Return the file that declares a resource, with its raw content and its text.
 
-    Raises MzplanError MZ075 if no file declares it, and the errors that keep files from being read.
+    Raises MzplanError: MZ075 if no file declares it, or the read error if a file that may declare it can't
+    be read.
     """
     ignored, unread = Findings(), Findings()
     wanted = (SECTION_OF[address.kind], address.name)

@@ -250,10 +250,10 @@ class SupportsProbe(Protocol):
     """A connector that can check whether it would work, before anything starts."""
 
     def probe(self, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Check within some seconds, without changing anything.
+        """Check within a few seconds that the endpoint is usable, without changing anything.
 
-        Raises an exception whose message is for people. For a source, may return the identity of its
-        upstream as a flat mapping.
+        On failure, raises an exception with a message that can be shown to the user. For a source, may return
+        the identity of its upstream as a flat mapping.
         """
 
 

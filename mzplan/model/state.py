@@ -261,7 +261,10 @@ class QueryStatus:
 
     @property
     def condition(self) -> Condition:
-        """The observed condition; for an unreported query, `paused` if it is committed so, else `stopped`."""
+        """The observed condition.
+
+        If no runner has reported on the query: `paused` if the committed state says so, otherwise
+        `stopped`."""
         if self.observation is not None:
             return self.observation.health
         return "paused" if self.resource.paused else "stopped"

@@ -70,7 +70,9 @@ def _name(key: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape text and keep its lines. Characters that are invisible or reorder others become visible."""
+    """Escape text, preserving line breaks.
+
+    Invisible and bidirectional-control characters are shown as visible escapes."""
     if text.isascii() and text.isprintable():
         return escape(text)
     return "\n".join(escape(safe(line)) for line in text.split("\n"))

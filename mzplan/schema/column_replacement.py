@@ -19,11 +19,10 @@ _NO_NAMES = VALUES | {"all", "distinct", "from"}  # as an item of SELECT, withou
 
 
 def with_expressions(text: str, parsed: Parsed, given: Callable[[str], str], names: Collection[str]) -> str:
-    """Return an expression without its name, with the text that `given` returns for each column (in lower
-    case).
+    """Return the expression without its alias, with each column replaced by the text that `given` returns
+    for its lower-case name.
 
-    `names`: everything that may be a column here, in lower case. Raises SqlTextError for a name that may
-    or may not be one of them.
+    `names`: everything that may be a column here, in lower case. Raises SqlTextError for an ambiguous name.
     """
     if parsed.problem:
         raise SqlTextError(parsed.problem)

@@ -107,9 +107,10 @@ class ExpressionTypes:
         return rule(self, node) if rule else _FIXED.get(name)
 
     def function_name(self, node: Any) -> str:
-        """Return Spark's name of the function that a node calls; sqlglot's class for another node.
+        """Return the Spark name of the function that a node calls.
 
-        sqlglot has one class for several functions, and records where the name is written.
+        If the node isn't a function call, return its sqlglot class name. sqlglot uses one class for several
+        functions, so the name is read from the SQL text, at the position that sqlglot records.
         """
         from sqlglot import exp
 

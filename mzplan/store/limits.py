@@ -1,7 +1,7 @@
 """How many queries the runners stop and start at once for one serial (`apply --parallelism`).
 
-The limit says how to carry out a change and isn't part of the desired state. So it lies beside the State, is
-written before its serial is committed, and applies to that serial only.
+The limit controls how a change is carried out and isn't part of the desired state. So it is stored next to
+the State, written before its serial is committed, and applies only to that serial.
 """
 
 from __future__ import annotations

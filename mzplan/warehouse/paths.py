@@ -49,9 +49,9 @@ def split_storage(path: Path) -> tuple[Path, str]:
 
 
 def stays_below(name: str) -> bool:
-    """Whether a name written by others stays below the folder that it is relative to.
+    """Whether an untrusted relative path stays inside its base folder.
 
-    Checks the name with its escapes (`%2e`) decoded once and twice, because readers may decode it."""
+    Checks the path with its escapes (`%2e`) decoded once and twice, because readers may decode it."""
     once = unquote(name)
     elsewhere = any(not form or _ELSEWHERE.match(form) or "\0" in form for form in (name, once))
     # A folder named after a value with slashes contains their escapes: `kind=a%2F..%2Fb`.

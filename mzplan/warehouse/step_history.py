@@ -1,8 +1,8 @@
-"""All steps of one query: the index, and the tail of steps that came after its last write.
+"""All steps of one query: those in the index, plus the steps since the index was last written.
 
-The tail is derived from Spark's own logs: offsets, commits, and the collection's log. Spark keeps the offsets
-of the last hundred steps, and Delta keeps its log for thirty days. A tail can't reach further back, which is
-why there is an index. Nothing is written here: deriving a tail twice gives the same result.
+The later steps (the tail) are derived from logs: Spark's offsets and commits, and the collection's log. Spark
+keeps the offsets of the last hundred steps, and Delta keeps its log for thirty days. Older steps are known
+only from the index. Nothing is written here: deriving a tail twice gives the same result.
 """
 
 from __future__ import annotations

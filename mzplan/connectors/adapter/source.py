@@ -1,4 +1,4 @@
-"""Any DurableInputEndpoint as a source: the local one, the plug-ins' and PostgreSQL's."""
+"""Wraps any DurableInputEndpoint (local, PostgreSQL, or from a plug-in) as a source."""
 
 from __future__ import annotations
 

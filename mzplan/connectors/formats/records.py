@@ -206,8 +206,9 @@ def _flags(parsed: ParsedRecord) -> list[Expression]:
 
 
 def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
-    """Return, by name, whether an included STRING isn't UTF-8. Keys are bytes, which not every target
-    accepts."""
+    """Return a mapping: name of each STRING column from `include` → whether its value is invalid UTF-8.
+
+    A record's key is bytes, and not every target accepts invalid UTF-8."""
     return {
         column.name: f.coalesce(~f.is_valid_utf8(f.col(_included_name(i)).cast("string")), f.lit(False))
         for i, (column, _) in enumerate(included)

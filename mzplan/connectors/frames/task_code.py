@@ -32,10 +32,10 @@ _ALWAYS = (
 
 
 def ship(*modules: str) -> None:
-    """Make Spark's tasks carry the code of these modules, and of the modules that every output uses.
+    """Ship the code of these modules, and of those that every output uses, to Spark's executors.
 
-    So a shipped module imports nothing else of mzplan, and other packages only inside functions. An armed
-    failpoint is sent as well.
+    mzplan isn't installed there, so a shipped module must not import other mzplan modules. It imports other
+    packages only inside functions. An armed failpoint is shipped as well.
     """
     from pyspark import cloudpickle
 

@@ -57,12 +57,12 @@ def command_replay(
 ) -> int:
     """Rewrite steps to a target, or reread dead letters.
 
-    For a sink with mode: upsert, mzplan rewrites each row of the steps. A sink that appends needs --missing,
-    which writes exactly the rows that `mzplan verify SINK --content` reports as missing. Without --steps,
-    --missing covers all steps.
+    For a sink with mode: upsert, mzplan writes all rows of the chosen steps to the target again. A sink that
+    appends needs --missing, which writes exactly the rows that `mzplan verify SINK --content` reports as
+    missing. Without --steps, --missing covers all steps.
 
-    With --dead-letters, each record that now fits the source's columns becomes a row, once, and leaves the
-    table of dead letters. All other records stay in the table.
+    With --dead-letters, every record that now fits the source's columns is added as a row exactly once and
+    removed from the dead-letter table. All other records stay there.
     """
     has_steps = missing or steps is not None
     if cancel and (has_steps or dead_letters or where is not None):

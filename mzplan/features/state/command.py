@@ -91,11 +91,14 @@ def state_show(invocation: Invocation, address: Address) -> None:
 @click.argument("new", type=ADDRESS)
 @message_option
 def state_mv(invocation: Invocation, former: Address, new: Address, message: str | None) -> None:
-    """Rename a resource and keep its checkpoint and collection. Also rename it in the files."""
+    """Rename a resource in the state, and keep its checkpoint and collection.
+
+    The command doesn't edit the files: rename the resource there yourself.
+    """
     from mzplan.features.state.state_edits import move
 
     plan = move(invocation.work(), former, new, message)
-    _show_commit(invocation, plan, f"{former} was renamed to {new}. Also rename it in the files.")
+    _show_commit(invocation, plan, f"{former} was renamed to {new}. Now rename it in the files.")
 
 
 @_subcommand("rm", changing=True)
@@ -256,7 +259,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
     "--apply",
     "apply",
     is_flag=True,
-    help="Remove the unused storage that wasn't changed for `retain_dropped`.",
+    help="Remove unused storage that hasn't changed for at least the `retain_dropped` period.",
 )
 @click.option(
     "--foreign",

@@ -40,8 +40,8 @@ _MAX_STEP = 2**64 - 1
 def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> None:
     """List the durable steps of queries.
 
-    For each step: the range read from its upstream (for a sink, the steps of its source), rows, bytes, time,
-    and whether it is committed.
+    Show, for each step, the range read from its upstream (for a sink, the steps of its source), the number of
+    rows and bytes, the time, and whether it is committed.
     """
     histories = read_steps(invocation.project(), selection, count, invocation.progress)
     if not histories:
@@ -92,8 +92,9 @@ def command_verify(
     If a view joins or aggregates, --from-upstream recomputes the whole view from all rows that it has read up
     to the last step, and compares the result with the view's collection at that step.
 
-    With --content, mzplan compares the rows in a sink's target with the rows that the collection gives. It
-    exits with 1 if rows are missing, duplicate, or extra. With --shared, extra rows don't count.
+    With --content, mzplan compares the rows in the sink's target with the rows that the collection should
+    have produced, and exits with code 1 if rows are missing, duplicate, or extra. With --shared, extra rows
+    are ignored.
     """
     if content:
         if wanted is not None or from_upstream:
@@ -140,7 +141,7 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     required=True,
     type=click.IntRange(0, _MAX_STEP),
     metavar="STEP",
-    help="The oldest step to keep.",
+    help="Expire all steps before this one; STEP itself is kept.",
 )
 def command_expire(invocation: Invocation, address: Address, before: int) -> None:
     """Declare that steps before STEP aren't needed any more.

@@ -332,7 +332,8 @@ class _Select:
     # ── GROUP BY
 
     def _groups(self, columns: list[tuple[Item, Any]]) -> list[Any]:
-        """Return the expressions of GROUP BY, with items in place of their numbers and aliases.
+        """Return the GROUP BY expressions, with ordinals and aliases replaced by the select items they refer
+        to.
 
         `columns`: the items, with columns in place of `*`.
         """

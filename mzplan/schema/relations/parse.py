@@ -51,7 +51,11 @@ _GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
 
 
 class QueryError(SqlTextError):
-    """A query that isn't allowed. `problem`: why, as a clause. `hint`: the fix, "" for the usual one."""
+    """Raised for a query that isn't allowed.
+
+    - `problem`: the reason, phrased as a clause.
+    - `hint`: the suggested fix, or "" to use the default hint.
+    """
 
     def __init__(self, problem: str, offset: int = 0, hint: str = "", summary: str = ""):
         super().__init__(problem, offset)

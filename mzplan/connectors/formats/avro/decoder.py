@@ -301,7 +301,7 @@ def _where(wanted: Array, values: Array) -> Array:
 
 
 def _emptied(records: Array) -> Array:
-    """Return the values with each replaced by an empty one; NULL stays NULL."""
+    """Replace every record by an empty record; keep NULL as NULL."""
     import pyarrow as pa
 
     bits = records.is_valid().buffers()[1]

@@ -265,8 +265,10 @@ def _keeps_digits(old: tuple[int, int] | None, new: tuple[int, int] | None, *, a
 class LeafPartitions:
     """Tracks partitions (leaf tables).
 
-    `known`: by the source's table name, oids of partitions whose rows are read or arrive as changes.
-    `attached`: by table, new partitions that may have brought rows of their own, as (schema, name) by oid.
+    - `known`: maps each source table's name to the oids of partitions whose rows have been read or arrive as
+      changes.
+    - `attached`: maps each table to its new partitions that may already have contained rows, as
+      {oid: (schema, name)}.
     """
 
     def __init__(self) -> None:
