@@ -604,7 +604,7 @@ def test_blanks_and_comments_change_nothing(tmp_path: Path) -> None:
     effects = {change["address"]: change["effect"] for change in plan["changes"]}
     assert effects == dict.fromkeys(["view.both", "view.counted", "view.few"], "in-place")
     shown = run("-C", folder, "plan").out
-    assert "other rows" not in shown and "applies to new rows" not in shown and "0 to restart" in shown
+    assert "other rows" not in shown and "affects only new rows" not in shown and "0 to restart" in shown
     assert run("-C", folder, "apply", "--auto-approve").code == 0
     assert run("-C", folder, "plan", "--json").json()["changes"] == []
 

@@ -201,7 +201,7 @@ def test_a_rollback_shows_what_it_changes(folder: Path) -> None:
     assert "paused: true → false" in shown
     assert "because connection.k changed: brokers[0] b:9092 → a:9092" in shown
     before, _, _ = mzplan(folder, "history", "show", "4").out.partition("Changes:")
-    wanted = before.partition("\n\n")[2].partition("Keeps")[0].strip()
+    wanted = before.partition("\n\n")[2].partition("Still running")[0].strip()
     assert wanted and wanted in shown
 
 

@@ -496,9 +496,9 @@ def test_prevent_destroy_protects_a_sink_that_its_source_would_replace() -> None
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"orders": source(start_offsets="latest")}, ["start_offsets of source.orders"]),
-        ({"orders_pg": sink(where="id > 1")}, ["where of sink.orders_pg"]),
-        ({"orders_pg": sink(select=["id", "amount"])}, ["select of sink.orders_pg"]),
+        ({"orders": source(start_offsets="latest")}, ["source.orders: the change to `start_offsets`"]),
+        ({"orders_pg": sink(where="id > 1")}, ["sink.orders_pg: the change to `where`"]),
+        ({"orders_pg": sink(select=["id", "amount"])}, ["sink.orders_pg: the change to `select`"]),
         ({"orders": source(start_offsets="latest", topic="other")}, []),
         ({"orders": source(trigger={"interval": "2s"})}, []),
     ],

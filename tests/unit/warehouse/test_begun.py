@@ -143,7 +143,7 @@ def test_a_changed_sink_first_finishes_what_was_interrupted(tmp_path: Path) -> N
     ("query", "finished_by"),
     [
         ("SELECT s.id FROM sales s JOIN cities USING (id)", None),  # orders has another name now
-        ("SELECT s.id -- hi\nFROM orders s  JOIN cities using (id);", None),
+        ("SELECT s.id -- hi\nFROM orders s  JOIN cities USING (id);", None),
         ("SELECT s.id FROM cities s JOIN orders USING (id)", "earlier"),
         ("SELECT s.id FROM sales s JOIN cities USING (id) WHERE id > 1", "earlier"),
     ],
