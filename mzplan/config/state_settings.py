@@ -50,7 +50,7 @@ def read_state_config(
         )
         findings.add(
             "MZ110",
-            f"The file of --state-config has {fault}",
+            f"The --state-config file has {fault}",
             f"It declares: {listed(entries)}. mzplan can't tell which state you mean.",
             "declare the same environments in both, or name a file that has only `state:`.",
             location=Location(file, (SECTION,), at_key=True),
@@ -60,8 +60,8 @@ def read_state_config(
     if not own and (not isinstance(data, dict) or "state" not in data):
         findings.add(
             "MZ110",
-            "The file of --state-config has no `state:`",
-            "It replaces the whole `state:` block of mzplan.yaml.",
+            "The --state-config file has no `state:`",
+            "The `state:` block in that file replaces the whole block in mzplan.yaml.",
             "write `state: {backend: …}` into it, or name an mzplan.yaml that has it.",
             location=Location(file),
         )

@@ -230,4 +230,4 @@ def task_reason(before: ResourceState, after: ResourceState) -> str:
     """Return why a query restarts because of its tasks."""
     if new := [task for task in after.tasks if task not in before.tasks]:
         return "; ".join(f"a {task}" for task in new)
-    return "; ".join(f"the {task} is given up" for task in before.tasks if task not in after.tasks)
+    return "; ".join(f"the {task} is cancelled" for task in before.tasks if task not in after.tasks)

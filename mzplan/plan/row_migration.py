@@ -118,7 +118,7 @@ def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic
     for task in before.own_tasks:
         if before.has_done(task, seen) is not True:
             yield notice(
-                f"{change.address}: gives up the {task}",
+                f"{change.address}: cancels the {task}",
                 f"It isn't done yet, and ends with generation {before.generation}.",
                 f"wait until it is done, then apply; or request the {task.command} again afterwards.",
                 address=change.address,

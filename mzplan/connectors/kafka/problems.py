@@ -110,10 +110,13 @@ class KafkaProblems:
     def _too_long(self, name: str, timeout_ms: int) -> MzplanError:
         if name == "INVALID_TRANSACTION_TIMEOUT":
             why = "the brokers allow no transaction that long (their transaction.max.timeout.ms)"
-            hint = "make transaction_timeout of the sink shorter."
+            hint = "lower `transaction_timeout` in the sink."
         else:
             why = "the step took longer, and the brokers ended its transaction. Nothing of it was committed"
-            hint = "make transaction_timeout of the sink longer, or its steps smaller: max_files_per_trigger."
+            hint = (
+                "raise `transaction_timeout` in the sink, or make its steps smaller with "
+                "`max_files_per_trigger`."
+            )
         return self._error(
             "MZ086",
             f"The transaction of {self._query.address} and its time limit don't fit",

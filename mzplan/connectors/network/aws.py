@@ -113,7 +113,7 @@ def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
             "MZ130",
             f"{aws.address} has no region",
             "Kafka's IAM sign-in needs the region of the cluster.",
-            f"set it: region of {aws.address}.",
+            f"set `region` in {aws.address}.",
             address=aws.address,
         )
     java_kafka_options(aws)  # refuse settings that Java's client can't use
@@ -194,7 +194,7 @@ def _key_without_role(aws: ResolvedConnection) -> MzplanError:
         "MZ130",
         f"{aws.address} can't be used for Kafka as it is",
         "Java's Kafka client uses an access key only to assume a role.",
-        f"set role_arn of {aws.address}; or remove the key, and give it to the runner and the executors "
+        f"set `role_arn` in {aws.address}; or remove the key, and give it to the runner and the executors "
         "(AWS_ACCESS_KEY_ID, an instance profile, …).",
         address=aws.address,
     )

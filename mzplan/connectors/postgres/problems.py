@@ -95,7 +95,7 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
         fix = f"check user and password of {link.address}, and pg_hba.conf on the server."
         return diagnose(query, "MZ051", "PostgreSQL refused the credentials", f"{text}.", fix)
     if "database" in text and "does not exist" in text:
-        fix = f"create it (CREATE DATABASE), or correct database of {link.address}."
+        fix = f"create it (CREATE DATABASE), or correct `database` in {link.address}."
         return diagnose(query, "MZ052", f"Database {body['database']} does not exist", f"{text}.", fix)
     return diagnose(
         query,

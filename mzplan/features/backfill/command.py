@@ -62,7 +62,7 @@ def command_backfill(
     why = message
     if why is None and start is not None and end is not None:
         why = f"Backfill of {address} from {instant_text(start)} to {instant_text(end)}"
-    why = why if why is not None else f"Gave up the backfill of {address}"
+    why = why if why is not None else f"Cancelled the backfill of {address}"
     # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
     return carry_out_plan(invocation, "backfill", plan, auto_approve, wait, why, live)

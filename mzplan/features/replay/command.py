@@ -85,7 +85,7 @@ def command_replay(
         return plan_replay(state, address, steps, missing=missing, statuses=statuses)
 
     replayed = f"the dead letters of {address}" if dead_letters else str(address)
-    why = f"Gave up the replay of {address}" if cancel else f"Replay of {replayed}"
+    why = f"Cancelled the replay of {address}" if cancel else f"Replay of {replayed}"
     # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
     return carry_out_plan(

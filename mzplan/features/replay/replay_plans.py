@@ -126,7 +126,7 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
         )
         raise _unable(address, why, "add --missing, which only writes rows that the target is missing.")
     if record.paused:
-        why = "It is paused: until it is resumed, its source may give up these steps."
+        why = "It is paused: until it is resumed, its source may discard these steps."
         raise _unable(address, why, f"mzplan resume {address}, then run this command again.")
 
 

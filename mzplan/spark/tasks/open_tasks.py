@@ -69,5 +69,5 @@ def _failing(address: Address, task: Task) -> Iterator[None]:
             "MZ279",
             f"The {task.command} of {address} could not be done",
             address,
-            f"nothing to do: mzplan retries. To give up: mzplan {task.command} {address} --cancel.",
+            f"nothing to do: mzplan retries. To cancel it: mzplan {task.command} {address} --cancel.",
         ) from None

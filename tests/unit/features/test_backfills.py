@@ -141,7 +141,7 @@ def test_the_same_range_again_only_when_it_is_done(state: State) -> None:
 def test_giving_it_up(state: State) -> None:
     _, after = backfilled(state)
     plan = plan_without_tasks(after, ORDERS, "backfill", observe(state))
-    assert change_of(plan, "source.orders").reason == f"the backfill {TEXT} is given up"
+    assert change_of(plan, "source.orders").reason == f"the backfill {TEXT} is cancelled"
     assert plan.diagnostics == ()
     given_up = commit_plan(plan, after)
     assert given_up.resources[ORDERS].tasks == ()

@@ -99,7 +99,7 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> N
     _, again = replayed(after, observe(after))
     assert [one.serial for one in again.resources[SINK].tasks] == [3]
     plan = plan_without_tasks(after, SINK, "replay", observe(state))
-    assert change_of(plan, "sink.orders_pg").reason.endswith("is given up")
+    assert change_of(plan, "sink.orders_pg").reason.endswith("is cancelled")
     assert commit_plan(plan, after).resources[SINK].tasks == ()
     with pytest.raises(MzplanError, match="has no open replay"):
         plan_without_tasks(after, SINK, "replay", observe(after))

@@ -255,7 +255,7 @@ def test_a_plan_says_which_open_tasks_a_replace_gives_up() -> None:
     asked = backfill(1, "2026-11-01T08:00:00Z", "2026-11-01T09:00:00Z")
     record = dataclasses.replace(state.resources[at("source.orders")], tasks=(asked,))
     state = dataclasses.replace(state, resources={**state.resources, record.address: record})
-    given_up = f"MZ045 source.orders: gives up the {asked}"
+    given_up = f"MZ045 source.orders: cancels the {asked}"
     for columns, lifecycle in (("id BIGINT", KEPT), ("id STRING", {"replace": "in-place"})):
         wanted = shop(orders=source(columns=columns, lifecycle=lifecycle))
         open_ = observe(state, orders={"digest": "1:before"})

@@ -153,7 +153,7 @@ class _TargetCheck(Check):
     def _read_only(self) -> Iterator[Diagnostic]:
         standby, read_only = self._row(_READ_ONLY)
         if standby:
-            why, fix = "it is a standby", f"name the primary in host of {self._query.link.address}."
+            why, fix = "it is a standby", f"set `host` in {self._query.link.address} to the primary."
         else:
             role = f"ALTER ROLE {self._role} RESET default_transaction_read_only;"
             why = "default_transaction_read_only is on, for the role, the database or the server"

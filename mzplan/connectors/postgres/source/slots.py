@@ -54,7 +54,7 @@ NO_TABLE = Problem(
     "MZ052",
     "Table {table} does not exist",
     "it has no table {table}.",
-    "create it, or correct tables of the source.",
+    "create it, or correct `tables` in the source.",
 )
 
 
