@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("features.snapshot.command", "Print the rows of a collection as of a step."),
     "steps": ("features.steps.command", "List the durable steps of queries."),
     "verify": ("features.steps.command", "Reread steps and compare them with their records."),
-    "expire": ("features.steps.command", "Declare that steps before STEP aren't needed any more."),
+    "expire": ("features.steps.command", "Declare that steps before STEP are no longer needed."),
     "run": ("cli.run", "Run an instance's queries as the committed state says."),
     "up": ("cli.run", "Start this machine's runner in the background."),
     "down": ("cli.run", "Stop this machine's runner; checkpoints stay."),

@@ -36,7 +36,7 @@ class Frontiers(Hosting):
         for description, _ in planned:
             if description.query.type != LOCAL_TYPE:
                 raise StorageError(
-                    f"{description.query.address} is not a local source, so it takes no appends."
+                    f"{description.query.address} isn't a local source, so it doesn't accept appends."
                 )
         return self.pool.submit(self._append, planned)
 

@@ -311,7 +311,7 @@ def _elsewhere(journal: Journal, path: Path) -> MzplanError:
         "MZ076",
         f"An edit of `mzplan alter` in environment {journal.environment!r} was interrupted",
         f"Only that environment's state says whether {journal.path} needs the edit. Nothing was changed.",
-        f"finish or forget it: mzplan{which} apply. If there is no such environment any more, delete {path}.",
+        f"finish or forget it: mzplan{which} apply. If that environment no longer exists, delete {path}.",
     )
 
 
@@ -319,6 +319,6 @@ def _unreadable(path: Path, problem: str) -> MzplanError:
     return error(
         "MZ076",
         f"{path} is damaged: {problem}",
-        "It says whether an edit of a file has to be finished.",
+        "The journal says whether mzplan still has to finish an edit.",
         "delete it, then compare the files with `mzplan plan`.",
     )

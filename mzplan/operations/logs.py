@@ -154,7 +154,7 @@ def _dry(names: list[str]) -> MzplanError:
     return error(
         "MZ155",
         f"There is no log of instance {', '.join(names)}",
-        "It is dry: it runs nothing, so it has no log.",
+        "The instance is dry: it runs no queries, so it doesn't log anything.",
         TO_RUN,
     )
 
@@ -176,7 +176,7 @@ def _elsewhere(names: list[str], leases: Mapping[str, Lease]) -> MzplanError:
     return error(
         "MZ155",
         f"There is no log of instance {', '.join(names)} on this machine",
-        "A runner of this folder logs to .mzplan/<instance>.log; any other to its standard error. Known: "
-        f"{hosts}.",
-        "look where that process's output goes (kubectl logs, journalctl), or run the command there.",
+        "Only a runner started from this folder logs to .mzplan/<instance>.log; other runners log to "
+        f"stderr. Known: {hosts}.",
+        "look at that process's output (kubectl logs, journalctl), or run the command there.",
     )

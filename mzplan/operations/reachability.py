@@ -84,7 +84,7 @@ def no_connection_reached(connections: Sequence[Reachability]) -> Diagnostic:
         code="MZ143",
         summary=f"Nothing of {names[0] if len(names) == 1 else 'the connections'} could be reached",
         detail="\n".join(lines),
-        hint="use it in a source or sink of an instance that is not dry, then validate again.",
+        hint="use it in a source or sink of an instance that isn't dry, then validate again.",
         address=connections[0].address,
         exit_code=ExitCode.REFUSED,
     )

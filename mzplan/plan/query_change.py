@@ -56,7 +56,7 @@ def query_change(change: Change) -> QueryChange | None:
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
     if old == new and None not in states and before.get("watermarks") == after.get("watermarks"):
-        return QueryChange(diff, "lost", "`*` stands for other columns now")
+        return QueryChange(diff, "lost", "`*` now selects other columns")
     return QueryChange(diff, *_verdict(*states))
 
 

@@ -106,7 +106,7 @@ class ProposalAnswerer:
             "MZ290",
             f"The check of {description.address} has not ended within {TIME_LIMIT:.0f} s",
             "Spark still reads its select or where, or is busy with earlier checks.",
-            "simplify its constant expressions; if no check ends any more, restart the runner.",
+            "simplify the constant expressions. If other checks also time out, restart the runner.",
             address=description.address,
         )
         return CheckResult(diagnostics=late.diagnostics)

@@ -136,7 +136,9 @@ def check_storable(ddl: str) -> None:
         if not struct and (lower in _FEED or lower.startswith(OWN)):
             raise DdlError(f"{short} is a column that Delta's change feed or mzplan makes itself", start)
         if (struct, lower) in seen:
-            raise DdlError(f"field {short} is there twice: to Spark, names are the same in any case", start)
+            raise DdlError(
+                f"field {short} is declared twice: Spark ignores upper and lower case in names", start
+            )
         seen.add((struct, lower))
 
 

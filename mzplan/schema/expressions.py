@@ -196,7 +196,7 @@ def _read(text: BareText, prefix: str) -> Parsed:
         except SqlTextError:
             raise
         except Exception:  # sqlglot's own, of functions without the arguments that it expects: map(id)
-            problem = problem if problem.problem else Parsed("a function lacks arguments that it needs")
+            problem = problem if problem.problem else Parsed("a function is missing arguments")
     return problem
 
 

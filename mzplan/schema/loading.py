@@ -46,7 +46,9 @@ def _of_plugin(name: str) -> Json:
     except KeyError as missing:
         raise broken_schema(plugin, name, f"refers to {missing}, which is not a schema of mzplan's") from None
     if not set(schema["properties"]) >= _COMMON:
-        raise broken_schema(plugin, name, "lacks the keys that every resource has: refer to their schema")
+        raise broken_schema(
+            plugin, name, "is missing the keys that every resource has: refer to their schema"
+        )
     return schema
 
 

@@ -64,7 +64,7 @@ class Vault:
     def read(self, path: str) -> Content:
         """Return the newest version of the secret at `MOUNT/PATH` in a KV engine, version 1 or 2."""
         if fault := self.fault_of(f"{path}#key"):
-            raise RefusedError(fault, "write the path as `vault kv get` takes it.")
+            raise RefusedError(fault, "write the path as you would for `vault kv get`.")
         with self._lock, _translated_errors(path):
             return self._read(path)
 

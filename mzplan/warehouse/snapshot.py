@@ -58,7 +58,7 @@ class TableSnapshot:
             if "Unsupported" in str(problem):
                 raise OSError(f"{collection} can't be read without Spark: {_main_line(problem)}") from None
             raise GoneError(
-                f"Version {version} of {collection} can't be read any more: {_main_line(problem)}."
+                f"Version {version} of {collection} can no longer be read: {_main_line(problem)}."
             ) from None
 
     def count(self, where: str | None = None) -> int:

@@ -143,8 +143,8 @@ class KafkaProblems:
         return self._error(
             "MZ068",
             f"{self._query.address} is written by a newer runner",
-            f"A runner of epoch {recorded.epoch} has taken over; this one, of an older epoch, writes no "
-            "more.",
+            f"A runner of epoch {recorded.epoch} has taken over; this runner, of an older epoch, no "
+            "longer writes.",
             "nothing to do: this runner was cut off or frozen, and the other one continues.",
         )
 
@@ -169,7 +169,7 @@ class KafkaProblems:
     def in_doubt(self, step: int) -> MzplanError:
         return self._error(
             "MZ087",
-            f"Whether step {step} of {self._query.address} was written can't be known any more",
+            f"Whether step {step} of {self._query.address} was written is no longer known",
             "It was under way when the query ended, and Kafka has dropped the offsets of its group "
             "(offsets.retention.minutes).",
             "look for the step's rows at the end of the topic. If duplicates are acceptable, apply "

@@ -97,7 +97,7 @@ class KafkaSink(SinkConnector):
         return (
             Diagnostic(
                 code="MZ055",
-                summary=f"Topic {topic} takes no record without a key",
+                summary=f"Topic {topic} refuses records without a key",
                 detail=f"{route(query)}: the topic is compacted, and {reason}. The brokers refuse that.",
                 hint=f"{fix}{declare}; or write to a topic that isn't compacted.",
                 address=query.address,

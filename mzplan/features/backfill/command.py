@@ -49,7 +49,7 @@ def command_backfill(
     The collection gets the rows as one new step, and its sinks also write them.
     """
     if cancel and (start is not None or end is not None):
-        raise click.UsageError("--cancel takes no range.")
+        raise click.UsageError("--cancel can't be combined with a range.")
     if not cancel and (start is None or end is None):
         raise click.UsageError("A range needs both --from and --to.")
 

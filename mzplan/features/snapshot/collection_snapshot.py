@@ -135,7 +135,7 @@ def _readable(address: Address) -> Iterator[None]:
     except GoneError as gone:
         raise error(
             "MZ091",
-            f"The collection of {address} can't be read as of that step any more",
+            f"The collection of {address} can no longer be read as of that step",
             str(gone),
             "read a later step with --as-of, or the newest one without it.",
             address=address,

@@ -144,7 +144,7 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     help="Expire all steps before this one; STEP itself is kept.",
 )
 def command_expire(invocation: Invocation, address: Address, before: int) -> None:
-    """Declare that steps before STEP aren't needed any more.
+    """Declare that steps before STEP are no longer needed.
 
     mzplan refuses this (exit code 7) while a query, even a paused one, still has to read one of these steps.
     """

@@ -40,7 +40,7 @@ def render_recomputed(address: object, result: RecomputationResult, paint: Paint
         if result.is_wrong:
             lines = [paint(line, "red") for line in lines]
         else:
-            lines.append(f"mzplan can't tell whether that is right. {result.explanation}")
+            lines.append(f"mzplan can't tell whether this is correct. {result.explanation}")
     if result.not_compared:
         columns = ", ".join(map(safe, result.not_compared))
         lines.append(

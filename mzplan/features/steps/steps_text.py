@@ -213,7 +213,7 @@ _CHANGED = " [{code}] The sink was changed at this step: the target may have it 
 
 def _difference_line(address: object, difference: StepDifference) -> str:
     finding = (
-        f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} are there"
+        f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} were found"
         if difference.found_rows != difference.recorded_rows
         else f"the content of its {difference.found_rows:,} rows has changed"
     )

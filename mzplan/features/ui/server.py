@@ -140,7 +140,7 @@ def _listening(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as problem:
         is_in_use = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
         hint = (
-            "name another port (--port 0 takes a free one)."
+            "name another port (--port 0 picks a free one)."
             if is_in_use
             else "name an address of this machine."
         )

@@ -42,7 +42,7 @@ spec.set_producer(PRODUCER)
 _PERMANENT = (400, 413, 422)  # the event itself is wrong, so a retry can't help
 _REASONS = {
     401: ": it needs a key (api_key)",
-    403: ": the key lacks the permission (api_key)",
+    403: ": the key (api_key) has no permission",
     404: ": the URL has no api/v1/lineage (url)",
     **dict.fromkeys((301, 302, 303, 307, 308), ": it redirects, which mzplan doesn't follow (url)"),
 }

@@ -41,7 +41,7 @@ _WORDS = {
     "order": "a stream has no end: ORDER BY can't put its rows in order",
     "pivots": "PIVOT and UNPIVOT can't be computed over a stream",
     "qualify": "QUALIFY compares rows of a stream that has no end",
-    "sample": "TABLESAMPLE takes other rows each time",
+    "sample": "TABLESAMPLE returns different rows each time",
     "sort": "a stream has no end: SORT BY can't put its rows in order",
     "windows": "window functions (OVER) can't be computed over a stream",
 }
@@ -228,7 +228,7 @@ def _tree(written: BareText) -> Any:
         except (SqlTextError, RecursionError):
             raise
         except Exception:  # sqlglot's own, of functions without the arguments that it expects
-            problem = problem or QueryError("a function lacks arguments that it needs")
+            problem = problem or QueryError("a function is missing arguments")
     assert problem is not None
     raise problem
 
@@ -307,7 +307,7 @@ class _Checks:
         for lateral in node.args.get("laterals") or ():
             if not lateral.args.get("view") or type(lateral.this).__name__ not in GENERATORS:
                 called = lateral.this.sql(dialect="spark").partition("(")[0][:40]
-                _refuse(f"LATERAL VIEW takes explode, posexplode, inline or stack, not {called}", lateral)
+                _refuse(f"LATERAL VIEW accepts explode, posexplode, inline or stack, not {called}", lateral)
             for argument in lateral.this.iter_expressions():
                 self._expression(argument)
         if isinstance(node.args.get("distinct"), exp.Distinct) and node.args["distinct"].args.get("on"):
@@ -352,7 +352,11 @@ class _Checks:
         is_star = isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)
         if is_star or isinstance(inner, exp.Star):
             if inner.args.get("replace") or inner.args.get("rename"):
-                _refuse("`*` stands alone, or with EXCEPT", inner, "write other items beside it.")
+                _refuse(
+                    "`*` must be a select item of its own, or have EXCEPT",
+                    inner,
+                    "write other items beside it.",
+                )
         elif type(inner).__name__ in GENERATORS:
             for argument in inner.iter_expressions():
                 self._expression(argument)

@@ -69,7 +69,7 @@ class QueryTypes(ExpressionTypes):
         struct = inside(element, "STRUCT")
         if struct is None:
             raise QueryError(
-                "inline(…) takes an ARRAY<STRUCT<…>>, and this is not one, or only Spark knows its type",
+                "inline(…) needs an ARRAY<STRUCT<…>>; this has another type, or only Spark knows the type",
                 start_of(node),
                 "write CAST(… AS ARRAY<STRUCT<…>>).",
             )

@@ -94,7 +94,7 @@ class JoinedView:
         for name, read in self._description.snapshots.items():
             version = versions.get(name_of(read.place))
             if version is None:
-                raise GoneError(f"Which version of {name} it read isn't known any more.")
+                raise GoneError(f"The version of {name} that the view read is no longer known.")
             path = collection_path(self._warehouse, *read.place)
             tables[name] = session.read.format("delta").option("versionAsOf", version).load(path)
         return tables

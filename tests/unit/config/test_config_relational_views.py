@@ -322,7 +322,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
             ["window can't stand in the condition of a JOIN", "select it in a subquery"],
         ),
         ("SELECT id, (amount).x AS a, explode(tags) AS t FROM orders", {}, ["MZ301", '"a" is known only']),
-        ("SELECT id, inline(tags) FROM orders", {}, ["inline(…) takes an ARRAY<STRUCT<…>>"]),
+        ("SELECT id, inline(tags) FROM orders", {}, ["inline(…) needs an ARRAY<STRUCT<…>>"]),
         ("SELECT id, explode(tags) AS t, NULL AS a FROM orders", {}, ["MZ301", '"a" is known only']),
         (
             "SELECT id, explode(tags) AS t FROM orders WHERE EXISTS (SELECT 1 FROM payments)",
@@ -579,7 +579,7 @@ def test_a_star_that_stands_for_other_columns_replaces_what_keeps_state(
         **{f"view.{name}": "replace" if name in replaced else "restart" for name in names},
     }
     (changed,) = (change["query"] for change in plan["changes"] if change["address"] == "view.inner")
-    assert (changed["state"], changed["because"]) == ("lost", "`*` stands for other columns now")
+    assert (changed["state"], changed["because"]) == ("lost", "`*` now selects other columns")
 
 
 def test_blanks_and_comments_change_nothing(tmp_path: Path) -> None:

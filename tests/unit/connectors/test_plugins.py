@@ -159,7 +159,7 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
             "schema['allOf'] = [{'$ref': 'quary.json'}]",
             "refers to 'quary', which is not a schema of mzplan's",
         ),
-        ("schema['allOf'] = [{'$ref': 'format.json'}]", "lacks the keys that every resource has"),
+        ("schema['allOf'] = [{'$ref': 'format.json'}]", "is missing the keys that every resource has"),
         (
             "del schema['properties']['table']['description']",
             "source.acme is wrong at /properties/table: 'description' is a required property",

@@ -606,7 +606,7 @@ def test_each_command_says_that_nothing_runs_on_a_dry_instance(tmp_path: Path) -
     refused = run("-C", str(folder), "--json", "snapshot", "source.orders").error()
     assert (refused["code"], refused["detail"]) == ("MZ094", never) and "embedded" in refused["hint"]
     refused = run("-C", str(folder), "--json", "logs").error()
-    assert refused["code"] == "MZ155" and "runs nothing" in refused["detail"]
+    assert refused["code"] == "MZ155" and "runs no queries" in refused["detail"]
     shown = run("-C", str(folder), "status").out
     assert "Instance local: dry (nothing runs" in shown and "alive" not in shown
 

@@ -173,14 +173,15 @@ class Writer:
             raise error(
                 "MZ068",
                 f"{self.address} was replaced",
-                f"Generation {newer[0]} writes now; this one, generation {self.generation}, writes no more.",
+                f"Generation {newer[0]} writes now; generation {self.generation} no longer writes.",
                 "nothing to do: the newer generation continues.",
             )
         if epoch > self.epoch:
             raise error(
                 "MZ068",
                 f"{self.address} is written by a newer runner",
-                f"A runner of epoch {epoch} has taken over; this one, of epoch {self.epoch}, writes no more.",
+                f"A runner of epoch {epoch} has taken over; this runner, of epoch {self.epoch}, no longer "
+                "writes.",
                 "nothing to do: this runner was cut off or frozen, and the other one continues.",
             )
         if query_id != self.query_id:

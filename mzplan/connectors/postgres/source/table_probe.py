@@ -133,7 +133,7 @@ class TableCheck(Check):
                 "MZ230",
                 f"Table {name} does not have the columns of {self._query.address}",
                 f"{'; '.join(wrong)}.",
-                "correct the source's schema; STRING takes values of every type, as PostgreSQL's text.",
+                "correct the source's schema; a STRING column accepts any type, as PostgreSQL's text.",
             )
 
     def _is_generated(self, table: Table, column: TargetColumn) -> bool:

@@ -154,7 +154,7 @@ UNFIT = Problem(
     "MZ232",
     "A value of {table}.{column} does not fit its declared type",
     "{why}. Nothing of this step was written.",
-    "declare another type than {type} (STRING takes every value) and {begin_anew}; or correct the row.",
+    "declare another type than {type} (STRING accepts every value) and {begin_anew}; or correct the row.",
 )
 
 _BY_STATE = {

@@ -167,7 +167,7 @@ class _ClauseReader:
                     literal.at,
                     "MZ016",
                     f"Secret written out for {option.name}",
-                    "SECRET takes a reference: files are shared and kept in history, and so are commands.",
+                    "SECRET needs a reference: files and commands are shared and kept in history.",
                     "write SECRET '${env:NAME}' or SECRET '${file:PATH}', and change the secret.",
                 )
             )

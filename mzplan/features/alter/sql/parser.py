@@ -247,7 +247,7 @@ def _explain(text: str, problem: UnexpectedInput) -> MzplanError:
     at = At(start, start + max(1, len(unexpected)))
     if unexpected == "'" or (unexpected == '"' and '"' not in text[start + 1 :]):
         hint = "close it; a quote inside a text is written twice: 'it''s'."
-        return _error(text, at, "A quote that is never closed", "", hint)
+        return _error(text, at, "A quote that isn't closed", "", hint)
     if expected <= {"SEMICOLON", "$END"}:
         detail = "A statement ends here, and something follows."
         return _error(text, at, "More than one statement", detail, "write ; between two statements.")

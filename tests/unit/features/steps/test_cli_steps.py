@@ -151,7 +151,7 @@ def test_verify_names_the_first_difference(shop: Shop, kind: str) -> None:
     first, second = ran.out.splitlines()
     assert first == "source.orders: 2 steps as recorded (0..1)."
     what = (
-        "the content of its 2 rows has changed" if kind == "changed" else "2 rows were recorded, 1 are there"
+        "the content of its 2 rows has changed" if kind == "changed" else "2 rows were recorded, 1 were found"
     )
     assert second.startswith(f"Step 2 of source.orders differs: {what} (hash {shop.hashes[2]} → ")
     document = shop.run("verify", "source.orders", "--json").json()

@@ -104,7 +104,7 @@ def test_a_row_that_differs_is_an_error(verify: Callable[..., Any]) -> None:
 def test_a_difference_that_proves_nothing_is_shown(verify: Callable[..., Any]) -> None:
     ran = verify(result(missing=1, late=1, explanation="The view has dropped late rows."))
     assert ran.code == 0
-    assert "mzplan can't tell whether that is right. The view has dropped late rows.\n" in ran.out
+    assert "mzplan can't tell whether this is correct. The view has dropped late rows.\n" in ran.out
 
 
 def test_what_is_gone_is_an_error(verify: Callable[..., Any]) -> None:
