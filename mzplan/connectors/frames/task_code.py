@@ -32,7 +32,7 @@ _ALWAYS = (
 
 
 def ship(*modules: str) -> None:
-    """Ship the code of these modules, and of those that every output uses, to Spark's executors.
+    """Ship to Spark's executors the code of these modules, and of the modules that every output uses.
 
     mzplan isn't installed there, so a shipped module must not import other mzplan modules. It imports other
     packages only inside functions. An armed failpoint is shipped as well.
