@@ -634,7 +634,7 @@ def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.
     again.reconcile_state()
     assert running(again) == set()
     listed = "unclaimed storage: a g1 (mzplan state gc)"
-    assert [m for m in caplog.messages if m.startswith("storage")] == [listed, listed]
+    assert [m for m in caplog.messages if m.startswith("unclaimed storage")] == [listed, listed]
     again.claim_storage([("a", 1)])
     caplog.clear()
     again.reconcile_state()

@@ -96,7 +96,7 @@ WRONG = {
             "ALTER TABLE low REPLICA IDENTITY NOTHING",
         ],
         {},
-        r"does not have the columns \(id\) \(public.low\)",
+        r"doesn't have the columns \(id\) \(public.low\)",
     ),
 }
 MENDED = ("MZ227 rows", "MZ227 columns", "MZ228 large partition", "MZ228 large")

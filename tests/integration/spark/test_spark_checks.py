@@ -303,7 +303,7 @@ def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab:
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "ofTomorrow"]}
     commit.write_text(json.dumps({"protocol": features}) + "\n")
     (found,) = lab.check(sink).diagnostics
-    assert found.code == "MZ281" and "lacks: ofTomorrow" in found.detail
+    assert found.code == "MZ281" and "missing in this runner's Delta: ofTomorrow" in found.detail
     with pytest.raises(MzplanError) as caught:
         lab.start(sink)
     assert caught.value.diagnostics == (found,)

@@ -138,7 +138,7 @@ def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
     )
     shop.start(view)
     shop.add("orders", order(3, "a", 1, 40))
-    until("the windows are closed", lambda: len(shop.rows(view)) >= 2)
+    until("the windows are closed", lambda: len(shop.rows(view)) >= 4)
     assert sorted(total for _, total in shop.rows(view)) == [5, 7, 1000, 1000]
 
 

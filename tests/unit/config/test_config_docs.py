@@ -36,7 +36,7 @@ def test_the_table_of_families_has_every_code_under_its_heading() -> None:
     under, heading = {}, ""
     for line in PAGE.splitlines():
         if line.startswith("## "):
-            heading = re.sub(r"[^a-z0-9 ]", "", line[3:].lower()).replace(" ", "-")
+            heading = re.sub(r"[^a-z0-9_ ]", "", line[3:].lower()).replace(" ", "-")
         elif line.startswith("### MZ"):
             under[line[4:9]] = heading
     assert of == under
