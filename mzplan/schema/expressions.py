@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from mzplan.schema.sql_text import DIALECTS, BareText, SqlTextError, bare, trees
+from mzplan.schema.sql_text import SqlTextError, bare, read_trees
 
 
 def _words(text: str) -> frozenset[str]:
@@ -143,7 +143,9 @@ def _parse(text: str, prefix: str) -> Parsed:
         bare_text = bare(text)
         if not bare_text.sql.strip():
             return Parsed("it is empty")
-        parsed = _plain(bare_text.sql, single="WHERE" not in prefix) or _read(bare_text, prefix)
+        parsed = _plain(bare_text.sql, single="WHERE" not in prefix)
+        if parsed is None:  # then it is the only item, or the condition, of a query without a table
+            parsed = read_trees(prefix, bare_text, _Reader(prefix, bare_text.sql).read)
     except SqlTextError as refused:
         return Parsed(refused.problem, refused.offset)
     return parsed if parsed.problem else replace(parsed, sql=bare_text.sql)
@@ -179,27 +181,6 @@ def _unquote(word: str) -> str:
     return word[1:-1] if word.startswith("`") else word
 
 
-def _read(text: BareText, prefix: str) -> Parsed:
-    """Parse an expression with sqlglot, as the only item or the condition of a query without a table."""
-    from sqlglot import errors
-
-    problem = Parsed()
-    for dialect in DIALECTS:
-        try:
-            return _Reader(prefix, text.sql).read(trees(prefix, text, dialect))
-        except errors.ParseError as failure:
-            problem = problem if problem.problem else _syntax_error(failure, prefix, text.sql)
-        except errors.TokenError:
-            problem = Parsed("there is a character that SQL does not know")
-        except RecursionError:
-            return Parsed("it is nested too deep")
-        except SqlTextError:
-            raise
-        except Exception:  # sqlglot's own, of functions without the arguments that it expects: map(id)
-            problem = problem if problem.problem else Parsed("a function is missing arguments")
-    return problem
-
-
 def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
     """Return a part of an expression that must not run, in a clause, and its position in the query's text.
 
@@ -216,16 +197,6 @@ def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
     Returns None for an expression without one.
     """
     return _Reader("", text)._varying_part(tree)
-
-
-def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
-    problem = failure.errors[0] if failure.errors else {}
-    line, column = problem.get("line") or 1, problem.get("col") or 0
-    before = sum(len(part) + 1 for part in (prefix + text).split("\n")[: line - 1])
-    highlight = problem.get("highlight") or ""
-    offset = before + column - max(1, len(highlight)) - len(prefix)
-    near = f" near {highlight!r}" if highlight.strip() else ""
-    return Parsed(f"the syntax is wrong{near}", max(0, min(offset, len(text) - 1)))
 
 
 class _Reader:

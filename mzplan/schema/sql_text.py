@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -223,6 +223,41 @@ def trees(prefix: str, text: BareText, dialect: str) -> list[Any]:
     spoken.parser_class, spoken.steps = _bounded(dialect), _STEPS + _STEPS_OF_TOKEN * len(tokens)
     statements: list[Any] = spoken.parser().parse(tokens, sql)
     return statements
+
+
+def read_trees(prefix: str, text: BareText, read: Callable[[list[Any]], Any]) -> Any:
+    """Return what `read` makes of a statement's trees, in the first dialect that sqlglot can parse it in.
+
+    The statement consists of the prefix and the text. Raises SqlTextError if sqlglot can't parse it.
+    """
+    from sqlglot import errors
+
+    problem: SqlTextError | None = None
+    for dialect in DIALECTS:
+        try:
+            return read(trees(prefix, text, dialect))
+        except SqlTextError:
+            raise
+        except RecursionError:
+            raise SqlTextError("it is nested too deep") from None
+        except errors.ParseError as failure:
+            problem = problem or _syntax_error(failure, prefix, text.sql)
+        except errors.TokenError:
+            problem = problem or SqlTextError("there is a character that SQL does not know")
+        except Exception:  # sqlglot raises various errors for functions without their arguments: map(id)
+            problem = problem or SqlTextError("a function is missing arguments")
+    assert problem is not None, "there is a dialect"
+    raise problem
+
+
+def _syntax_error(failure: Any, prefix: str, text: str) -> SqlTextError:
+    problem = failure.errors[0] if failure.errors else {}
+    line, column = problem.get("line") or 1, problem.get("col") or 0
+    before = sum(len(part) + 1 for part in (prefix + text).split("\n")[: line - 1])
+    highlight = problem.get("highlight") or ""
+    offset = before + column - max(1, len(highlight)) - len(prefix)
+    near = f" near {highlight!r}" if highlight.strip() else ""
+    return SqlTextError(f"the syntax is wrong{near}", max(0, min(offset, len(text) - 1)))
 
 
 @cache

@@ -8,7 +8,14 @@ from typing import Any
 
 from mzplan.schema.columns import Column
 from mzplan.schema.expressions import is_aggregate
-from mzplan.schema.relations.parse import GENERATORS, QueryError, RelationalQuery, start_of
+from mzplan.schema.relations.parse import (
+    GENERATORS,
+    QueryError,
+    RelationalQuery,
+    from_of,
+    named_queries,
+    start_of,
+)
 from mzplan.schema.relations.scopes import Field, Relation, Scope, UnknownColumnError
 from mzplan.schema.relations.types import QueryTypes
 from mzplan.schema.sql_types import wider as common_type
@@ -111,8 +118,7 @@ class Analysis:
         """
         from sqlglot import exp
 
-        with_ = node.args.get("with_") or node.args.get("with")
-        for cte in with_.expressions if with_ is not None else ():
+        for cte in named_queries(node):
             names = {**names, cte.alias.lower(): self._as_relation(self._query(cte.this, names), cte.alias)}
         if isinstance(node, exp.Subquery):
             return self._query(node.this, names, named=named)
@@ -201,8 +207,7 @@ class _Select:
 
     def _read(self) -> None:
         node, scope = self._node, self._scope
-        source = node.args.get("from_") or node.args.get("from")
-        scope.add(self._analysis.relation(source.this, self._names))
+        scope.add(self._analysis.relation(from_of(node), self._names))
         for join in node.args.get("joins") or ():
             self._join(join)
         for lateral in node.args.get("laterals") or ():

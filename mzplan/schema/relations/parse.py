@@ -17,14 +17,13 @@ from typing import Any, NoReturn
 from mzplan.model.address import is_valid_name
 from mzplan.schema.expressions import fault_of, is_aggregate
 from mzplan.schema.sql_text import (
-    DIALECTS,
     BareText,
     SqlTextError,
     bare,
     collection_name,
     plain_sql,
+    read_trees,
     tokens,
-    trees,
 )
 
 GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
@@ -208,45 +207,36 @@ def ensure_few(reads: int, start: int = 0) -> None:
 
 
 def _tree(written: BareText) -> Any:
-    from sqlglot import errors, exp
-
-    first = tokens(written.sql)
-    word = next((token for token in first), None)
+    word = next(tokens(written.sql), None)
     if word is None or word.word not in ("select", "with"):
         raise QueryError("it doesn't begin with SELECT or WITH", word.start if word else 0)
-    problem: QueryError | None = None
-    for dialect in DIALECTS:
-        try:
-            statements = trees("", written, dialect)
-            if len(statements) == 1 and isinstance(statements[0], exp.Query):
-                return statements[0]
-            _refuse("it is more than one query", statements[-1] if len(statements) > 1 else None)
-        except errors.ParseError as failure:
-            problem = problem or _syntax_error(failure, written.sql)
-        except errors.TokenError:
-            problem = problem or QueryError("there is a character that SQL does not know")
-        except (SqlTextError, RecursionError):
-            raise
-        except Exception:  # sqlglot's own, of functions without the arguments that it expects
-            problem = problem or QueryError("a function is missing arguments")
-    assert problem is not None
-    raise problem
+    return read_trees("", written, _only_query)
 
 
-def _syntax_error(failure: Any, text: str) -> QueryError:
-    problem = failure.errors[0] if failure.errors else {}
-    line, column = problem.get("line") or 1, problem.get("col") or 0
-    highlight = problem.get("highlight") or ""
-    before = sum(len(part) + 1 for part in text.split("\n")[: line - 1])
-    near = f" near {highlight!r}" if highlight.strip() else ""
-    offset = before + column - max(1, len(highlight))
-    return QueryError(f"the syntax is wrong{near}", max(0, min(offset, len(text) - 1)))
+def _only_query(statements: list[Any]) -> Any:
+    from sqlglot import exp
+
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        _refuse("it is more than one query", statements[-1] if len(statements) > 1 else None)
+    return statements[0]
 
 
 def start_of(node: Any) -> int:
     """Return the position of a node: that of its first name, because sqlglot records no other."""
     starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta] if node else []
     return min(starts, default=0)
+
+
+def named_queries(node: Any) -> list[Any]:
+    """Return the queries that the WITH of a query names."""
+    with_ = node.args.get("with_") or node.args.get("with")  # sqlglot has renamed it
+    return list(with_.expressions) if with_ is not None else []
+
+
+def from_of(select: Any) -> Any:
+    """Return what stands in the FROM of a SELECT; None without one."""
+    source = select.args.get("from_") or select.args.get("from")
+    return source.this if source is not None else None
 
 
 def _refuse(problem: str, node: Any = None, hint: str = "") -> NoReturn:
@@ -276,9 +266,8 @@ class _Checks:
             _refuse(f"{word} can't be computed over streams", node, "use SELECT and UNION ALL.")
 
     def _with(self, node: Any) -> None:
-        with_ = node.args.get("with_") or node.args.get("with")
-        for cte in with_.expressions if with_ is not None else ():
-            if with_.args.get("recursive"):
+        for cte in named_queries(node):
+            if cte.parent.args.get("recursive"):
                 _refuse("WITH RECURSIVE can't be computed over a stream", cte)
             if cte.args["alias"].args.get("columns"):
                 _refuse("a name in WITH has a list of columns", cte, "name the columns in its SELECT.")
@@ -294,10 +283,10 @@ class _Checks:
         from sqlglot import exp
 
         self._arguments(node, _SELECT)
-        source = node.args.get("from_") or node.args.get("from")
+        source = from_of(node)
         if source is None:
             _refuse("a SELECT has no FROM", node, "write SELECT … FROM a source or view of the project.")
-        self._relation(source.this)
+        self._relation(source)
         for join in node.args.get("joins") or ():
             if _argument_names(join) - {"this", "on", "using", "side", "kind"}:
                 _refuse("this kind of JOIN isn't allowed", join, "write JOIN … ON or JOIN … USING (…).")
@@ -442,12 +431,11 @@ def _reads(node: Any, names: Mapping[str, Counter[str]]) -> Counter[str]:
 
     if isinstance(node, exp.Table):
         return names.get(node.name.lower()) or Counter([node.name])
-    with_ = node.args.get("with_") or node.args.get("with")
-    for cte in with_.expressions if with_ is not None else ():
+    for cte in named_queries(node):
         names = {**names, cte.alias.lower(): _reads(cte.this, names)}
     if isinstance(node, exp.Select):
-        source = node.args.get("from_") or node.args.get("from")
-        parts = [source.this] if source is not None else []
+        source = from_of(node)
+        parts = [source] if source is not None else []
         parts += (join.this for join in node.args.get("joins") or ())
     else:
         parts = [node.this, node.expression] if isinstance(node, exp.Union) else [node.this]
@@ -469,8 +457,8 @@ def _names_around(table: Any) -> frozenset[str]:
                 names.add(earlier.alias.lower())
             node = parent.parent
             parent = node.parent
-        elif isinstance(node, exp.Query) and (with_ := node.args.get("with_") or node.args.get("with")):
-            names |= {cte.alias.lower() for cte in with_.expressions}
+        elif isinstance(node, exp.Query):
+            names |= {cte.alias.lower() for cte in named_queries(node)}
         node = parent
     return frozenset(names)
 
