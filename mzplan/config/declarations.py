@@ -6,12 +6,13 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from mzplan.config.defaults import Defaults
-from mzplan.config.documents import Declaration, Document, value_at
+from mzplan.config.documents import Declaration, Document
 from mzplan.config.findings import HERE, Findings, Location, kind_of, listed, shown
 from mzplan.config.project_files import PROJECT_FILE, SECTIONS
 from mzplan.config.templates import Templates
 from mzplan.model.address import Address
 from mzplan.model.words import did_you_mean
+from mzplan.schema.properties import value_at
 
 
 def collect(

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.documents import MAX_NODES, Declaration, Document, size_of, value_at
+from mzplan.config.documents import MAX_NODES, Declaration, Document, size_of
 from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
 from mzplan.config.project_files import SECTIONS
 from mzplan.model.address import Address, Kind
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import types_of
+from mzplan.schema.properties import value_at
 
 # What a resource is, and what it uses: taken only by one that says neither.
 _TOGETHER = ("type", "connection")

@@ -9,6 +9,7 @@ from typing import Any
 from mzplan.config.findings import Location, Path, SourceFile, shown
 from mzplan.config.project_files import SECTION_OF, SECTIONS
 from mzplan.model.address import Address, is_valid_name
+from mzplan.schema.properties import value_at
 
 Given = tuple[SourceFile, Path, Mapping[str, Any]]
 """Defaults that a resource got: the file and the place of the block that they are in, and they."""
@@ -155,15 +156,16 @@ class Declaration:
             return replace(where, offset=written(offset or 0), length=length)
         at_key = at_key or not path
         own = self.own if self.given else self.body
-        for file, place, given in self.given:
-            if path and _inner(own, path) is _NOTHING and _inner(given, path) is not _NOTHING:
+        is_own = not path or value_at(own, path, _NOTHING) is not _NOTHING
+        for file, place, given in () if is_own else self.given:
+            if value_at(given, path, _NOTHING) is not _NOTHING:
                 whole = (*place, *path)
                 return Location(file, whole, at_key, offset, length, self.valid_address, shared=True)
         whole = (*self.place, *path)
         if self.key is None:
             once = self.at[:1] == ("defaults",)
             return Location(self.file, whole, at_key, offset, length, self.valid_address, once)
-        alike = at_key or _inner(own, path) is _inner(self.template, path)
+        alike = at_key or value_at(own, path) is value_at(self.template, path)
         note = f"{self._for_each_note}{', and others the same way' if alike else ''}."
         return Location(self.file, whole, at_key, offset, length, self.valid_address, alike, note)
 
@@ -177,16 +179,6 @@ class Declaration:
         return f"for_each creates it for the key {shown(self.key)}"
 
 
-def _inner(body: Any, path: Path) -> Any:
-    """Return the value at a path, through lists also; _NOTHING if there is none."""
-    for key in path:
-        try:
-            body = body[key]
-        except (KeyError, IndexError, TypeError):
-            return _NOTHING
-    return body
-
-
 def texts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """Yield every text of a value, at any depth, with its path."""
     if isinstance(value, str):
@@ -194,12 +186,3 @@ def texts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
     elif isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from texts_in(inner, (*path, key))
-
-
-def value_at(body: Any, path: Path) -> Any:
-    """Return the value at a path of keys; None if there is none."""
-    for key in path:
-        if not isinstance(body, dict):
-            return None
-        body = body.get(key)
-    return body

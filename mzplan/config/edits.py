@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.documents import value_at
 from mzplan.config.findings import LINE_BREAK, Findings, SourceFile, shown
 from mzplan.config.locations import failure, locate
 from mzplan.config.project import excluded_folders, read_settings
@@ -31,6 +30,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body, PropertyEdit
 from mzplan.schema.editor import QUERY_FILE
+from mzplan.schema.properties import value_at
 from mzplan.schema.view_query import parse_view
 
 _AS_WRITTEN: Mapping[str, bytes] = {}

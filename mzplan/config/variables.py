@@ -17,6 +17,7 @@ from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of
 from mzplan.config.yaml.events import ScalarError, events, loses_digits, resolve
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import ExitCode, error
+from mzplan.schema.properties import value_at
 
 VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
@@ -117,9 +118,7 @@ def read_variables(
 def _find_uses(variables: Variables, state_at: Path) -> None:
     """Find the variables that the `state:` settings use, before mzplan fills them in."""
     document = variables.document
-    state = document.data
-    for step in state_at:
-        state = state.get(step) if isinstance(state, dict) else None
+    state = value_at(document.data, state_at)
     if not isinstance(state, dict) or "${var." not in str(state):
         return
     for container, key in document.references:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode, notice
@@ -19,6 +19,7 @@ from mzplan.model.state import Predecessor, ResourceState
 from mzplan.plan.comparison import compare_bodies
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.migration import migration_problem
+from mzplan.schema.properties import value_at
 from mzplan.schema.source_columns import columns_of, keys_of
 
 FROM_COLLECTION = "from-collection"
@@ -238,14 +239,6 @@ def _supports_migration(kind: ResourceKind) -> bool:
 
 def _keys(resource: ResourceState) -> set[str]:
     return {key.lower() for key in keys_of(resource.type, resource.body)}
-
-
-def value_at(body: Body, path: Sequence[str]) -> Any:
-    """Return the value at a path of a body, or None."""
-    value: Any = body
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _with_value(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from mzplan.model.state import Predecessor, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.model.tasks import Task
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.properties import value_at
 from mzplan.schema.view_query import with_collection
 
 DIGEST_VERSION = 1
@@ -286,20 +287,8 @@ def _identity(
 def collection_columns(source: ResourceState) -> Any:
     """Return what a sink depends on in its source: the collection's columns, not how they are read."""
     kind = resource_kind(source.address.kind, source.type)
-    return {
-        "/".join(path): _get(source.body, path)
-        for path in kind.column_paths
-        if _get(source.body, path) is not None
-    }
-
-
-def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = body
-    for key in path:
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(key)
-    return value
+    values = {"/".join(path): value_at(source.body, path) for path in kind.column_paths}
+    return {path: value for path, value in values.items() if value is not None}
 
 
 def writes_all(body: Mapping[str, Any]) -> bool:

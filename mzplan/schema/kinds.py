@@ -20,7 +20,7 @@ from mzplan.model.times import brief_duration
 from mzplan.schema.columns import canonical
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema, own_types
-from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
+from mzplan.schema.properties import is_sensitive, takes_secret, value_at, walk_properties
 from mzplan.schema.sql_text import plain_sql
 from mzplan.secrets.references import placed_references
 
@@ -131,7 +131,7 @@ class ResourceKind:
         assumed: dict[tuple[str, ...], Any] = {}
         for path, schema in self._assumed_properties:
             rule = schema["x-assumed"]
-            if not _holds(body, path) and not is_loopback(str(body.get(rule["unless-loopback"], ""))):
+            if value_at(body, path) is None and not is_loopback(str(body.get(rule["unless-loopback"], ""))):
                 assumed[path] = rule["value"]
         return assumed
 
@@ -145,8 +145,12 @@ class ResourceKind:
         If the schema doesn't go as deep (items of a list, free keys of a map), returns the nearest one
         above.
         """
-        schemas = _schemas_along(self.schema, path)
-        return schemas[-1] if schemas else self.schema
+        schema = self.schema
+        for key in path:
+            if key not in schema.get("properties", {}):
+                break
+            schema = schema["properties"][key]
+        return schema
 
     def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
         """Return the effect of an edit of this kind at this path on a running query (`x-change`)."""
@@ -162,11 +166,6 @@ class ResourceKind:
     def takes_secret(self, path: tuple[str | int, ...]) -> bool:
         """Return whether a path may have a secret reference: its value is a secret, or may contain one."""
         return takes_secret(self.schema, path)
-
-    @cached_property
-    def secret_paths(self) -> tuple[tuple[str, ...], ...]:
-        """Return the properties that may have a secret reference. Free keys aren't listed one by one."""
-        return tuple(path for path, _ in walk_properties(self.schema) if self.takes_secret(path))
 
     def secret_references(self, body: Body) -> set[str]:
         """Return the secret references of a body, as written, in the places that allow them."""
@@ -233,26 +232,6 @@ def only_type(kind: Kind) -> str | None:
     types = own_types(kind)
     is_only = len(types) == 1 and "connection" not in resource_kind(kind, types[0]).schema["properties"]
     return types[0] if is_only else None
-
-
-def _holds(body: Any, path: tuple[str, ...]) -> bool:
-    for key in path:
-        if not isinstance(body, Mapping) or key not in body:
-            return False
-        body = body[key]
-    return True
-
-
-def _schemas_along(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
-    """Return the schemas along a path, outermost first."""
-    met: list[Json] = []
-    for key in path:
-        inner = schema.get("properties", {}).get(key) if isinstance(key, str) else None
-        if inner is None:
-            return met
-        met.append(inner)
-        schema = inner
-    return met
 
 
 def _normalise(schema: Json, body: Body) -> Json:

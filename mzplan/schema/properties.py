@@ -1,9 +1,10 @@
-"""Walks the properties of a schema, and reads the annotations along the path to one of them."""
+"""Paths of properties: what a schema says along one, and the value that a body has there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mzplan.schema.dialect import Json
 
@@ -13,6 +14,16 @@ def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[
     for name, inner in schema.get("properties", {}).items():
         yield (*path, name), inner
         yield from walk_properties(inner, (*path, name))
+
+
+def value_at(body: Any, path: Iterable[str | int], default: Any = None) -> Any:
+    """Return the value at a path of keys and indexes; `default` if there is none."""
+    for key in path:
+        try:
+            body = body[key]
+        except (KeyError, IndexError, TypeError):
+            return default
+    return body
 
 
 def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:

@@ -117,9 +117,3 @@ def schema_at(schema: Json, path: Path) -> Json:
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties", {}))
         schema = inner if isinstance(inner, dict) else {}
     return schema
-
-
-def value_at(body: Any, path: Path) -> Any:
-    for key in path:
-        body = body[key]
-    return body

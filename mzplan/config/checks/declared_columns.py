@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mzplan.config.documents import Declaration, value_at
+from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
 from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.properties import value_at
 from mzplan.schema.source_columns import columns_of, default_ddl, included_columns, keys_of, record_columns
 
 _NESTED = ("ARRAY", "MAP", "STRUCT")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -20,6 +20,7 @@ from mzplan.config.yaml.builder import Builder, StopError
 from mzplan.config.yaml.events import ScalarError, resolve
 from mzplan.config.yaml.positions import Entry, Node, compose, properties_before
 from mzplan.model.resources import PropertyEdit, edited
+from mzplan.schema.properties import value_at
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
 # Up to the comma between two entries of a flow collection; comments may stand before it.
@@ -80,7 +81,7 @@ def rename(text: str, section: str, name: str, new: str) -> str:
 
 def body_of(text: str, section: str, name: str) -> Any:
     """Return a resource's body as written, without variables filled in; None if there is none."""
-    return _at(_data(text), (section, name))
+    return value_at(_data(text), (section, name))
 
 
 class _EditedText:
@@ -348,8 +349,8 @@ def _verify(before: str, after: str, section: str, name: str, edits: Sequence[Pr
     if _canonical(wanted) == _canonical(new):
         return
     for edit in edits:
-        if _canonical(_at(new[section].get(name), edit.path)) != _canonical(
-            _at(edited(body, edits), edit.path)
+        if _canonical(value_at(new[section].get(name), edit.path)) != _canonical(
+            value_at(edited(body, edits), edit.path)
         ):
             raise CantRewriteError(edit.path, "it comes from an alias or a merge (`<<`), so others share it.")
     if _canonical({**new, section: {**new[section], name: None}}) != _canonical(
@@ -366,12 +367,6 @@ def _data(text: str) -> Any:
     except (yaml.YAMLError, StopError):
         return None
     return builder.document.data
-
-
-def _at(body: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        body = body.get(key) if isinstance(body, Mapping) else None
-    return body
 
 
 def _canonical(value: Any) -> str:

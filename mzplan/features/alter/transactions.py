@@ -32,8 +32,8 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
 from mzplan.plan.difference import find_difference
-from mzplan.plan.row_migration import value_at
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.properties import value_at
 from mzplan.schema.view_query import referring_to
 
 if TYPE_CHECKING:
