@@ -11,15 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.findings import LINE_BREAK, Findings, SourceFile, shown
-from mzplan.config.locations import failure, locate
-from mzplan.config.project import excluded_folders, read_settings
+from mzplan.config.locations import diagnose, locate
+from mzplan.config.project import project_files
 from mzplan.config.project_files import (
     SECTION_OF,
     SECTIONS,
     ReadError,
-    find_files,
     is_allowed,
-    project_file,
     read_bytes,
 )
 from mzplan.config.variables import VARIABLE
@@ -33,7 +31,6 @@ from mzplan.schema.editor import QUERY_FILE
 from mzplan.schema.properties import value_at
 from mzplan.schema.view_query import parse_view
 
-_AS_WRITTEN: Mapping[str, bytes] = {}
 _NOTHING: Body = {}
 
 
@@ -92,57 +89,57 @@ class Edits:
         Raises MzplanError MZ075 if the edit can't be made in place, or would change other resources, and
         MZ077 if it would change other environments.
         """
-        self._check_written_out(address)
-        self._add(edit_resource(self._directory, address, edits, self.contents, body, self._environment))
+        section = SECTION_OF[address.kind]
+        file, text, written = self._open(address)
+        edits = [
+            _with_variables(edit, value_at(written, edit.path), value_at(body, edit.path)) for edit in edits
+        ]
+        named = value_at(written, (QUERY_FILE,))
+
+        def rewriting() -> str:
+            if named is not None and (queries := [edit for edit in edits if edit.path == ("query",)]):
+                read = parse_view(str(queries[0].value)).collection.text
+                why = f"the SQL in {shown(named)} must read {read}, but mzplan only edits YAML files."
+                raise CantRewriteError((QUERY_FILE,), why)
+            return rewrite(text, section, address.name, edits)
+
+        after = _rewrite(self._directory, address, file, rewriting)
+        replaced = _replaced_variables(self._directory, file, written, address, edits, self._environment)
+        if self._environment and replaced:
+            raise MzplanError(replaced)
+        self._add(file, after, tuple(replaced))
 
     def rename(self, address: Address, name: str) -> None:
-        """Rename a resource where it is declared. Raises as `edit`."""
-        self._check_written_out(address)
-        self._add(rename_resource(self._directory, address, name, self.contents))
+        """Rename a resource where it is declared; references to it stay unchanged. Raises as `edit`."""
+        section = SECTION_OF[address.kind]
+        file, text, _ = self._open(address)
+        after = _rewrite(self._directory, address, file, lambda: rename(text, section, address.name, name))
+        self._add(file, after, ())
 
-    def _check_written_out(self, address: Address) -> None:
-        if template := self._templates.get(address):
-            raise MzplanError(_template_error(self._directory, address, template))
+    def _open(self, address: Address) -> tuple[SourceFile, str, Any]:
+        """Return the file that declares a resource, its text, and the resource's body as written.
 
-    def _add(self, edit: FileEdit) -> None:
-        first = self._made.get(edit.location)
-        if first is not None:
-            edit = replace(edit, before=first.before, notices=(*first.notices, *edit.notices))
-        self._made[edit.location] = edit
+        Raises MzplanError MZ075 if a `for_each` creates the resource.
+        """
+        template = self._templates.get(address, "")
+        if not template:
+            section = SECTION_OF[address.kind]
+            file, text = _file_declaring(self._directory, address, self.contents)
+            written = body_of(text, section, address.name)
+            if value_at(written, ("for_each",)) is None:
+                return file, text, written
+            template = f"{section}.{address.name}"
+        raise MzplanError(_template_error(self._directory, address, template))
 
-
-def edit_resource(
-    directory: str,
-    address: Address,
-    edits: Sequence[PropertyEdit],
-    edited: Mapping[str, bytes] = _AS_WRITTEN,
-    body: Body = _NOTHING,
-    environment: str = "",
-) -> FileEdit:
-    """Return the file that declares a resource, with edits of its body. Writes nothing.
-
-    `edited`: contents, by real path, that replace the contents on the disk. Raises as Edits.edit.
-    """
-    section = SECTION_OF[address.kind]
-    file, text = _file_declaring(directory, address, edited)
-    written = body_of(text, section, address.name)
-    if value_at(written, ("for_each",)) is not None:
-        raise MzplanError(_template_error(directory, address, f"{section}.{address.name}"))
-    edits = [_with_variables(edit, value_at(written, edit.path), value_at(body, edit.path)) for edit in edits]
-    named = value_at(written, (QUERY_FILE,))
-
-    def rewriting() -> str:
-        if named is not None and (queries := [edit for edit in edits if edit.path == ("query",)]):
-            read = parse_view(str(queries[0].value)).collection.text
-            why = f"the SQL in {shown(named)} must read {read}, but mzplan only edits YAML files."
-            raise CantRewriteError((QUERY_FILE,), why)
-        return rewrite(text, section, address.name, edits)
-
-    after = _rewrite(directory, address, file, rewriting)
-    replaced = _replaced_variables(directory, file, written, address, edits, environment)
-    if environment and replaced:
-        raise MzplanError(replaced)
-    return _file_edit(file, after, tuple(replaced))
+    def _add(self, file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) -> None:
+        before = file.content or b""
+        mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
+        location = os.path.realpath(file.full_path)
+        if (earlier := self._made.get(location)) is not None:
+            before, notices = earlier.before, (*earlier.notices, *notices)
+        self._made[location] = FileEdit(
+            location=location, path=file.path, before=before, after=mark + after.encode(), notices=notices
+        )
 
 
 def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
@@ -155,22 +152,6 @@ def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
     ]
     kept = dict(zip(now, written, strict=True)) if all(texts) else {}
     return replace(edit, value=[kept.get(value, value) for value in edit.value] if kept else edit.value)
-
-
-def rename_resource(
-    directory: str, address: Address, name: str, edited: Mapping[str, bytes] = _AS_WRITTEN
-) -> FileEdit:
-    """Return the file that declares a resource, with another name for it.
-
-    References to the resource stay unchanged. Raises as Edits.edit.
-    """
-    file, text = _file_declaring(directory, address, edited)
-    section = SECTION_OF[address.kind]
-    if value_at(body_of(text, section, address.name), ("for_each",)) is not None:
-        raise MzplanError(_template_error(directory, address, f"{section}.{address.name}"))
-    return _file_edit(
-        file, _rewrite(directory, address, file, lambda: rename(text, section, address.name, name)), ()
-    )
 
 
 def _template_error(directory: str, address: Address, template: str) -> Diagnostic:
@@ -208,25 +189,12 @@ def _rewrite(directory: str, address: Address, file: SourceFile, rewriting: Call
         raise MzplanError(locate(directory, diagnostic, problem.path)) from None
 
 
-def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) -> FileEdit:
-    before = file.content or b""
-    mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
-    return FileEdit(
-        location=os.path.realpath(file.full_path),
-        path=file.path,
-        before=before,
-        after=mark + after.encode(),
-        notices=notices,
-    )
-
-
 def is_project_file(directory: str, location: str) -> bool:
     """Return whether the project's loader reads the file at a real path.
 
     It reads no file outside the project, even through a link, and nothing that git and mzplan keep in it.
     """
-    excluded = excluded_folders(directory, read_settings(directory))
-    files = [project_file(directory), *find_files(directory, excluded, Findings())]
+    files = project_files(directory)
     return any(os.path.realpath(file.full_path) == location and is_allowed(file) for file in files)
 
 
@@ -263,8 +231,7 @@ def _file_declaring(directory: str, address: Address, edited: Mapping[str, bytes
     """
     ignored, unread = Findings(), Findings()
     wanted = (SECTION_OF[address.kind], address.name)
-    excluded = excluded_folders(directory, read_settings(directory))
-    for found_file in [project_file(directory), *find_files(directory, excluded, ignored)]:
+    for found_file in project_files(directory):
         file = found_file.as_edited(edited)
         try:  # once: what is edited is what was looked at, and a disk may fail at any later time
             file = replace(file, content=read_bytes(file))
@@ -275,7 +242,7 @@ def _file_declaring(directory: str, address: Address, edited: Mapping[str, bytes
         if text is not None and address.name in text and wanted in find(text, [wanted]):
             return file, text
     if unread:
-        raise failure(unread)
+        raise MzplanError(diagnose(unread))
     diagnostic = Diagnostic(
         code="MZ075",
         summary=f"{address} can't be edited in place",

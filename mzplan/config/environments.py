@@ -8,11 +8,11 @@ isn't an error in them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.documents import Document, containers_below
+from mzplan.config.documents import Document, containers_below, texts_in
 from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.config.places import Place, places_of
 from mzplan.config.project_files import PROJECT_FILE
@@ -60,7 +60,8 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
     entries = entries_of(document.data)
     if not entries:
         if named and not (isinstance(document.data, dict) and SECTION in document.data):
-            raise _no_environments_error(named)
+            detail = f"{PROJECT_FILE} has no `{SECTION}:`."
+            raise _not_chosen_error(named, detail, "leave --env (MZPLAN_ENV) out, or declare it there.")
         return NONE
     defaults = [name for name, body in entries.items() if body.get("default") is True]
     for name in defaults[1:]:
@@ -74,7 +75,14 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
         )
     chosen = named or next(iter(defaults), "")
     if chosen not in entries:
-        raise _not_chosen_error(chosen, entries)
+        detail = f"{PROJECT_FILE} declares: {listed(entries)}."
+        example = shlex.quote(next(iter(entries)))
+        if not named:
+            detail += " None of them is the default."
+            hint = f"name one: mzplan --env {example} … (or MZPLAN_ENV={example})."
+        else:
+            hint = did_you_mean(named, entries, shown) or f"name one of these: mzplan --env {example} …"
+        raise _not_chosen_error(named, detail, hint)
     own = "state" in entries[chosen]
     return Environment(
         name=chosen,
@@ -153,7 +161,7 @@ def _without_unknown(entry: Body, values: Body) -> dict[str, Any]:
     return {
         key: filled.get(key, value)
         for key, value in entry.items()
-        if not any("${var." in text for text in _texts(filled.get(key)))
+        if not any("${var." in text for _, text in texts_in(filled.get(key)))
     }
 
 
@@ -172,17 +180,6 @@ def _substitute(value: Any, values: Body, memo: dict[int, Any] | None = None) ->
             else [_substitute(inner, values, memo) for inner in value]
         )
     return memo[id(value)]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    below, seen = [value], set()
-    while below:
-        inner = below.pop()
-        if isinstance(inner, str):
-            yield inner
-        elif isinstance(inner, dict | list) and id(inner) not in seen:
-            seen.add(id(inner))
-            below.extend(inner.values() if isinstance(inner, dict) else inner)
 
 
 def check_apart(
@@ -237,31 +234,6 @@ def _location(document: Document, name: str, place: Place) -> Location:
     return Location(document.file, path, at_key=True)
 
 
-def _no_environments_error(named: str) -> MzplanError:
-    return error(
-        "MZ245",
-        f"There is no environment {shown(named)}",
-        f"{PROJECT_FILE} has no `{SECTION}:`.",
-        "leave --env (MZPLAN_ENV) out, or declare it there.",
-        exit_code=ExitCode.USAGE,
-    )
-
-
-def _not_chosen_error(named: str, entries: Body) -> MzplanError:
-    declaration = f"{PROJECT_FILE} declares: {listed(entries)}."
-    example = shlex.quote(next(iter(entries)))
-    if named:
-        return error(
-            "MZ245",
-            f"There is no environment {shown(named)}",
-            declaration,
-            did_you_mean(named, entries, shown) or f"name one of these: mzplan --env {example} …",
-            exit_code=ExitCode.USAGE,
-        )
-    return error(
-        "MZ245",
-        "No environment is chosen",
-        f"{declaration} None of them is the default.",
-        f"name one: mzplan --env {example} … (or MZPLAN_ENV={example}).",
-        exit_code=ExitCode.USAGE,
-    )
+def _not_chosen_error(named: str, detail: str, hint: str) -> MzplanError:
+    summary = f"There is no environment {shown(named)}" if named else "No environment is chosen"
+    return error("MZ245", summary, detail, hint, exit_code=ExitCode.USAGE)

@@ -77,7 +77,7 @@ def load_project(
                 own = places_of(body, folder, str(FilePath(given).parent))
                 check_apart(document, chosen, own, others, folder, findings)
     if findings:
-        raise _failure(findings)
+        raise MzplanError(_diagnose(findings))
     refuse_others(values)
     return settings.to_project_settings(folder, values, state, given)
 
@@ -205,8 +205,6 @@ def check_bodies(
     Returns the resources, and every mistake: a diagnostic without a range, and the path in the body of its
     address. The resources are complete only if there are no mistakes.
     """
-    from mzplan.config.locations import diagnose  # imported only where there may be errors
-
     nowhere = SourceFile("", "")
     declared = {address: Declaration(address, dict(body), nowhere) for address, body in bodies.items()}
     findings = Findings()
@@ -217,16 +215,13 @@ def check_bodies(
         single.secrets = findings.secrets
         single.found.append(replace(finding, location=None, related=None))
         path = finding.location.path[2:] if finding.location is not None else ()
-        mistakes += [(diagnostic, path) for diagnostic in diagnose(single)]
+        mistakes += [(diagnostic, path) for diagnostic in _diagnose(single)]
     return {a: replace(r, path=None, analysis="") for a, r in resources.items()}, mistakes
 
 
 def _partial_result(
     declared: Mapping[Address, Declaration], resources: Mapping[Address, Resource] | None, findings: Findings
 ) -> FilesRead:
-    # Imported only now: a run without errors looks up no places.
-    from mzplan.config.locations import diagnose
-
     def is_filled_in(resource: Declaration) -> bool:
         at = resource.location()
         return not any(
@@ -236,7 +231,7 @@ def _partial_result(
     right = {a: resource for a, resource in (resources or {}).items() if is_filled_in(declared[a])}
     return FilesRead(
         configuration=None,
-        mistakes=tuple(diagnose(findings)),
+        mistakes=tuple(_diagnose(findings)),
         resources=right,
         mistaken=frozenset(a for declaration in declared.values() if (a := declaration.valid_address))
         - right.keys(),
@@ -283,11 +278,11 @@ def _settings(
     return values, settings, others
 
 
-def _failure(findings: Findings) -> MzplanError:
+def _diagnose(findings: Findings) -> list[Diagnostic]:
     # Imported only now: a run without errors looks up no places.
-    from mzplan.config.locations import failure
+    from mzplan.config.locations import diagnose
 
-    return failure(findings)
+    return diagnose(findings)
 
 
 @contextmanager

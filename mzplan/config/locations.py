@@ -19,12 +19,12 @@ from mzplan.config.findings import (
     Span,
 )
 from mzplan.config.masking import masked_broken, masked_lines, scrub
-from mzplan.config.project import excluded_folders, read_settings
-from mzplan.config.project_files import SECTION_OF, ReadError, find_files, project_file, read_bytes
+from mzplan.config.project import project_files
+from mzplan.config.project_files import SECTION_OF, ReadError, project_file, read_bytes
 from mzplan.config.yaml.parser import parse, read_text, span_at
 from mzplan.config.yaml.positions import WrittenEntry, find, offset_span
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
+from mzplan.model.diagnostics import Diagnostic, SourceRange
 
 AnyPath = str | os.PathLike[str]
 _SHOWN = 1000  # columns that are shown at most, from where something is
@@ -51,11 +51,6 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
         summary = f"mzplan stopped after {MAX_FINDINGS} errors; there are more"
         placed.append(Diagnostic(severity="notice", code="MZ007", summary=summary))
     return placed
-
-
-def failure(findings: Findings) -> MzplanError:
-    """Return the error with all findings."""
-    return MzplanError(diagnose(findings))
 
 
 class _View:
@@ -213,10 +208,8 @@ def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Di
 
 def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, str] | None:
     ignored = Findings()
-    own = project_file(directory)
     wanted: Path = (SECTION_OF[address.kind], address.name)
-    excluded = excluded_folders(directory, read_settings(directory))
-    for file in [own, *find_files(directory, excluded, ignored)]:
+    for file in project_files(directory):
         text = read_text(file, ignored)
         # Most files don't even mention the name: no need to parse those.
         if text is None or address.name not in text or wanted not in find(text, [wanted]):

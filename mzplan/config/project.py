@@ -15,8 +15,8 @@ from typing import Any
 
 from mzplan.config.documents import Document
 from mzplan.config.environments import NONE, Environment, entries_of, settings_in
-from mzplan.config.findings import Findings, Location, kind_of
-from mzplan.config.project_files import PROJECT_FILE, SECTIONS, project_file
+from mzplan.config.findings import Findings, Location, SourceFile, kind_of
+from mzplan.config.project_files import PROJECT_FILE, SECTIONS, find_files, project_file
 from mzplan.config.state_settings import check_state
 from mzplan.config.variables import Variables, given_values
 from mzplan.config.yaml.parser import load
@@ -31,7 +31,9 @@ from mzplan.model.resources import (
     RunnerSettings,
 )
 from mzplan.model.times import seconds
+from mzplan.schema.kinds import with_defaults
 from mzplan.schema.loading import load_schema
+from mzplan.schema.validators import is_valid
 
 _SCHEMA = "project"
 _PLACE = ("backend", "path", "host", "port", "database", "schema", "url")  # of a state
@@ -117,14 +119,20 @@ def check_settings(document: Document, findings: Findings, environment: Environm
     return _settings(body, environment)
 
 
-def read_settings(directory: str) -> Settings:
-    """Return the settings as written, without their variables and with any mistakes, for look-ups."""
-    document = load(project_file(directory), Findings())
+def project_files(directory: str) -> list[SourceFile]:
+    """Return the files that may declare a resource, mzplan.yaml first, for look-ups.
+
+    Doesn't report mistakes, and doesn't fill in variables.
+    """
+    file = project_file(directory)
+    document = load(file, Findings())
     data = document.data if document is not None else None
-    return _settings(data if isinstance(data, dict) else {})
+    settings = _settings(data if isinstance(data, dict) else {})
+    return [file, *find_files(directory, excluded_folders(directory, settings), Findings())]
 
 
 def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings:
+    is_right = is_valid(_SCHEMA, body)
     folders = [*_folders(body), *chain.from_iterable(map(_folders, entries_of(body).values()))]
     body = settings_in(body, environment.name)
     properties = load_schema(_SCHEMA)["properties"]
@@ -142,12 +150,7 @@ def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings
         project=str(body.get("project", "")),
         warehouse=setting("warehouse"),
         state=_with_default_backend(setting("state")),
-        runner=RunnerSettings(
-            retain_dropped=seconds(setting("retain_dropped")),
-            retries=_retries({**properties["retries"]["default"], **setting("retries")}),
-            metrics=_metrics(setting("instances")),
-            run_events=_run_events(setting("lineage")),
-        ),
+        runner=_runner_settings(body) if is_right else RunnerSettings(),
         folders=tuple(folders),
         environment=environment,
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
@@ -165,40 +168,29 @@ def _with_default_backend(state: dict[str, Any]) -> dict[str, Any]:
     return {**load_schema(_SCHEMA)["properties"]["state"]["default"], **state}
 
 
-def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
-    """Return the values by instance. Invalid entries are left out; their error is reported elsewhere."""
-    places = {}
-    for name, inner in instances.items():
-        given = inner.get("metrics") if isinstance(inner, dict) else None
-        port = given.get("port") if isinstance(given, dict) else None
-        if isinstance(given, dict) and isinstance(port, int) and not isinstance(port, bool):
-            places[str(name)] = MetricsPlace(port=port, host=str(given.get("host", "127.0.0.1")))
-    return places
-
-
-def _run_events(given: dict[str, Any]) -> RunEventSettings:
-    """Return the settings for run events. Values that aren't text are left out; their error is reported
-    elsewhere."""
-    text = {name: value for name, value in given.items() if isinstance(value, str)}
-    default = RunEventSettings()
-    return RunEventSettings(
-        url=text.get("url", ""),
-        api_key=text.get("api_key", ""),
-        timeout=seconds(text.get("timeout", "")) or default.timeout,
-        interval=seconds(text.get("interval", "")) or default.interval,
-        namespace=text.get("namespace", ""),
+def _runner_settings(body: dict[str, Any]) -> RunnerSettings:
+    """Return a runner's settings from a body that conforms to the schema."""
+    body = with_defaults(load_schema(_SCHEMA), body)
+    retries, lineage = body["retries"], body["lineage"]
+    metrics = {name: inner["metrics"] for name, inner in body["instances"].items() if "metrics" in inner}
+    return RunnerSettings(
+        retain_dropped=seconds(body["retain_dropped"]),
+        retries=Retries(
+            first=seconds(retries["first"]),
+            last=seconds(retries["last"]),
+            budget=int(retries["budget"]) if "budget" in retries else None,
+        ),
+        metrics={
+            name: MetricsPlace(**{**place, "port": int(place["port"])}) for name, place in metrics.items()
+        },
+        run_events=RunEventSettings(
+            url=lineage.get("url", ""),
+            api_key=lineage.get("api_key", ""),
+            timeout=seconds(lineage["timeout"]),
+            interval=seconds(lineage["interval"]),
+            namespace=lineage.get("namespace", ""),
+        ),
     )
-
-
-def _retries(waits: dict[str, Any]) -> Retries:
-    """Return the settings for retries. Invalid values are left out; their error is reported elsewhere."""
-    first, last = (
-        seconds(waits[name]) if isinstance(waits[name], str) else 0.0 for name in ("first", "last")
-    )
-    budget = waits.get("budget")
-    known = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
-    default = Retries()
-    return Retries(first=first or default.first, last=last or default.last, budget=budget if known else None)
 
 
 def excluded_folders(directory: str, settings: Settings) -> list[str]:

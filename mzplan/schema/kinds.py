@@ -119,8 +119,7 @@ class ResourceKind:
         return _normalise(self.schema, body)
 
     def with_defaults(self, body: Body) -> Json:
-        """Return the body with every missing default filled in, at any depth."""
-        return _with_defaults(self.schema, body)
+        return with_defaults(self.schema, body)
 
     def identifying_part(self, body: Body) -> Json:
         """Return what a running query depends on in a normalised body: what doesn't change in place."""
@@ -276,13 +275,14 @@ def _same(value: Any, default: Any) -> bool:
     return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
 
 
-def _with_defaults(schema: Json, body: Body) -> Json:
+def with_defaults(schema: Json, body: Body) -> Json:
+    """Return the body with every missing default of its schema filled in, at any depth."""
     result: Json = dict(body)
     for key, inner in schema.get("properties", {}).items():
         if key not in result and "default" in inner:
             result[key] = inner["default"]
         if isinstance(result.get(key), Mapping):
-            result[key] = _with_defaults(inner, result[key])
+            result[key] = with_defaults(inner, result[key])
     return result
 
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.config.edits import edit_resource
+from mzplan.config.edits import Edits
 from mzplan.config.yaml.text_edits import CantRewriteError, rewrite
 from mzplan.model.address import Address
 from mzplan.model.resources import PropertyEdit, edited
@@ -192,8 +192,9 @@ def test_line_ends_and_the_byte_order_mark_stay(tmp_path: Path, newline: str, en
     )
     file = mark + (text + "\n" * end).replace("\n", newline).encode()
     write(tmp_path, {"c.yaml": file})
-    edits = [put("brokers", ["a:1", "b:1"]), put("security.protocol", "SSL")]
-    found = edit_resource(str(tmp_path), Address("connection", "k"), edits)
+    edits = Edits(str(tmp_path))
+    edits.edit(Address("connection", "k"), [put("brokers", ["a:1", "b:1"]), put("security.protocol", "SSL")])
+    (found,) = edits.made
     added = "\n    - b:1\n    security:\n      protocol: SSL" + "\n" * end
     assert found.after == mark + (text + added).replace("\n", newline).encode()
     assert found.before == file and found.path == "c.yaml"
