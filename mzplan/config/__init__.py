@@ -9,8 +9,6 @@ May not: import mzplan.plan, touch the store, or reach over the network. Everyth
 wrong ends as a Diagnostic inside one MzplanError; a secret written out is never shown.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from mzplan.config.loader import (
     FilesRead,
     environment_names,
@@ -19,24 +17,4 @@ from mzplan.config.loader import (
     read_files,
 )
 
-if TYPE_CHECKING:
-    from mzplan.config.locations import locate, range_of
-
-__all__ = [
-    "FilesRead",
-    "environment_names",
-    "load_configuration",
-    "load_project",
-    "locate",
-    "range_of",
-    "read_files",
-]
-
-
-def __getattr__(name: str) -> Any:
-    # Places are for errors: a run without any does not pay for the import.
-    if name in ("locate", "range_of"):
-        from mzplan.config import locations
-
-        return getattr(locations, name)
-    raise AttributeError(name)
+__all__ = ["FilesRead", "environment_names", "load_configuration", "load_project", "read_files"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mzplan.config.checks.query_files import as_block
 from mzplan.config.findings import (
@@ -23,7 +23,6 @@ from mzplan.config.project import project_files
 from mzplan.config.project_files import SECTION_OF, ReadError, project_file, read_bytes
 from mzplan.config.yaml.parser import parse, read_text, span_at
 from mzplan.config.yaml.positions import WrittenEntry, find, offset_span
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, SourceRange
 
 AnyPath = str | os.PathLike[str]
@@ -176,23 +175,26 @@ def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
     return (*(_start(diagnostic) or ("", 0, 0)), diagnostic.code, diagnostic.summary, diagnostic.detail)
 
 
-def range_of(directory: AnyPath, address: Address, path: Path = ()) -> SourceRange | None:
-    """Return where a resource, or a property of it, is written; None if no file declares it.
-
-    This reads the project's files again: use it for the few diagnostics of a plan, not for every resource.
-    """
-    location = _search(os.fspath(directory), address, path)
-    return location[0] if location else None
-
-
 def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
-    """Return the diagnostic with the range and masked excerpt of its address; unchanged if there is none."""
-    if diagnostic.address is None:
-        return diagnostic
-    location = _search(os.fspath(directory), diagnostic.address, path)
-    if location is None:
-        return diagnostic
-    return dataclasses.replace(diagnostic, range=location[0], excerpt=location[1])
+    """Return the diagnostic with the range and masked excerpt of its resource, or of a property at a path.
+
+    Returns it unchanged if no file declares the resource. This reads the project's files again, so use it
+    for single diagnostics.
+    """
+    assert diagnostic.address is not None, "the diagnostic is about a resource"
+    kind, name = diagnostic.address
+    ignored = Findings()
+    wanted: Path = (SECTION_OF[kind], name)
+    for file in project_files(os.fspath(directory)):
+        text = read_text(file, ignored)
+        # Most files don't even mention the name: no need to parse those.
+        if text is None or name not in text or wanted not in find(text, [wanted]):
+            continue
+        location = Location(file, (*wanted, *path), at_key=not path)
+        view = _View(file, [], parse(file, text, ignored) is None)
+        view.look_up([location], [])
+        return _placed(diagnostic, view, location)
+    return diagnostic
 
 
 def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Diagnostic:
@@ -202,21 +204,9 @@ def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Di
     view.look_up([location], [])
     if path not in view.found:
         return diagnostic
+    return _placed(diagnostic, view, location)
+
+
+def _placed(diagnostic: Diagnostic, view: _View, location: Location) -> Diagnostic:
     span = view.span(location)
-    return dataclasses.replace(diagnostic, range=view.range(span), excerpt=view.shown.get(span.line, ""))
-
-
-def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, str] | None:
-    ignored = Findings()
-    wanted: Path = (SECTION_OF[address.kind], address.name)
-    for file in project_files(directory):
-        text = read_text(file, ignored)
-        # Most files don't even mention the name: no need to parse those.
-        if text is None or address.name not in text or wanted not in find(text, [wanted]):
-            continue
-        location = Location(file, (*wanted, *path), at_key=not path)
-        view = _View(file, [], parse(file, text, ignored) is None)
-        view.look_up([location], [])
-        span = view.span(location)
-        return view.range(span), view.shown.get(span.line, "")
-    return None
+    return replace(diagnostic, range=view.range(span), excerpt=view.shown.get(span.line, ""))

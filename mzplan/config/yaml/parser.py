@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import yaml
 
@@ -40,12 +39,10 @@ def read_text(file: SourceFile, findings: Findings, named: Location | None = Non
         findings.bytes += len(data)
         if findings.bytes > MAX_TOTAL_BYTES:
             raise ReadError(*_TOO_MUCH, "MZ007")
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise ReadError("It is UTF-16.", "save it as UTF-8.")
     except ReadError as failure:
         words = (failure.code, f"Can't read {file.path}", failure.detail, failure.hint)
-        findings.add(*words, location=named)
-        return None
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        words = ("MZ001", f"Can't read {file.path}", "It is UTF-16.", "save it as UTF-8.")
         findings.add(*words, location=named)
         return None
     try:
@@ -109,27 +106,11 @@ def span_at(before: str, length: int = 1) -> Span:
     return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + length)
 
 
-class _Words(NamedTuple):
-    summary: str
-    detail: str
-    hint: str
-
-
 # What the parsers (both word alike) say → what a person needs to know. The first that is contained wins.
 # `True`: point to where the broken thing begins, not to where the parser gave up.
 _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
-    (
-        "quoted scalar",
-        True,
-        "A quote is opened here and never closed.",
-        "close the quote.",
-    ),
-    (
-        "tab character",
-        False,
-        "Lines may not be indented with tabs.",
-        "indent with spaces.",
-    ),
+    ("quoted scalar", True, "A quote is opened here and never closed.", "close the quote."),
+    ("tab character", False, "Lines may not be indented with tabs.", "indent with spaces."),
     (
         "character that cannot start any token",
         False,
@@ -199,7 +180,7 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
 )
 
 
-def _explain(failure: yaml.YAMLError) -> tuple[_Words, Span]:
+def _explain(failure: yaml.YAMLError) -> tuple[tuple[str, str, str], Span]:
     """Return the summary, detail and hint for a parser's error, and the place to point to."""
     marked = (
         failure if isinstance(failure, yaml.MarkedYAMLError) else yaml.MarkedYAMLError(problem=str(failure))
@@ -215,4 +196,4 @@ def _explain(failure: yaml.YAMLError) -> tuple[_Words, Span]:
                 mark = marked.context_mark
             break
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
-    return _Words("Broken YAML", detail, hint), Span(line, column, line, column + 1)
+    return ("Broken YAML", detail, hint), Span(line, column, line, column + 1)

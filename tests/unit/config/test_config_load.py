@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mzplan.config import load_configuration, load_project, locate, range_of
+from mzplan.config import load_configuration, load_project
+from mzplan.config.locations import locate
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Instance
@@ -372,15 +373,14 @@ def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest
 
 def test_ranges_after_the_fact(tmp_path: Path) -> None:
     write(tmp_path, {"deep/a.yaml": SHOP})
-    at = range_of(tmp_path, Address("sink", "orders_pg"))
-    assert str(at) == "deep/a.yaml:16:3"
-    assert str(range_of(tmp_path, Address("sink", "orders_pg"), ("key", 0))) == "deep/a.yaml:21:11"
-    assert str(range_of(tmp_path, Address("sink", "orders_pg"), ("select",))) == "deep/a.yaml:16:3"
-    assert range_of(tmp_path, Address("sink", "orders")) is None
+    sink = Diagnostic(code="MZ041", summary="no", address=Address("sink", "orders_pg"))
+    assert str(locate(tmp_path, sink).range) == "deep/a.yaml:16:3"
+    assert str(locate(tmp_path, sink, ("key", 0)).range) == "deep/a.yaml:21:11"
+    assert str(locate(tmp_path, sink, ("select",)).range) == "deep/a.yaml:16:3"
     diagnostic = Diagnostic(code="MZ041", summary="no", address=Address("connection", "shop_pg"))
     placed = locate(tmp_path, diagnostic, ("host",))
     assert str(placed.range) == "deep/a.yaml:5:11" and placed.excerpt == "    host: localhost"
-    nowhere = Diagnostic(code="MZ041", summary="no")
+    nowhere = Diagnostic(code="MZ041", summary="no", address=Address("sink", "orders"))
     assert locate(tmp_path, nowhere) is nowhere
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.config import load_configuration, locate
+from mzplan.config import load_configuration
+from mzplan.config.locations import locate
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
