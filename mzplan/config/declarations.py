@@ -12,6 +12,7 @@ from mzplan.config.project_files import PROJECT_FILE, SECTIONS
 from mzplan.config.templates import Templates
 from mzplan.model.address import Address
 from mzplan.model.words import did_you_mean
+from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import value_at
 
 
@@ -130,16 +131,8 @@ def check_top_level(document: Document, variables: Container[str], findings: Fin
         return
     for key in data:
         if key not in SECTIONS:
-            settings = key in (
-                "version",
-                "project",
-                "warehouse",
-                "instances",
-                "state",
-                "variables",
-                "defaults",
-            )
-            hint = f"move it to {PROJECT_FILE}." if settings else did_you_mean(key, SECTIONS, shown)
+            is_setting = key in load_schema("project")["properties"]
+            hint = f"move it to {PROJECT_FILE}." if is_setting else did_you_mean(key, SECTIONS, shown)
             if key in variables:
                 hint = "if this is a file of variables, name it *.vars.yaml, or in --var-file."
             findings.add(

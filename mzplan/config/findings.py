@@ -175,6 +175,13 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.found)
 
+    def is_unusable_below(self, location: Location) -> bool:
+        """Return whether a value at a location, or below it, has a reference that can't be filled in."""
+        path = location.path
+        return any(
+            (file, inner[: len(path)]) == (location.file.full_path, path) for file, inner in self.unusable
+        )
+
     def nearest(self, word: object, names: Collection[str]) -> str | None:
         """Return the name that `word` probably stands for; None also after too many comparisons."""
         self.compared += len(names)

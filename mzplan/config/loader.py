@@ -222,13 +222,11 @@ def check_bodies(
 def _partial_result(
     declared: Mapping[Address, Declaration], resources: Mapping[Address, Resource] | None, findings: Findings
 ) -> FilesRead:
-    def is_filled_in(resource: Declaration) -> bool:
-        at = resource.location()
-        return not any(
-            (file, path[: len(at.path)]) == (at.file.full_path, at.path) for file, path in findings.unusable
-        )
-
-    right = {a: resource for a, resource in (resources or {}).items() if is_filled_in(declared[a])}
+    right = {
+        address: resource
+        for address, resource in (resources or {}).items()
+        if not findings.is_unusable_below(declared[address].location())
+    }
     return FilesRead(
         configuration=None,
         mistakes=tuple(_diagnose(findings)),

@@ -56,10 +56,7 @@ class Templates:
     def _keys(self, template: Declaration) -> list[Key] | None:
         """Return the keys; None if there is a mistake in them."""
         given, at = template.body["for_each"], template.location(("for_each",))
-        if any(
-            file == at.file.full_path and path[: len(at.path)] == at.path
-            for file, path in self.findings.unusable
-        ):
+        if self.findings.is_unusable_below(at):
             return None
         before = self.findings.met
         for path, text in texts_in(given, ("for_each",)):

@@ -63,11 +63,8 @@ def _body_faults(address: Address, type_: str, body: Body) -> Iterator[str]:
         return
     for error in validator(f"{address.kind}.{type_}").iter_errors(body):
         yield f"{address}{_where(tuple(error.instance_path))}: {_rule(error)}"
-    for name, schema in resource_kind(address.kind, type_).restricted_properties:
-        given, allowed, reserved = body.get(name), schema.get("x-allowed"), schema.get("x-reserved", {})
-        for key in given if isinstance(given, dict) else ():
-            if key in reserved or (allowed is not None and key not in allowed):
-                yield f"{address}.{name}: {_cut(key)} can't be set"
+    for name, key, _ in resource_kind(address.kind, type_).refused_keys(body):
+        yield f"{address}.{name}: {_cut(key)} can't be set"
 
 
 def _rule(error: Any) -> str:

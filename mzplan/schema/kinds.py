@@ -170,9 +170,19 @@ class ResourceKind:
         """Return the secret references of a body, as written, in the places that allow them."""
         return {text for place, text in placed_references(body) if self.takes_secret(place)}
 
+    def refused_keys(self, body: Body) -> Iterator[tuple[str, str, str]]:
+        """Yield each free key of a body that can't be set (`x-reserved`, `x-allowed`).
+
+        Each comes with its property before it, and the reason after it: "" if only some keys are allowed.
+        """
+        for name, schema in self._restricted_properties:
+            given, allowed, reserved = body.get(name), schema.get("x-allowed"), schema.get("x-reserved", {})
+            for key in given if isinstance(given, dict) else ():
+                if key in reserved or (allowed is not None and key not in allowed):
+                    yield name, key, reserved.get(key, "")
+
     @cached_property
-    def restricted_properties(self) -> tuple[tuple[str, Json], ...]:
-        """Return the properties whose keys aren't all free (`x-reserved`, `x-allowed`)."""
+    def _restricted_properties(self) -> tuple[tuple[str, Json], ...]:
         properties = self.schema["properties"].items()
         return tuple(
             (name, schema) for name, schema in properties if "x-reserved" in schema or "x-allowed" in schema

@@ -48,6 +48,12 @@ def leads(schema: Json, path: tuple[str | int, ...]) -> bool:
     return any(inner.get("x-server") for inner in _along(schema, path))
 
 
+def schema_at(schema: Json, path: tuple[str | int, ...]) -> Json:
+    """Return the schema of the value at a path; {} if the schema says nothing of it."""
+    schemas = [schema, *_along(schema, path)]
+    return schemas[len(path)] if len(schemas) > len(path) else {}
+
+
 def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
     """Yield the schema of each element of a path, outermost first.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema
+from mzplan.schema.properties import schema_at
 
 Path = tuple[str | int, ...]
 _PORTION = 1000  # items of a list, or keys of a free map, looked at together when something is wrong
@@ -107,13 +108,3 @@ def _children(value: Any) -> Any:
     if isinstance(value, dict):
         return value.items()
     return enumerate(value) if isinstance(value, list) else ()
-
-
-def schema_at(schema: Json, path: Path) -> Json:
-    for key in path:
-        if isinstance(key, int):
-            inner = schema.get("items", {})
-        else:
-            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties", {}))
-        schema = inner if isinstance(inner, dict) else {}
-    return schema

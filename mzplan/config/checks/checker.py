@@ -28,7 +28,7 @@ from mzplan.config.findings import Findings, Path, kind_of, listed, shown
 from mzplan.model.address import KINDS, MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, PropertyEdit, Resource, edited
-from mzplan.model.words import did_you_mean, nearest
+from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.loading import is_type, types_of
 from mzplan.schema.validators import is_valid
@@ -120,26 +120,13 @@ class Checker:
             resource.type = self.references.type_from_connection(resource)
 
     def _missing_type(self, resource: Declaration) -> None:
-        types = listed(types_of("connection"))
-        known = {
-            key for t in types_of("connection") for key in resource_kind("connection", t).schema["properties"]
-        }
-        near = nearest("type", (key for key in resource.body if key not in known))
-        if near is not None:
-            detail = f"{resource.label} needs a type: {types}."
-            summary = f"Unknown key {shown(near)}"
-            self.findings.add(
-                "MZ004",
-                summary,
-                detail,
-                'did you mean "type"?',
-                location=resource.location((near,), at_key=True),
-            )
+        detail = f"{resource.label} needs a type: {listed(types_of('connection'))}."
+        if self.references.report_misspelled(resource, ("type",), detail):
             return
         self.findings.add(
             "MZ006",
             'Missing key "type"',
-            f"{resource.label} needs a type: {types}.",
+            detail,
             "add `type:`.",
             location=resource.location(),
             kind="missing-property",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, Path, listed, shown
@@ -32,18 +32,12 @@ def keys_read(source: Declaration | None) -> tuple[str, ...]:
     return keys_of(source.type, source.body)
 
 
-class Placing(Protocol):
-    """Returns the location of a part of what is checked, from an offset and with a length in characters."""
-
-    def __call__(self, path: Path, *, offset: int | None = None, length: int = 1) -> Location: ...
-
-
 class ExpressionCheck:
     """Checks expressions over one collection: the list `select`, and the condition `where`.
 
     - `owner`: the resource with the expressions, for messages. `read`: the collection, for messages.
     - `columns`: the collection's columns; None if they aren't known.
-    - `place`: returns where a part of the expressions is written.
+    - `place`: returns the location of a path, with an `offset` and a `length` in characters.
     """
 
     def __init__(
@@ -53,7 +47,7 @@ class ExpressionCheck:
         findings: Findings,
         columns: list[str] | None,
         keyed: bool,
-        place: Placing,
+        place: Callable[..., Location],
     ):
         self.owner, self.read, self.findings, self.columns, self.place = owner, read, findings, columns, place
         self.lower = {column.lower() for column in columns or ()} | {POSITION}

@@ -5,7 +5,7 @@ It also checks that no two sources read an upstream that only one can read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mzplan.config.documents import Declaration
@@ -41,7 +41,8 @@ class References:
         if "connection" not in resource.body:
             if (only := only_type(kind)) is not None:
                 return only
-            if self._report_misspelled(resource):
+            detail = f"{resource.label} needs a connection, or a type that needs none."
+            if self.report_misspelled(resource, ("connection", "type"), detail):
                 return None
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
             also = f", or a type that needs none: {listed(others)}" if others else ""
@@ -63,9 +64,7 @@ class References:
             )
         connection = self._target(resource, CONNECTION)
         if connection is None or connection.type is None:
-            # Its own properties can't be judged; what it reads from can.
-            self._target(resource, FROM)
-        if connection is None or connection.type is None:
+            self._target(resource, FROM)  # its other properties can't be checked without a type
             return None
         type_ = resource_kind("connection", connection.type).query_type(kind)
         if type_ is None:
@@ -79,17 +78,17 @@ class References:
             )
         return type_
 
-    def _report_misspelled(self, resource: Declaration) -> bool:
-        """Report a key that probably should be `connection` or `type`."""
+    def report_misspelled(self, resource: Declaration, words: Iterable[str], detail: str) -> bool:
+        """Report the first key that probably should be one of these words; return whether there is one."""
         kind = resource.address.kind
         known = {key for t in types_of(kind) for key in resource_kind(kind, t).schema["properties"]}
-        for word in ("connection", "type"):
+        for word in words:
             key = nearest(word, (key for key in resource.body if key not in known))
             if key is not None:
                 self.findings.add(
                     "MZ004",
                     f"Unknown key {shown(key)}",
-                    f"{resource.label} needs a connection, or a type that needs none.",
+                    detail,
                     f"did you mean {shown(word)}?",
                     location=resource.location((key,), at_key=True),
                 )
@@ -259,26 +258,16 @@ def check_lifecycle(
 def check_reserved(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that passed-through options aren't set by mzplan itself (`x-reserved`), and are harmless
     (`x-allowed`)."""
-    for name, schema in kind.restricted_properties:
-        given = resource.body.get(name)
-        allowed = schema.get("x-allowed")
-        for key in given if isinstance(given, dict) else ():
-            reason = schema.get("x-reserved", {}).get(key)
-            if reason is None and allowed is not None and key not in allowed:
-                findings.add(
-                    "MZ020",
-                    f"The option {shown(str(key))} can't be set",
-                    f"{resource.label}: some client options load classes, read files or send data "
-                    "elsewhere, so only options that tune the client are passed on.",
-                    did_you_mean(key, allowed, shown)
-                    or "remove it; the connectors' page lists what can be set.",
-                    location=resource.location((name, key), at_key=True),
-                )
-            elif reason is not None:
-                findings.add(
-                    "MZ020",
-                    f"{shown(key)} can't be set here",
-                    f"{resource.label}: {reason}.",
-                    "remove it.",
-                    location=resource.location((name, key), at_key=True),
-                )
+    for name, key, reason in kind.refused_keys(resource.body):
+        if reason:
+            summary, detail, hint = f"{shown(key)} can't be set here", reason, "remove it."
+        else:
+            summary = f"The option {shown(key)} can't be set"
+            detail = (
+                "some client options load classes, read files or send data elsewhere, so only options that "
+                "tune the client are passed on"
+            )
+            hint = did_you_mean(key, kind.schema["properties"][name]["x-allowed"], shown)
+            hint = hint or "remove it; the connectors' page lists what can be set."
+        location = resource.location((name, key), at_key=True)
+        findings.add("MZ020", summary, f"{resource.label}: {detail}.", hint, location=location)

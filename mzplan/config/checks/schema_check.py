@@ -11,8 +11,8 @@ from mzplan.config.findings import Findings, Location, Path, kind_of, listed, sh
 from mzplan.model.words import did_you_mean, nearest
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema
-from mzplan.schema.properties import value_at
-from mzplan.schema.validators import errors_of, schema_at
+from mzplan.schema.properties import schema_at, value_at
+from mzplan.schema.validators import errors_of
 from mzplan.secrets.logins import has_login, holds_login
 
 _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping

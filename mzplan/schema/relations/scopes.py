@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,7 @@ class Scope:
                 if relation.name == lower[0]:
                     found = _named(relation, lower[1])
                     if found is None and not self._of_all(lower[0]):
-                        raise self._unknown(column.parts[1], names[1], [relation])
+                        raise UnknownColumnError(names[1], start_of(column.parts[1]), [relation])
                     if found is not None:
                         return found, names[2:]
         found_in = self._of_all(lower[0])
@@ -81,7 +81,7 @@ class Scope:
             return found_in[0][1], names[1:]
         if lower[0] in self.aliases:
             return self.aliases[lower[0]], names[1:]
-        raise self._unknown(column.parts[0], names[0], self.relations)
+        raise UnknownColumnError(names[0], start_of(column.parts[0]), self.relations)
 
     def key(self, column: Any) -> str:
         """Return the same text for all ways to write one column. Raises QueryError as `find`."""
@@ -103,9 +103,6 @@ class Scope:
     def _of_all(self, name: str) -> list[tuple[Relation, Field]]:
         return [(relation, found) for relation, found in self.visible if found.name.lower() == name]
 
-    def _unknown(self, part: Any, name: str, relations: Sequence[Relation]) -> QueryError:
-        return UnknownColumnError(name, start_of(part), relations)
-
 
 class UnknownColumnError(QueryError):
     """A column that none of the relations has."""
@@ -113,13 +110,8 @@ class UnknownColumnError(QueryError):
     def __init__(self, name: str, offset: int, relations: Sequence[Relation]):
         super().__init__(f"no column is called {name}", offset, summary="Unknown column")
         self.name = name
-        self.columns = list(dict.fromkeys(_names(relations)))
+        self.columns = list(dict.fromkeys(f.name for relation in relations for f in relation.fields))
         self.relations = " and ".join(relation.label or relation.name for relation in relations)
-
-
-def _names(relations: Sequence[Relation]) -> Iterator[str]:
-    for relation in relations:
-        yield from (column.name for column in relation.fields)
 
 
 def _named(relation: Relation, name: str) -> Field | None:
