@@ -37,14 +37,10 @@ def collect(
     for resource in [r for r in declared.values() if r.address.is_query]:
         _take_out_inline(resource, declared, findings)
     for resource in declared.values():
-        if resource.address.is_connection and "defaults" in _keys(resource):
+        if resource.address.is_connection and isinstance(resource.body, dict) and "defaults" in resource.body:
             defaults.take_out(resource)
     defaults.fill_types(declared.values())
     return declared
-
-
-def _keys(resource: Declaration) -> Container[str]:
-    return resource.body if isinstance(resource.body, dict) else ()
 
 
 def _declare(resource: Declaration, declared: dict[Address, Declaration], findings: Findings) -> None:

@@ -100,7 +100,7 @@ def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
 class Declaration:
     """A resource with its body as written.
 
-    - `type`: None if it can't be known.
+    - `type`: None if it can't be known; if it is known, the body is a mapping.
     - `at`: the path of the declaration, if that isn't under the resource's name: a connection inside its only
       user, or a `for_each`.
     - `key`, `template`: for a resource from a `for_each`, its key, and the body before the key was filled in.

@@ -176,8 +176,7 @@ class Checker:
         SecretCheck(
             schema=kind.schema, owner=resource.label, locate=resource.location, findings=self.findings
         ).check(resource.body, wrong)
-        if isinstance(resource.body, dict):
-            check_reserved(resource, kind, self.findings)
+        check_reserved(resource, kind, self.findings)
         check_lifecycle(resource, self.declared, self.findings)
         self._instance(resource, wrong)
         check_columns(resource, kind, self.findings)

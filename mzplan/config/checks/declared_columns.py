@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path, listed, shown
@@ -72,39 +72,28 @@ def _check_fit(
     type_ = value_at(resource.body, (*path[:-1], "type"))
     default = default_ddl(kind, path, resource.body)
     nested = [column.name for column in columns if column.type.startswith(_NESTED)]
+    detail = hint = ""
     if default is not None:
         (only,) = parse_columns(default)
         if len(columns) != 1 or columns[0].type != only.type:
-            _report_unfit(
-                resource,
-                findings,
-                path,
-                f"the format {type_} has one column, {only.type}",
-                f'write "{only}", with a name of your own, or leave the schema out.',
-            )
+            detail = f"the format {type_} has one column, {only.type}"
+            hint = f'write "{only}", with a name of your own, or leave the schema out.'
     elif nested and type_ in kind.property_schema(path).get("x-plain-columns", ()):
-        _report_unfit(
-            resource,
-            findings,
-            path,
-            f"a field of {type_} can't hold an array, map or struct, as {', '.join(nested)}",
-            "make it a STRING, and parse it in `select` (from_json, split).",
+        detail = f"a field of {type_} can't hold an array, map or struct, as {', '.join(nested)}"
+        hint = "make it a STRING, and parse it in `select` (from_json, split)."
+    if detail:
+        findings.add(
+            "MZ020",
+            "The schema does not fit the format",
+            f"{resource.label}: {detail}.",
+            hint,
+            location=resource.location(path),
         )
-
-
-def _report_unfit(resource: Declaration, findings: Findings, path: Path, detail: str, hint: str) -> None:
-    findings.add(
-        "MZ020",
-        "The schema does not fit the format",
-        f"{resource.label}: {detail}.",
-        hint,
-        location=resource.location(path),
-    )
 
 
 def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that no included column has the name of another column."""
-    if not resource.address.reads_upstream or not isinstance(resource.body, dict):
+    if not resource.address.reads_upstream:
         return
     known = {column.name.lower() for column in record_columns(kind.type, resource.body)}
     for part, column in included_columns(kind.type, resource.body).items():
@@ -123,43 +112,36 @@ def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) 
 def _check_key(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
     """Check that a key has columns of the collection, whose types have distinguishable values."""
     path = kind.key_path
-    if not resource.address.reads_upstream or path is None or not isinstance(resource.body, dict):
+    if not resource.address.reads_upstream or path is None:
         return
     columns = {column.name.lower(): column for column in columns_of(kind.type, resource.body)}
     keys = keys_of(kind.type, resource.body)
     if not columns or not keys:
         return
+    for place, summary, detail, hint in _key_problems(path, keys, columns, findings):
+        findings.add(
+            "MZ018", summary, f"{resource.label}: {detail}.", hint, location=resource.location(place)
+        )
+    _check_key_format(resource, kind, findings, keys)
+
+
+def _key_problems(
+    path: Path, keys: Sequence[str], columns: Mapping[str, Column], findings: Findings
+) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield the place, summary, detail and hint of each problem. `columns`: by name in lower case."""
+    names = [column.name for column in columns.values()]
     for index, name in enumerate(keys):
         column = columns.get(name.lower())
         if column is None:
-            _report_key(
-                resource,
-                findings,
-                (*path, index),
-                f"Unknown key column {shown(name)}",
-                f"its columns are {listed([known.name for known in columns.values()], 40)}",
-                findings.did_you_mean(name, [known.name for known in columns.values()])
-                or "use one of these.",
-            )
+            hint = findings.did_you_mean(name, names) or "use one of these."
+            detail = f"its columns are {listed(names, 40)}"
+            yield (*path, index), f"Unknown key column {shown(name)}", detail, hint
         elif column.type.startswith(_NESTED):
-            _report_key(
-                resource,
-                findings,
-                (*path, index),
-                f"{shown(name)} can't be a key",
-                f"it is {shown(column.type)}, but a key needs simple types",
-                "use a column of a simple type.",
-            )
+            detail = f"it is {shown(column.type)}, but a key needs simple types"
+            yield (*path, index), f"{shown(name)} can't be a key", detail, "use a column of a simple type."
     if CHANGE in columns:
-        _report_key(
-            resource,
-            findings,
-            path,
-            f"The column {shown(CHANGE)} is reserved",
-            "mzplan adds this column to keyed collections",
-            "give the column another name.",
-        )
-    _check_key_format(resource, kind, findings, keys)
+        detail = "mzplan adds this column to keyed collections"
+        yield path, f"The column {shown(CHANGE)} is reserved", detail, "give the column another name."
 
 
 def _check_key_format(
@@ -195,9 +177,3 @@ def _check_key_format(
             "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
             location=resource.location(path),
         )
-
-
-def _report_key(
-    resource: Declaration, findings: Findings, path: Path, summary: str, detail: str, hint: str
-) -> None:
-    findings.add("MZ018", summary, f"{resource.label}: {detail}.", hint, location=resource.location(path))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def columns_read(source: Declaration | None) -> tuple[Column, ...] | None:
     """Return the columns of a source's or view's collection; None if they aren't known."""
-    if source is None or source.type is None or not isinstance(source.body, dict):
+    if source is None or source.type is None:
         return None
     try:
         return columns_of(source.type, source.body) or None
@@ -27,7 +27,7 @@ def columns_read(source: Declaration | None) -> tuple[Column, ...] | None:
 
 def keys_read(source: Declaration | None) -> tuple[str, ...]:
     """Return the key of a source's or view's collection; empty if it has none or isn't known."""
-    if source is None or source.type is None or not isinstance(source.body, dict):
+    if source is None or source.type is None:
         return ()
     return keys_of(source.type, source.body)
 

@@ -102,7 +102,7 @@ class InlinedViews:
     def _read(self, resource: Declaration) -> _Rows | None:
         """Return the rows of the inlined view that a resource reads; None if it reads none, or it can't be
         read."""
-        if not isinstance(resource.body, dict) or "from" not in resource.body:
+        if "from" not in resource.body:
             return None
         view = self._declared.get(FROM.address(resource.body["from"], self._declared))
         return self._rows_of(view) if view is not None and is_inlined(view) else None

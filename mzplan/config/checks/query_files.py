@@ -51,11 +51,7 @@ class QueryFiles:
         A resource whose SQL can't be known isn't checked further.
         """
         for resource in resources:
-            if (
-                resource.type is None
-                or not isinstance(resource.body, dict)
-                or QUERY_FILE not in resource.body
-            ):
+            if resource.type is None or QUERY_FILE not in resource.body:
                 continue
             property_ = resource_kind(resource.address.kind, resource.type).query_property
             if property_ is not None and not self._write_out(resource, property_):

@@ -72,9 +72,7 @@ def _check_deletes(resource: Declaration, source: Declaration | None, findings: 
 def _check_loop(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:
     """Report MZ020 for a sink that writes to its source's upstream (`x-channel`)."""
     source = declared.get(FROM.address(resource.body["from"], declared))
-    if source is None or not isinstance(source.body, dict):
-        return
-    if resource.type is None or source.type != resource.type:
+    if source is None or resource.type is None or source.type != resource.type:
         return
     for name, schema in resource_kind("sink", resource.type).schema["properties"].items():
         written = resource.body.get(name)

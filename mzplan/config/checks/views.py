@@ -47,9 +47,7 @@ class Views:
         if address in self._done or resource is None or resource.type is None:
             return
         self._done.add(address)  # before what it reads: in a circle, one of them is not known
-        if not isinstance(resource.body, dict) or not (
-            address.reads_collections and address.writes_collection
-        ):
+        if not (address.reads_collections and address.writes_collection):
             return
         self._check_name(resource)
         property_ = resource_kind(address.kind, resource.type).query_property
