@@ -33,12 +33,12 @@ def collect(
                 if document.repeats:
                     templates.check_written_out(resource)
                 _declare(resource, declared, findings)
-    defaults.place(declared.values())
+    defaults.fill_connections(declared.values())
     for resource in [r for r in declared.values() if r.address.is_query]:
-        _take_out_inline(resource, declared, findings)
+        _extract_connection(resource, declared, findings)
     for resource in declared.values():
         if resource.address.is_connection and isinstance(resource.body, dict) and "defaults" in resource.body:
-            defaults.take_out(resource)
+            defaults.extract(resource)
     defaults.fill_types(declared.values())
     return declared
 
@@ -57,7 +57,9 @@ def _declare(resource: Declaration, declared: dict[Address, Declaration], findin
     )
 
 
-def _take_out_inline(resource: Declaration, declared: dict[Address, Declaration], findings: Findings) -> None:
+def _extract_connection(
+    resource: Declaration, declared: dict[Address, Declaration], findings: Findings
+) -> None:
     """Make a resource, such as `source_orders`, of a connection that is written inside a source or sink.
 
     So it is planned, validated and kept in the state like any other connection. Moving it out changes
@@ -105,7 +107,7 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
     return {}
 
 
-def is_of_variables(document: Document, variables: Container[str]) -> bool:
+def has_only_variables(document: Document, variables: Container[str]) -> bool:
     """Return whether a file only gives values to (declared) variables."""
     data = document.data
     return isinstance(data, dict) and bool(data) and all(k in variables and k not in SECTIONS for k in data)

@@ -73,7 +73,7 @@ class Defaults:
     def __bool__(self) -> bool:
         return bool(self.by_kind or self.by_connection)
 
-    def take_out(self, connection: Declaration) -> None:
+    def extract(self, connection: Declaration) -> None:
         """Remove the defaults for sources and sinks from a connection's body, and keep them."""
         given = connection.body["defaults"]
         connection.body = {key: value for key, value in connection.body.items() if key != "defaults"}
@@ -98,7 +98,7 @@ class Defaults:
                 place = connection.location(path).path
                 self.by_connection[name, kind] = Block(kind, body, connection.file, place, name)
 
-    def place(self, declared: Iterable[Declaration]) -> None:
+    def fill_connections(self, declared: Iterable[Declaration]) -> None:
         """Give the defaults of its kind to a source or sink that sets neither its type nor its connection."""
         for resource in declared if self.by_kind else ():
             block = self.by_kind.get(resource.address.kind)

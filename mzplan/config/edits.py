@@ -71,17 +71,17 @@ class Edits:
         self._directory = directory
         self._templates = templates
         self._environment = environment
-        self._made: dict[str, FileEdit] = {}  # by location
+        self._file_edits: dict[str, FileEdit] = {}  # by location
 
     @property
-    def made(self) -> tuple[FileEdit, ...]:
+    def file_edits(self) -> tuple[FileEdit, ...]:
         """Return the edits that change a file, by file."""
-        return tuple(edit for edit in self._made.values() if edit.after != edit.before)
+        return tuple(edit for edit in self._file_edits.values() if edit.after != edit.before)
 
     @property
     def contents(self) -> dict[str, bytes]:
         """Return the contents of the edited files, by real path."""
-        return {location: edit.after for location, edit in self._made.items()}
+        return {location: edit.after for location, edit in self._file_edits.items()}
 
     def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
         """Edit the body of a resource; `body` is the current one, with variables filled in.
@@ -135,9 +135,9 @@ class Edits:
         before = file.content or b""
         mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
         location = os.path.realpath(file.full_path)
-        if (earlier := self._made.get(location)) is not None:
+        if (earlier := self._file_edits.get(location)) is not None:
             before, notices = earlier.before, (*earlier.notices, *notices)
-        self._made[location] = FileEdit(
+        self._file_edits[location] = FileEdit(
             location=location, path=file.path, before=before, after=mark + after.encode(), notices=notices
         )
 

@@ -45,7 +45,7 @@ NONE = Environment()
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherEnvironments:
     """The state and warehouse of each entry that wasn't chosen, by name.
 
     If values of variables come from outside, an entry appears twice: with them, and without.
@@ -113,14 +113,16 @@ def settings_in(body: Body, name: str) -> dict[str, Any]:
     return {**body, **{key: entry[key] for key in OWN if key in entry}}
 
 
-def set_apart(document: Document, chosen: Environment, variables: Variables, findings: Findings) -> Others:
+def fill_other_entries(
+    document: Document, chosen: Environment, variables: Variables, findings: Findings
+) -> OtherEnvironments:
     """Replace the entries that weren't chosen by copies with the values of their own variables.
 
     So variables of the chosen entry don't reach them. Reports values for undeclared variables.
     """
     data, entries = document.data, entries_of(document.data)
     if not chosen.name:
-        return Others()
+        return OtherEnvironments()
     for name, entry in entries.items():
         for variable in variables_of(entry).keys() - variables.declared.keys():
             findings.add(
@@ -152,7 +154,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
     apart = containers_below([data[SECTION]]) - kept - {id(entries[chosen.name])}
     document.references = [reference for reference in document.references if id(reference[0]) not in apart]
     data[SECTION] = {**data[SECTION], **copies}  # the schema check reports anything but a mapping
-    return Others(readings)
+    return OtherEnvironments(readings)
 
 
 def _without_unknown(entry: Body, values: Body) -> dict[str, Any]:
@@ -182,8 +184,13 @@ def _substitute(value: Any, values: Body, memo: dict[int, Any] | None = None) ->
     return memo[id(value)]
 
 
-def check_apart(
-    document: Document, chosen: str, own: Iterable[Place], others: Others, directory: str, findings: Findings
+def check_overlaps(
+    document: Document,
+    chosen: str,
+    own: Iterable[Place],
+    others: OtherEnvironments,
+    directory: str,
+    findings: Findings,
 ) -> None:
     """Report each pair of environments with the same state or warehouse, or with one inside the other's.
 
@@ -197,14 +204,14 @@ def check_apart(
         names = [name for name in entries_of(document.data) if name in places]
         for number, second in enumerate(names):
             for first in names[:number]:
-                if (first, second) not in reported and (met := _overlap(places[first], places[second])):
+                if (first, second) not in reported and (overlap := _overlap(places[first], places[second])):
                     reported.add((first, second))
-                    _report(document, (first, met[0]), (second, met[1]), findings)
+                    _report(document, (first, overlap[0]), (second, overlap[1]), findings)
 
 
 def _overlap(first: Iterable[Place], second: Iterable[Place]) -> tuple[Place, Place] | None:
     second = tuple(second)
-    return next(((a, b) for a in first for b in second if a.meets(b)), None)
+    return next(((a, b) for a in first for b in second if a.overlaps(b)), None)
 
 
 def _report(

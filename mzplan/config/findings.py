@@ -157,23 +157,25 @@ class Findings:
 
     def __init__(self, *, stops: bool = False) -> None:
         self.stops = stops
-        self.found: list[Finding] = []
-        self.are_more = False
-        self.met = 0  # all that was added, also what was reported already
-        self.shared: set[tuple[str, str, str, Path]] = set()  # (code, summary, file, path) reported once
-        self.compared = 0
+        self.items: list[Finding] = []
+        self.has_more = False
+        self.total = 0  # all that was added, also what was reported already
+        self.reported_shared: set[tuple[str, str, str, Path]] = (
+            set()
+        )  # (code, summary, file, path) reported once
+        self.comparisons = 0
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
         # Values with a reference that can't be filled in: no more is reported of them (location, path).
         self.unusable: set[tuple[str, Path]] = set()
         # Numbers that are written in another way than Python would, 010: their text (location, path).
-        self.written: dict[tuple[str, Path], str] = {}
-        self.broken: set[str] = set()  # locations of files that could be read but not parsed
-        self.unread = False  # a file could not be read or parsed: what it declares is not known
+        self.original_texts: dict[tuple[str, Path], str] = {}
+        self.broken_files: set[str] = set()  # locations of files that could be read but not parsed
+        self.is_incomplete = False  # a file could not be read or parsed: what it declares is not known
         self.bytes = 0  # read so far
         self.nodes = 0  # keys and values of all files so far, aliases counted as often as they are used
 
     def __bool__(self) -> bool:
-        return bool(self.found)
+        return bool(self.items)
 
     def is_unusable_below(self, location: Location) -> bool:
         """Return whether a value at a location, or below it, has a reference that can't be filled in."""
@@ -184,8 +186,8 @@ class Findings:
 
     def nearest(self, word: object, names: Collection[str]) -> str | None:
         """Return the name that `word` probably stands for; None also after too many comparisons."""
-        self.compared += len(names)
-        return nearest(word, names) if self.compared <= MAX_COMPARED else None
+        self.comparisons += len(names)
+        return nearest(word, names) if self.comparisons <= MAX_COMPARED else None
 
     def did_you_mean(self, word: object, names: Collection[str]) -> str:
         """Return `did you mean "kafka"?`; "" if no name is near."""
@@ -212,18 +214,18 @@ class Findings:
             and (location.file.full_path, location.path) in self.unusable
         ):
             return
-        self.met += 1
+        self.total += 1
         if location is not None and location.shared:
             same = (code, summary, location.file.full_path, location.path)
-            if same in self.shared:
+            if same in self.reported_shared:
                 return
-            self.shared.add(same)
-        if len(self.found) >= MAX_FINDINGS:
-            self.are_more = True
+            self.reported_shared.add(same)
+        if len(self.items) >= MAX_FINDINGS:
+            self.has_more = True
             if self.stops:
                 raise EnoughError
             return
-        self.found.append(
+        self.items.append(
             Finding(
                 code=code,
                 summary=summary,

@@ -14,10 +14,16 @@ from typing import Any
 from mzplan.config.checks.checker import Checker
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
-from mzplan.config.declarations import check_top_level, collect, is_of_variables
+from mzplan.config.declarations import check_top_level, collect, has_only_variables
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import Declaration, Document
-from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
+from mzplan.config.environments import (
+    OtherEnvironments,
+    check_overlaps,
+    choose,
+    entries_of,
+    fill_other_entries,
+)
 from mzplan.config.findings import EnoughError, Findings, Path, SourceFile
 from mzplan.config.places import places_of
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
@@ -41,18 +47,18 @@ def load_project(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
-    remembered: Mapping[str, Any] | None = None,
+    saved_values: Mapping[str, Any] | None = None,
     state_config: AnyPath = "",
     environment: str = "",
 ) -> ProjectSettings:
     """Read mzplan.yaml, without any other file except files of variables.
 
     - `environment`: the chosen entry of its `environments:`; "" for the default one, if it has any.
-    - `remembered`: the variables of a saved plan.
+    - `saved_values`: the variables of a saved plan.
     - `state_config`: a file outside the project whose `state:` replaces the project's. Paths in it are
       relative to its own folder.
 
-    Raises MzplanError; MZ036 (exit 5) if given variables differ from `remembered`.
+    Raises MzplanError; MZ036 (exit 5) if given variables differ from `saved_values`.
     """
     folder = os.fspath(directory)
     findings = Findings(stops=True)
@@ -66,7 +72,7 @@ def load_project(
                 variable_files,
                 findings,
                 skip=_OF_RESOURCES,
-                remembered=remembered,
+                saved_values=saved_values,
                 environment=environment,
                 directory=folder,
             )
@@ -75,7 +81,7 @@ def load_project(
             if state is not None and chosen:
                 body = {"state": state, "warehouse": settings.warehouse}
                 own = places_of(body, folder, str(FilePath(given).parent))
-                check_apart(document, chosen, own, others, folder, findings)
+                check_overlaps(document, chosen, own, others, folder, findings)
     if findings:
         raise MzplanError(_diagnose(findings))
     refuse_others(values)
@@ -108,16 +114,16 @@ def load_configuration(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
-    remembered: Mapping[str, Any] | None = None,
+    saved_values: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
     environment: str = "",
 ) -> Configuration:
     """Return the configuration of a project. Parameters are those of `read_files`.
 
     Raises MzplanError with a diagnostic for every mistake in any file; MZ036 (exit 5) if given variables
-    differ from those remembered.
+    differ from those saved_values.
     """
-    files = read_files(directory, variables, variable_files, remembered, edited, environment)
+    files = read_files(directory, variables, variable_files, saved_values, edited, environment)
     if files.configuration is None:
         raise MzplanError(files.mistakes)
     return files.configuration
@@ -127,7 +133,7 @@ def read_files(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
-    remembered: Mapping[str, Any] | None = None,
+    saved_values: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
     environment: str = "",
     records: Records = MappingProxyType({}),
@@ -135,16 +141,16 @@ def read_files(
     """Read, check and decode a project's files for one of its environments, as far as possible.
 
     - `variables`: the texts of `--var`. `variable_files`: the paths of `--var-file`.
-    - `remembered`: the values of an earlier plan; they win.
+    - `saved_values`: the values of an earlier plan; they win.
     - `edited`: contents, by real path, that replace the contents on the disk.
     - `records`: the state's; SQL that they have the analysis of isn't parsed.
 
-    Raises MzplanError MZ036 (exit 5) if given variables differ from those remembered.
+    Raises MzplanError MZ036 (exit 5) if given variables differ from those saved_values.
     """
     paths = tuple(variable_files)
-    files = _read_files(directory, variables, paths, remembered, edited, environment, records)
+    files = _read_files(directory, variables, paths, saved_values, edited, environment, records)
     if records and files.configuration is None:  # only SQL that is parsed says where a mistake is
-        files = _read_files(directory, variables, paths, remembered, edited, environment, {})
+        files = _read_files(directory, variables, paths, saved_values, edited, environment, {})
     return files
 
 
@@ -152,7 +158,7 @@ def _read_files(
     directory: AnyPath,
     variables: Mapping[str, str] | None,
     variable_files: Sequence[AnyPath],
-    remembered: Mapping[str, Any] | None,
+    saved_values: Mapping[str, Any] | None,
     edited: Mapping[str, bytes],
     environment: str,
     records: Records,
@@ -169,14 +175,14 @@ def _read_files(
                 variables or {},
                 variable_files,
                 findings,
-                remembered=remembered,
+                saved_values=saved_values,
                 environment=environment,
                 directory=folder,
             )
             require_values(values, findings)
             files = find_files(folder, excluded_folders(folder, settings), findings, variable_files)
             others = _documents(
-                [file.as_edited(edited) for file in files], values, findings, remembered is not None
+                [file.as_edited(edited) for file in files], values, findings, saved_values is not None
             )
             defaults = Defaults(project, findings)
             declared = collect([project, *others], findings, Templates(findings), defaults)
@@ -210,10 +216,10 @@ def check_bodies(
     findings = Findings()
     resources = Checker(declared, instances, findings).resources()
     mistakes = []
-    for finding in findings.found:
+    for finding in findings.items:
         single = Findings()
         single.secrets = findings.secrets
-        single.found.append(replace(finding, location=None, related=None))
+        single.items.append(replace(finding, location=None, related=None))
         path = finding.location.path[2:] if finding.location is not None else ()
         mistakes += [(diagnostic, path) for diagnostic in _diagnose(single)]
     return {a: replace(r, path=None, analysis="") for a, r in resources.items()}, mistakes
@@ -233,7 +239,7 @@ def _partial_result(
         resources=right,
         mistaken=frozenset(a for declaration in declared.values() if (a := declaration.valid_address))
         - right.keys(),
-        is_whole=resources is not None and not findings.unread,
+        is_whole=resources is not None and not findings.is_incomplete,
     )
 
 
@@ -246,7 +252,7 @@ def _documents(
     """
     for file in files:
         document = load(file, findings)
-        if document is not None and not (remembers and is_of_variables(document, values.declared)):
+        if document is not None and not (remembers and has_only_variables(document, values.declared)):
             check_top_level(document, values.declared, findings)
             fill(document, values, findings)
             yield document
@@ -258,21 +264,21 @@ def _settings(
     variable_files: Iterable[AnyPath],
     findings: Findings,
     skip: Iterable[str] = (),
-    remembered: Mapping[str, Any] | None = None,
+    saved_values: Mapping[str, Any] | None = None,
     *,
     environment: str,
     directory: str,
-) -> tuple[Variables, Settings, Others]:
+) -> tuple[Variables, Settings, OtherEnvironments]:
     chosen = choose(document, environment, findings)
     values = read_variables(
-        document, variables, variable_files, findings, remembered, chosen.variables, chosen.state_at
+        document, variables, variable_files, findings, saved_values, chosen.variables, chosen.state_at
     )
-    others = set_apart(document, chosen, values, findings)
+    others = fill_other_entries(document, chosen, values, findings)
     fill(document, values, findings, skip)
     settings = check_settings(document, findings, chosen)
     if chosen.name:
         own = places_of({"state": settings.state, "warehouse": settings.warehouse}, directory)
-        check_apart(document, chosen.name, own, others, directory, findings)
+        check_overlaps(document, chosen.name, own, others, directory, findings)
     return values, settings, others
 
 

@@ -33,7 +33,7 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     """Return every finding as a diagnostic with its place, sorted by file and line."""
     secrets = sorted(findings.secrets, key=len, reverse=True)
     views = _views(findings, secrets)
-    placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
+    placed = [_diagnostic(finding, views, secrets) for finding in findings.items]
     # What the parser could not use has been replaced by something: no more is reported of that.
     unusable = {
         _start(diagnostic)
@@ -46,7 +46,7 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
         if diagnostic.kind == "unparsed" or _start(diagnostic) not in unusable
     ]
     placed.sort(key=_order)
-    if findings.are_more:
+    if findings.has_more:
         summary = f"mzplan stopped after {MAX_FINDINGS} errors; there are more"
         placed.append(Diagnostic(severity="notice", code="MZ007", summary=summary))
     return placed
@@ -61,14 +61,14 @@ class _View:
         self.text = as_block(text) if text is not None and file.is_sql else text
         self.well_formed = self.text is not None and not broken
         self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decode(file))
-        self.found: dict[Path, WrittenEntry] = {}
-        self.shown: dict[int, str] = {}
+        self.entries: dict[Path, WrittenEntry] = {}
+        self.excerpts: dict[int, str] = {}
         self.concealed = {f.location.path for f in findings if f.conceal and f.location is not None}
 
     def look_up(self, locations: list[Location], spans: list[Span], secrets: Iterable[str] = ()) -> None:
         """Find all these places in one pass, and their masked lines in another."""
         if self.text is not None and not self.file.is_sql and any(location.path for location in locations):
-            self.found = find(self.text, (location.path for location in locations))
+            self.entries = find(self.text, (location.path for location in locations))
         ends: dict[
             int, int
         ] = {}  # of a line with millions of columns no more than what is shown is looked at
@@ -76,27 +76,29 @@ class _View:
             ends[span.line] = max(ends.get(span.line, 0), span.column + _SHOWN)
         lines = {number: self.lines[number][:end] for number, end in ends.items() if number < len(self.lines)}
         if self.file.is_sql:
-            self.shown = lines
+            self.excerpts = lines
         elif self.well_formed and self.text is not None:
             concealed: set[Path] = {()} if self.file.private else self.concealed
-            self.shown = masked_lines(self.text, lines, concealed)
+            self.excerpts = masked_lines(self.text, lines, concealed)
         else:
-            self.shown = {
+            self.excerpts = {
                 number: masked_broken(self.lines, number, line, self.file.private)
                 for number, line in lines.items()
             }
-        self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
+        self.excerpts = {
+            number: scrub(line, secrets, same_length=True) for number, line in self.excerpts.items()
+        }
 
     def span(self, location: Location) -> Span:
         """Return where a path is written, or the nearest path above it."""
         if self.file.is_sql:
             return span_at((self.text or "")[: location.offset or 0], location.length)
         path, exact = location.path, True
-        while path not in self.found:
+        while path not in self.entries:
             if not path:
                 return Span(0, 0, 0, 1)
             path, exact = path[:-1], False
-        place = self.found[path]
+        place = self.entries[path]
         if exact and location.offset is not None and place.text is not None:
             return offset_span(self.lines, place, location.offset, location.length)
         # A mapping or a list is pointed at by its key, as is a key that is missing in it.
@@ -124,7 +126,7 @@ def _decode(file: SourceFile) -> str:
 def _views(findings: Findings, secrets: list[str]) -> dict[str, _View]:
     """Return a view of every file with a finding, with all its places looked up."""
     by_file: dict[str, tuple[SourceFile, list[Location], list[Span], list[Finding]]] = {}
-    for finding in findings.found:
+    for finding in findings.items:
         for location in (finding.location, finding.related):
             if location is None:
                 continue
@@ -138,7 +140,7 @@ def _views(findings: Findings, secrets: list[str]) -> dict[str, _View]:
                 locations.append(location)
     views = {}
     for name, (file, locations, spans, own) in by_file.items():
-        views[name] = view = _View(file, own, name in findings.broken)
+        views[name] = view = _View(file, own, name in findings.broken_files)
         view.look_up(locations, spans, secrets)
     return views
 
@@ -149,7 +151,7 @@ def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -
         view = views[location.file.full_path]
         span = finding.span or view.span(location)
         range_ = view.range(span)
-        excerpt = view.shown.get(span.line, "")
+        excerpt = view.excerpts.get(span.line, "")
     related = ""
     if finding.related is not None:
         view = views[finding.related.file.full_path]
@@ -202,11 +204,11 @@ def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Di
     file = project_file(os.fspath(directory))
     location, view = Location(file, path), _View(file, [], broken=False)
     view.look_up([location], [])
-    if path not in view.found:
+    if path not in view.entries:
         return diagnostic
     return _placed(diagnostic, view, location)
 
 
 def _placed(diagnostic: Diagnostic, view: _View, location: Location) -> Diagnostic:
     span = view.span(location)
-    return replace(diagnostic, range=view.range(span), excerpt=view.shown.get(span.line, ""))
+    return replace(diagnostic, range=view.range(span), excerpt=view.excerpts.get(span.line, ""))

@@ -53,7 +53,7 @@ class Place:
         """Return whether both are the same place."""
         return self._is_beside(other) and self.path == other.path
 
-    def meets(self, other: Place) -> bool:
+    def overlaps(self, other: Place) -> bool:
         """Return whether both are the same place, or one is inside the other."""
         return self._is_beside(other) and (
             _is_within(self.path, other.path) or _is_within(other.path, self.path)

@@ -161,7 +161,7 @@ class _Walk:
 
     def _report(self, what: str, path: str, detail: str, hint: str) -> None:
         shown = SourceFile.within(self.directory, path).path
-        self.findings.unread = True
+        self.findings.is_incomplete = True
         self.findings.add("MZ001", f"Can't {what} {shown}", detail, hint)
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:

@@ -48,7 +48,7 @@ def _fill_text(
     if any(name not in variables.values for name in names):
         location = Location(document.file, document.path_of(container, key))
         for match in VARIABLE.finditer(text):
-            _report(match, location, variables, findings)
+            _report_variable(match, location, variables, findings)
         findings.unusable.add((location.file.full_path, location.path))
         return text
     if len(names) == 1 and VARIABLE.fullmatch(text):
@@ -85,7 +85,9 @@ def substitute(text: str, values: Mapping[str, Any]) -> Any:
     return VARIABLE.sub(lambda match: words.get(match[1], match[0]), text)
 
 
-def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
+def _report_variable(
+    match: re.Match[str], location: Location, variables: Variables, findings: Findings
+) -> None:
     """Report a variable that has no value, or isn't declared."""
     name = match[1]
     if name in variables.values:
@@ -128,14 +130,14 @@ def check_references(
             whole = locate()
             length = max(2, text.find("}", start) + 1 - start)
             location = replace(whole, offset=start, length=length)
-            findings.add(*_words(text[start:], match, known), location=location)
+            findings.add(*_error_parts(text[start:], match, known), location=location)
             findings.unusable.add((location.file.full_path, location.path))
             return False
         at = match.end()
     return True
 
 
-def _words(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tuple[str, str, str, str]:
+def _error_parts(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tuple[str, str, str, str]:
     """Return the code, summary, detail and hint of an error."""
     if match is None and _IS_EACH.match(rest):
         written = shown(rest[: rest.index("}") + 1] if "}" in rest else rest, quote=False)

@@ -9,7 +9,7 @@ from typing import Any
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.documents import Document
-from mzplan.config.environments import SECTION, Environment, entries_of, set_apart, variables_of
+from mzplan.config.environments import SECTION, Environment, entries_of, fill_other_entries, variables_of
 from mzplan.config.findings import Findings, Location, Path, SourceFile, listed, shown
 from mzplan.config.references import fill
 from mzplan.config.variables import read_variables
@@ -69,7 +69,7 @@ def read_state_config(
     chosen = Environment(name=environment, variables=variables_of(entries.get(environment, {})))
     variables = read_variables(document, {}, (), findings, {}, own=chosen.variables)
     if entries:
-        set_apart(document, chosen, variables, findings)
+        fill_other_entries(document, chosen, variables, findings)
     fill(document, variables, findings, skip=data.keys() - {"state", SECTION})
     body: dict[str, Any] = {"version": 1, "project": "any"}
     state = data[SECTION][environment]["state"] if own else data["state"]

@@ -25,16 +25,16 @@ class Templates:
         """
         keys = self._keys(template)
         if keys is None:
-            self.findings.unread = True
+            self.findings.is_incomplete = True
             return []
-        before = self.findings.met
+        before = self.findings.total
         try:
             resources = Expansion(self.limits, template, keys).resources()
         except TooMuchError:
             self._too_much(template, len(keys))
             resources = []
-        if self.findings.met != before:
-            self.findings.unread = True
+        if self.findings.total != before:
+            self.findings.is_incomplete = True
         return resources
 
     def check_written_out(self, resource: Declaration) -> None:
@@ -58,7 +58,7 @@ class Templates:
         given, at = template.body["for_each"], template.location(("for_each",))
         if self.findings.is_unusable_below(at):
             return None
-        before = self.findings.met
+        before = self.findings.total
         for path, text in texts_in(given, ("for_each",)):
             if EACH in text:
                 self.limits.check(text, template.location(path))
@@ -72,7 +72,7 @@ class Templates:
         else:
             self._no_keys(template, given, at)
             return None
-        return keys if self.findings.met == before else None
+        return keys if self.findings.total == before else None
 
     def _no_keys(self, template: Declaration, given: Any, location: Location) -> None:
         actual = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)

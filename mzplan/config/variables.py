@@ -53,7 +53,7 @@ def read_variables(
     given: Mapping[str, str],
     files: Iterable[str | os.PathLike[str]],
     findings: Findings,
-    remembered: Mapping[str, Any] | None,
+    saved_values: Mapping[str, Any] | None,
     own: Mapping[str, Any] = _NOTHING,
     state_at: Path = ("state",),
 ) -> Variables:
@@ -63,7 +63,7 @@ def read_variables(
     environment (`MZPLAN_VAR_NAME`), `own` (the chosen entry of `environments:`), and the default.
     `state_at`: the place of `state:` in the file.
 
-    The values in `remembered`, those of a saved plan, win. A variable that it doesn't name had its
+    The values in `saved_values`, those of a saved plan, win. A variable that it doesn't name had its
     default. `refused` gets other given values: see refuse_others.
     """
     section = document.data.get("variables") if isinstance(document.data, dict) else None
@@ -93,7 +93,7 @@ def read_variables(
             )
     for name in declared:
         default = variables.defaults.get(name)
-        planned = None if remembered is None else remembered.get(name, default)
+        planned = None if saved_values is None else saved_values.get(name, default)
         if planned is not None:
             if name in origins and variables.values[name] != planned:
                 variables.refused[name] = origins[name]
@@ -227,7 +227,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
                 conceal=True,
             )
         else:
-            variables.values[name] = findings.written.get((document.file.full_path, (name,)), value)
+            variables.values[name] = findings.original_texts.get((document.file.full_path, (name,)), value)
             taken.append(name)
     return taken
 

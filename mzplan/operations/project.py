@@ -177,7 +177,7 @@ class Project:
             directory,
             self.variables,
             self.variable_files,
-            remembered=self.saved_variables,
+            saved_values=self.saved_variables,
             edited=edited,
             environment=self.settings.environment,
             records=records,

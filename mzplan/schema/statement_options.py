@@ -19,7 +19,7 @@ class SqlOption:
 
     name: str
     path: tuple[str, ...]
-    one: bool
+    sets_one_item: bool
     schema: Json
 
 
@@ -37,10 +37,12 @@ class StatementOptions:
         for path, schema in walk_properties(kind.schema):
             for word, takes_one in (("x-sql", False), ("x-sql-one", True)):
                 if (name := schema.get(word)) is not None:
-                    self.single[name] = SqlOption(name=name, path=path, one=takes_one, schema=schema)
+                    self.single[name] = SqlOption(
+                        name=name, path=path, sets_one_item=takes_one, schema=schema
+                    )
             if (name := schema.get("x-sql-entry")) is not None:
                 entry = schema["additionalProperties"]
-                self.entries[name] = SqlOption(name=name, path=path, one=False, schema=entry)
+                self.entries[name] = SqlOption(name=name, path=path, sets_one_item=False, schema=entry)
 
     def find(self, name: str, key: str | None) -> SqlOption | None:
         """Return the option `name`, or with a key the entry `name "key"`; None if there is no such option."""
@@ -58,5 +60,7 @@ class StatementOptions:
     def locating(self) -> tuple[SqlOption, ...]:
         """Return the options that locate a connection's server (`x-locates`)."""
         return tuple(
-            option for option in self.single.values() if "x-locates" in option.schema and not option.one
+            option
+            for option in self.single.values()
+            if "x-locates" in option.schema and not option.sets_one_item
         )

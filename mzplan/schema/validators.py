@@ -59,12 +59,12 @@ class _LongValues:
 
     def __init__(self, schema: Json, body: Any):
         # By the id of each: what it holds, so that a portion costs what is in it, wherever it begins.
-        self.found: dict[int, list[tuple[Any, Any]]] = {}
+        self.children: dict[int, list[tuple[Any, Any]]] = {}
         below = [(schema, body)]
         while below:
             inner, value = below.pop()
             if _is_long(inner, value):
-                self.found[id(value)] = list(_children(value))
+                self.children[id(value)] = list(_children(value))
             for key, child in _children(value):
                 if isinstance(child, dict | list):
                     below.append((schema_at(inner, (key,)), child))
@@ -72,7 +72,7 @@ class _LongValues:
     @property
     def longest(self) -> int:
         """Return the length of the longest list or map; 0 if there is none."""
-        return max(map(len, self.found.values()), default=0)
+        return max(map(len, self.children.values()), default=0)
 
     def portion(self, schema: Json, value: Any, start: int) -> Any:
         """Return the value with one portion of each long list and map in it."""
@@ -82,7 +82,7 @@ class _LongValues:
         if _is_long(schema, value):
             # One that has no items there is looked at by its last ones: empty would be another mistake.
             first = start if start < len(value) else len(value) - _PORTION
-            children = self.found[id(value)][first : first + _PORTION]
+            children = self.children[id(value)][first : first + _PORTION]
         parts = [(key, self.portion(schema_at(schema, (key,)), child, start)) for key, child in children]
         return dict(parts) if isinstance(value, dict) else [part for _, part in parts]
 

@@ -55,8 +55,8 @@ class Checker:
         self.references = References(declared, findings)
         self.analyses = RecordedAnalyses(declared, records)
         # Where a query runs that names no instance. Written into it, so that what is committed says so.
-        self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
-        self.placed = sorted(instances)
+        self.default_instance = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
+        self.instance_names = sorted(instances)
 
     def resources(self) -> dict[Address, Resource]:
         """Check all resources, and return them. They are complete only if nothing was found."""
@@ -159,7 +159,7 @@ class Checker:
 
     def _body(self, resource: Declaration) -> bool:
         """Return whether the body conforms to its schema and is right in itself."""
-        before = self.findings.met
+        before = self.findings.total
         name = f"{resource.address.kind}.{resource.type}"
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
         wrong: set[Path] = set()
@@ -182,12 +182,12 @@ class Checker:
         check_columns(resource, kind, self.findings)
         if resource.address.writes_target and not wrong:
             check_sink(resource, self.declared, self.findings)
-        return self.findings.met == before
+        return self.findings.total == before
 
     def _instance(self, resource: Declaration, wrong: set[Path]) -> None:
         if resource.address.is_connection or ("instance",) in wrong:
             return
-        name = resource.body.get("instance", self.default)
+        name = resource.body.get("instance", self.default_instance)
         if name in self.instances:
             return
         explicit = "instance" in resource.body
@@ -195,15 +195,15 @@ class Checker:
         self.findings.add(
             "MZ012",
             "Unknown instance" if explicit else "No instance",
-            f"{resource.label} {says}. mzplan.yaml declares: {listed(self.placed)}.",
-            (self.findings.did_you_mean(name, self.placed) if explicit else "")
-            or f"write `instance: {self.placed[0]}`, or declare it under `instances:`.",
+            f"{resource.label} {says}. mzplan.yaml declares: {listed(self.instance_names)}.",
+            (self.findings.did_you_mean(name, self.instance_names) if explicit else "")
+            or f"write `instance: {self.instance_names[0]}`, or declare it under `instances:`.",
             location=resource.location(("instance",) if explicit else ()),
         )
 
     def _resource(self, resource: Declaration) -> Resource:
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
-        placed = {} if resource.address.is_connection else {"instance": self.default}
+        placed = {} if resource.address.is_connection else {"instance": self.default_instance}
         assumed = kind.assumed_values(resource.body)
         given = [PropertyEdit(path=path, value=value) for path, value in assumed.items()]
         return Resource(

@@ -54,10 +54,10 @@ class RelationalView:
         resource.body = {**resource.body, **reads, self._property: self._expanded.text}
         for name in query.places:
             derive(FROM.address(name, self._declared))
-        before = self._findings.met
+        before = self._findings.total
         self._check_names()
         inputs = self._inputs()
-        if inputs is None or self._findings.met > before:
+        if inputs is None or self._findings.total > before:
             return None
         analysis = Analysis(query, inputs)
         try:

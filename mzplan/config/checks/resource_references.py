@@ -129,7 +129,11 @@ class References:
     def _find(self, resource: Declaration, reference: Reference, name: str, path: Path) -> Declaration | None:
         target = self.declared.get(reference.address(name, self.declared))
         # A file that could not be read may declare it.
-        if target is None and not self.findings.unread and (resource.address, path) not in self.reported:
+        if (
+            target is None
+            and not self.findings.is_incomplete
+            and (resource.address, path) not in self.reported
+        ):
             self.reported.add((resource.address, path))
             self._report_unknown(resource, reference, name, path)
         return target

@@ -131,7 +131,7 @@ class BodyCheck:
         expected = type_words(types)
         secret = self.sensitive(path)
         location = self.location(path, False)
-        text = self.findings.written.get((location.file.full_path, location.path), shown(value))
+        text = self.findings.original_texts.get((location.file.full_path, location.path), shown(value))
         actual = (
             kind_of(value)
             if secret or isinstance(value, dict | list | None)

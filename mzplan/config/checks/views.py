@@ -58,10 +58,10 @@ class Views:
             if resource.file.full_path:  # not a committed body, which has them
                 for name in sorted(resource.body.keys() & _DERIVED):
                     self._report_derived(resource, name, property_)
-            resource.body, before = written, self.findings.met
+            resource.body, before = written, self.findings.total
             if not self.analyses.reuse(resource, property_, self._derive):
                 self._derive_query(resource, property_, text)
-                if self.findings.met == before:
+                if self.findings.total == before:
                     self.analyses.record(resource, written)
 
     def _derive_query(self, resource: Declaration, property_: str, text: str) -> None:
@@ -234,14 +234,14 @@ class _Expressions:
         label = read.label if read is not None else query.collection.text
         keyed, place = bool(keys), self._place
         check = ExpressionCheck(self._resource.label, label, findings, names, keyed=keyed, place=place)
-        before = findings.met
+        before = findings.total
         check.select([item.text for item in query.items])
         if query.where is not None:
             check.where(query.where.text)
         key = query.key(keys)
         check.check_varying({**query.body, "key": key or ()})
         self._keep(keys, key)
-        if columns is None or findings.met > before:
+        if columns is None or findings.total > before:
             return None
         stored = tuple(Column(c.name, spark_type(c.type), c.nullable) for c in columns)
         return [(column, item) for item in query.items for column in columns_selected(item.text, stored)]

@@ -214,7 +214,7 @@ class Builder:
         if not loses_digits(value, event.value):
             return value
         path = (*(frame.key for frame in frames[1:]), key)
-        self.findings.written[self.file.full_path, path] = event.value
+        self.findings.original_texts[self.file.full_path, path] = event.value
         return event.value if _fills_text(path) else value
 
     def _alias(self, event: Any, key: Any) -> Any:

@@ -24,7 +24,7 @@ def load(file: SourceFile, findings: Findings) -> Document | None:
     """Read and parse a file. Returns None if that isn't possible; then `findings` says why."""
     text = read_text(file, findings)
     if text is None:
-        findings.unread = True
+        findings.is_incomplete = True
         return None
     return parse(file, text, findings)
 
@@ -95,8 +95,8 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
         pass
     else:
         return builder.document
-    findings.unread = True
-    findings.broken.add(file.full_path)
+    findings.is_incomplete = True
+    findings.broken_files.add(file.full_path)
     return None
 
 

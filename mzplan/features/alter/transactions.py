@@ -135,11 +135,11 @@ class _TransactionReader:
         files = self._checked_files()
         return Transaction(
             changes=tuple(self.changes),
-            edits=self.edits.made,
+            edits=self.edits.file_edits,
             committed=self._checked_committed(),
             files=files,
             live=strongest_live(self.changes),
-            notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
+            notices=(*self.notices, *(n for edit in self.edits.file_edits for n in edit.notices)),
         )
 
     def _check_references(self, change: RequestedChange) -> None:
@@ -237,7 +237,7 @@ class _TransactionReader:
             raise MzplanError(problems)
 
     def _relocated(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-        edits = {edit.path: edit for edit in self.edits.made}
+        edits = {edit.path: edit for edit in self.edits.file_edits}
 
         def relocated(diagnostic: Diagnostic) -> Diagnostic:
             edit = edits.get(diagnostic.range.path) if diagnostic.range is not None else None

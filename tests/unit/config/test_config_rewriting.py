@@ -194,7 +194,7 @@ def test_line_ends_and_the_byte_order_mark_stay(tmp_path: Path, newline: str, en
     write(tmp_path, {"c.yaml": file})
     edits = Edits(str(tmp_path))
     edits.edit(Address("connection", "k"), [put("brokers", ["a:1", "b:1"]), put("security.protocol", "SSL")])
-    (found,) = edits.made
+    (found,) = edits.file_edits
     added = "\n    - b:1\n    security:\n      protocol: SSL" + "\n" * end
     assert found.after == mark + (text + added).replace("\n", newline).encode()
     assert found.before == file and found.path == "c.yaml"

@@ -173,7 +173,7 @@ class _ClauseReader:
             )
         types = option.schema.get("type")
         if types == "array":
-            if option.one and isinstance(value, list):
+            if option.sets_one_item and isinstance(value, list):
                 hint = f"name several with {option.schema['x-sql']}."
                 self.mistakes.append(
                     self.point(literal.at, "MZ073", f"{option.name} takes one value", "This is a list.", hint)
