@@ -1,12 +1,18 @@
-"""From YAML files to a checked, typed Configuration.
+"""Read the YAML files of a project into a checked, typed Configuration.
 
-files (find and read, bounded) → yaml.parser (events → plain data) → references (variables filled in) →
-declarations (with templates and defaults) → checks (schemas, references, secrets, columns, expressions) →
-resources. The normal path keeps no positions: when something is wrong, the file is parsed again in a mode
-that finds them (yaml.positions).
+The steps, in order:
 
-May not: import mzplan.plan, touch the store, or reach over the network. Everything that a person can write
-wrong ends as a Diagnostic inside one MzplanError; a secret written out is never shown.
+- project_files finds and reads the files, within limits
+- yaml.parser turns them into plain data
+- references fills in variables
+- declarations collects the resources, with templates and defaults
+- checks checks schemas, references, secrets, columns and expressions
+
+Plain data has no positions. Only if something is wrong does locations parse a file again to find the line
+and column.
+
+This package must not import mzplan.plan, use the store, or open network connections. Each mistake in a file
+becomes a Diagnostic, and one MzplanError carries all of them. No message shows a secret.
 """
 
 from mzplan.config.loader import (

@@ -1,4 +1,4 @@
-"""Collects declared resources from every file, before anything is known to be right."""
+"""Collects the resources that the files of a project declare, before they are checked."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from mzplan.schema.properties import value_at
 def collect(
     documents: Iterable[Document], findings: Findings, templates: Templates, defaults: Defaults
 ) -> dict[Address, Declaration]:
-    """Return every declared resource, by address. Reports other entries, and names that are declared
-    twice."""
+    """Return every declared resource, by address. Report malformed sections and duplicate names."""
     declared: dict[Address, Declaration] = {}
     for document in documents:
         for section, kind in SECTIONS.items():
@@ -60,10 +59,10 @@ def _declare(resource: Declaration, declared: dict[Address, Declaration], findin
 def _extract_connection(
     resource: Declaration, declared: dict[Address, Declaration], findings: Findings
 ) -> None:
-    """Make a resource, such as `source_orders`, of a connection that is written inside a source or sink.
+    """Turn a connection written inside a source or sink into a resource, such as `source_orders`.
 
-    So it is planned, validated and kept in the state like any other connection. Moving it out changes
-    nothing that runs.
+    mzplan then plans, validates and records it like any other connection. Moving it to `connections:` later
+    restarts nothing.
     """
     inline = value_at(resource.body, ("connection",))
     if not isinstance(inline, dict) or resource.valid_address is None:
@@ -72,15 +71,15 @@ def _extract_connection(
     address = Address("connection", f"{kind}_{name}")
     location = resource.location(("connection",))
     implied = Declaration(address, inline, location.file, at=location.path)
-    if location.path[:2] == resource.place[:2]:  # no default
+    if location.path[:2] == resource.place[:2]:  # not from defaults
         implied.key, implied.template = resource.key, value_at(resource.template, ("connection",))
     first = declared.setdefault(address, implied)
     if first is not implied:
         findings.add(
             "MZ003",
             f"{implied.label} is declared twice",
-            f"The connection written inside {resource.label} has this name, and it is also at {HERE}.",
-            "rename the other one, or declare this one under `connections:` too.",
+            f"The connection written inside {resource.label} gets this name, which {HERE} also declares.",
+            "rename the declared connection, or move the inner one to `connections:` under another name.",
             address=address,
             location=implied.location(at_key=True),
             related=first.location(),
@@ -101,20 +100,23 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
         "MZ005",
         f"Wrong type for {shown(section)}",
         f"Expected a mapping from names to {section}, found {kind_of(entries)}.",
-        f"write the name of each of the {section}, then its keys, indented, below it.",
+        f"write a name under `{section}:`, and its keys indented below the name.",
         location=Location(document.file, (section,), at_key=True),
     )
     return {}
 
 
 def has_only_variables(document: Document, variables: Container[str]) -> bool:
-    """Return whether a file only gives values to (declared) variables."""
+    """Return whether a file only has values of declared variables."""
     data = document.data
     return isinstance(data, dict) and bool(data) and all(k in variables and k not in SECTIONS for k in data)
 
 
 def check_top_level(document: Document, variables: Container[str], findings: Findings) -> None:
-    """Report anything but resources in a file other than mzplan.yaml. `variables`: the declared names."""
+    """Report each top-level key that isn't a section of resources, in a file other than mzplan.yaml.
+
+    `variables`: the names of the declared variables.
+    """
     data = document.data
     if data is None:
         return
@@ -122,7 +124,7 @@ def check_top_level(document: Document, variables: Container[str], findings: Fin
         findings.add(
             "MZ005",
             "Not a configuration file",
-            f"Every YAML file of a project holds {listed(SECTIONS)}; found {kind_of(data)}.",
+            f"A YAML file in a project contains {listed(SECTIONS)}; found {kind_of(data)}.",
             "correct it, or move it out of the project's folder.",
             location=Location(document.file),
         )
@@ -132,7 +134,7 @@ def check_top_level(document: Document, variables: Container[str], findings: Fin
             is_setting = key in load_schema("project")["properties"]
             hint = f"move it to {PROJECT_FILE}." if is_setting else did_you_mean(key, SECTIONS, shown)
             if key in variables:
-                hint = "if this is a file of variables, name it *.vars.yaml, or in --var-file."
+                hint = "if this file sets variables, name it *.vars.yaml, or pass it with --var-file."
             findings.add(
                 "MZ004",
                 f"Unknown key {shown(key)}",

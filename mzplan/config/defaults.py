@@ -1,8 +1,8 @@
 """`defaults:`: values for properties that a resource doesn't set itself.
 
-mzplan.yaml has defaults for each kind. A connection has defaults for the sources and sinks that use it,
-and these win. Mappings are merged key by key; any other value is replaced. The state doesn't record where
-a value was written.
+mzplan.yaml has defaults for each kind. A connection can have defaults for the sources and sinks that use
+it, which override those of mzplan.yaml. Mappings are merged key by key; any other value is replaced. The
+state doesn't record where a value was written.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import types_of
 from mzplan.schema.properties import value_at
 
-# What a resource is, and what it uses: taken only by one that says neither.
-_TOGETHER = ("type", "connection")
-_OF_CONNECTIONS = ("sources", "sinks")
+# A resource gets the defaults of these keys only if it sets neither of them.
+_TYPE_KEYS = ("type", "connection")
+_CONNECTION_SECTIONS = ("sources", "sinks")
 
 
 @dataclass(slots=True)
 class Block:
-    """Defaults for resources of a kind, and where they are written.
+    """Defaults for the resources of a kind, and where they are written.
 
-    - `of`: the type of the connection that has them.
-    - `known`: keys that some resource can have.
-    - `fitting`: by type, the defaults that its resources get.
+    - `at`: the path of the block in the file.
+    - `connection`: the connection that has the defaults; None for defaults in mzplan.yaml.
+    - `known`: the keys that at least one resource's type has.
+    - `fitting`: by type, the defaults for resources of that type.
     """
 
     kind: Kind
@@ -52,7 +53,7 @@ class Block:
             properties = self.keys_of(type_)
             fitting = {key: value for key, value in self.body.items() if key in properties}
             self.known |= fitting.keys()
-            self.fitting[type_] = {key: fitting[key] for key in fitting if key not in _TOGETHER}
+            self.fitting[type_] = {key: fitting[key] for key in fitting if key not in _TYPE_KEYS}
         return self.fitting[type_]
 
 
@@ -64,7 +65,7 @@ class Defaults:
         self.by_kind: dict[str, Block] = {}
         self.by_connection: dict[tuple[str, str], Block] = {}  # (connection, kind)
         given = value_at(project.data, ("defaults",))
-        # What is of no fitting shape has been reported with the other settings.
+        # The check of the settings reports malformed defaults.
         for section, body in given.items() if isinstance(given, dict) else ():
             if section in SECTIONS and isinstance(body, dict):
                 kind = SECTIONS[section]
@@ -74,7 +75,7 @@ class Defaults:
         return bool(self.by_kind or self.by_connection)
 
     def extract(self, connection: Declaration) -> None:
-        """Remove the defaults for sources and sinks from a connection's body, and keep them."""
+        """Move the defaults for sources and sinks from a connection's body into this object."""
         given = connection.body["defaults"]
         connection.body = {key: value for key, value in connection.body.items() if key != "defaults"}
         if not isinstance(given, dict):
@@ -82,12 +83,12 @@ class Defaults:
             return
         for section, body in given.items():
             path = ("defaults", section)
-            if section not in _OF_CONNECTIONS:
+            if section not in _CONNECTION_SECTIONS:
                 self.findings.add(
                     "MZ004",
                     f"Unknown key {shown(section)}",
-                    f"The defaults of {connection.label} are for its {listed(_OF_CONNECTIONS)}.",
-                    self.findings.did_you_mean(section, _OF_CONNECTIONS) or "remove it.",
+                    f"The defaults of {connection.label} are for its {listed(_CONNECTION_SECTIONS)}.",
+                    self.findings.did_you_mean(section, _CONNECTION_SECTIONS) or "remove it.",
                     location=connection.location(path, at_key=True),
                     conceal=True,
                 )
@@ -99,29 +100,31 @@ class Defaults:
                 self.by_connection[name, kind] = Block(kind, body, connection.file, place, name)
 
     def fill_connections(self, declared: Iterable[Declaration]) -> None:
-        """Give the defaults of its kind to a source or sink that sets neither its type nor its connection."""
+        """Give the default type and connection of its kind to each query that sets neither."""
         for resource in declared if self.by_kind else ():
             block = self.by_kind.get(resource.address.kind)
             if block is None or resource.address.is_connection or not isinstance(resource.body, dict):
                 continue
-            if not any(key in resource.body for key in _TOGETHER):
-                given = {key: block.body[key] for key in _TOGETHER if key in block.body}
+            if not any(key in resource.body for key in _TYPE_KEYS):
+                given = {key: block.body[key] for key in _TYPE_KEYS if key in block.body}
                 self._give(resource, block, given)
 
     def fill_types(self, declared: Iterable[Declaration]) -> None:
-        """Set the types that defaults give: the project's to connections, a connection's to its sources and
-        sinks."""
+        """Set missing types from defaults: of connections from mzplan.yaml, of queries from their
+        connection."""
         for resource in declared if self else ():
-            is_one = resource.address.is_connection
-            block = self.by_kind.get("connection") if is_one else self._connection_defaults(resource)
+            is_connection = resource.address.is_connection
+            block = self.by_kind.get("connection") if is_connection else self._connection_defaults(resource)
             if block is None or not isinstance(resource.body, dict):
                 continue
             if "type" in block.body and "type" not in resource.body:
                 self._give(resource, block, {"type": block.body["type"]})
 
     def fill_in(self, declared: Collection[Declaration]) -> None:
-        """Give resources of known types all other defaults that fit, and report defaults that fit no
-        resource."""
+        """Give each resource of a known type the other defaults that its type has.
+
+        Report each default that no type has.
+        """
         for resource in declared:
             if resource.type is None:
                 continue
@@ -142,10 +145,10 @@ class Defaults:
         resource.given = (*resource.given, (block.file, block.at, given))
 
     def _count(self, block: Block) -> None:
-        """Count the nodes of a block each time that a resource gets it.
+        """Count the keys and values of a block once more, for the resource that gets it.
 
-        The blocks share memory, but code that walks through the resources visits them again in each.
-        Raises EnoughError beyond the limit of a project.
+        Resources share the block in memory, but code that walks through them visits it in each.
+        Raises EnoughError if the project exceeds its limit.
         """
         block.size = block.size or size_of(block.body)
         self.findings.nodes += block.size
@@ -154,7 +157,7 @@ class Defaults:
                 "MZ007",
                 "Defaults make the project too large",
                 f"With the defaults filled in, it has more than {MAX_NODES:,} keys and values.",
-                "write the large values into those resources that need them.",
+                "write large values only into the resources that need them.",
                 location=Location(block.file, block.at, at_key=True),
             )
             raise EnoughError

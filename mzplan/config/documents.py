@@ -12,7 +12,7 @@ from mzplan.model.address import Address, is_valid_name
 from mzplan.schema.properties import value_at
 
 Given = tuple[SourceFile, Path, Mapping[str, Any]]
-"""Defaults that a resource got: the file and the place of the block that they are in, and they."""
+"""Defaults of a resource: their file, the path of their block in it, and the defaults by key."""
 _NOTHING = object()
 MAX_NODES = 8_000_000  # keys and values of all files of a project
 
@@ -22,7 +22,7 @@ class Document:
     """A parsed file.
 
     - `references`: the places of text with `${`, as (container, key or index).
-    - `repeats`: a text of its queries has `${each`.
+    - `repeats`: some text of its sources, views or sinks has `${each`.
     """
 
     file: SourceFile
@@ -33,7 +33,10 @@ class Document:
     _above: dict[int, tuple[Any, Any]] | None = None
 
     def may_repeat(self, container: Any) -> bool:
-        """Return whether a mapping or list belongs to queries only, where `${each` may have a meaning."""
+        """Return whether a mapping or list is part of queries only, where `${each` is allowed.
+
+        If so, the method also sets `repeats`, because the caller has found `${each` there.
+        """
         if self._unrepeated is None:
             data = self.data if isinstance(self.data, dict) else {}
             self._unrepeated = containers_below(
@@ -83,8 +86,10 @@ def size_of(value: Any) -> int:
 
 
 def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
-    """Return the first container of each mapping and list, and its key there, by the id of the mapping or
-    list."""
+    """Return the container of each mapping and list, and its key there, by `id()`.
+
+    A value that aliases repeat has several containers; the first one counts.
+    """
     above: dict[int, tuple[Any, Any]] = {}
     below = [data]
     while below:
@@ -101,11 +106,12 @@ class Declaration:
     """A resource with its body as written.
 
     - `type`: None if it can't be known; if it is known, the body is a mapping.
-    - `at`: the path of the declaration, if that isn't under the resource's name: a connection inside its only
-      user, or a `for_each`.
+    - `at`: the path of the declaration, if the resource isn't declared under its own name: a connection
+      written inside a source or sink, or a resource from a `for_each`.
     - `key`, `template`: for a resource from a `for_each`, its key, and the body before the key was filled in.
     - `given`: the defaults in the body; the first ones win. `own`: the body without them.
-    - `derived`: where a property that isn't written (`from`, `reads[0]`) comes from, as a path and an offset.
+    - `derived`: for a property that the file doesn't set (`from`, `reads[0]`), the path and offset of the
+      text that it follows from.
     - `files`: for a property whose text is in a file of its own, that file, and a function from an offset in
       the text to the offset in the file.
     """

@@ -58,7 +58,7 @@ class FileEdit:
 
 
 class Edits:
-    """Edits of a project's files, in sequence. It writes nothing."""
+    """The edits of a project's files, made one after the other in memory. Writes nothing."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Edits:
 
     @property
     def file_edits(self) -> tuple[FileEdit, ...]:
-        """Return the edits that change a file, by file."""
+        """Return one edit for each file that changes."""
         return tuple(edit for edit in self._file_edits.values() if edit.after != edit.before)
 
     @property
@@ -143,31 +143,32 @@ class Edits:
 
 
 def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
-    """Return the edit of a list in which unchanged items stay as written: `${var.broker}`, not its value."""
+    """Return the edit with the unchanged items of a list as written: `${var.broker}`, not its value."""
     lists = (edit.value, written, now)
     if edit.remove or not all(isinstance(listing, list) for listing in lists) or len(written) != len(now):
         return edit
     texts = [
         isinstance(value, str) and isinstance(text, str) for value, text in zip(now, written, strict=True)
     ]
-    kept = dict(zip(now, written, strict=True)) if all(texts) else {}
-    return replace(edit, value=[kept.get(value, value) for value in edit.value] if kept else edit.value)
+    written_texts = dict(zip(now, written, strict=True)) if all(texts) else {}
+    items = [written_texts.get(value, value) for value in edit.value] if written_texts else edit.value
+    return replace(edit, value=items)
 
 
 def _template_error(directory: str, address: Address, template: str) -> Diagnostic:
     """Return error MZ075: the edited text is written once for several resources."""
     section, _, name = template.partition(".")
     other = Address(SECTIONS[section], name)
-    # A connection that is written inside of what a `for_each` makes, by whose name it is called.
-    inside = address.kind != other.kind
-    whole = Address(other.kind, address.name.removeprefix(f"{other.kind}_")) if inside else address
-    along = ", with this connection inside" if inside else ""
+    # A connection written inside a resource from a `for_each` is named after that resource.
+    is_inner = address.kind != other.kind
+    outer = Address(other.kind, address.name.removeprefix(f"{other.kind}_")) if is_inner else address
+    inside = ", with this connection inside" if is_inner else ""
     diagnostic = Diagnostic(
         code="MZ075",
         summary=f"{address} is created by for_each, so it can't be edited by itself",
         detail=f"The `for_each` of {name} also creates other resources.",
-        hint=f"edit {name} by hand; or remove the key from its `for_each` and declare {whole} under "
-        f"`{section}:`{along}. Then run `mzplan apply`.",
+        hint=f"edit {name} by hand; or remove the key from its `for_each` and declare {outer} under "
+        f"`{section}:`{inside}. Then run `mzplan apply`.",
         address=other,
     )
     return replace(locate(directory, diagnostic), address=address)
@@ -192,7 +193,7 @@ def _rewrite(directory: str, address: Address, file: SourceFile, rewriting: Call
 def is_project_file(directory: str, location: str) -> bool:
     """Return whether the project's loader reads the file at a real path.
 
-    It reads no file outside the project, even through a link, and nothing that git and mzplan keep in it.
+    The loader reads no file outside the project, even through a link, and none in .git or .mzplan.
     """
     files = project_files(directory)
     return any(os.path.realpath(file.full_path) == location and is_allowed(file) for file in files)
@@ -205,7 +206,10 @@ Position = tuple[int, int]
 def places_of(
     edit: FileEdit, address: Address, paths: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], tuple[Position, Position]]:
-    """Return where the edited file has each property: its key and value, by path; the end is exclusive."""
+    """Return the start and end of each property in the edited file, by path.
+
+    The start is the property's key; the end, after its value, is exclusive.
+    """
     text = edit.after.decode("utf-8-sig")
     resource = compose(text, SECTION_OF[address.kind], address.name)
     places = {}
@@ -233,7 +237,7 @@ def _file_declaring(directory: str, address: Address, edited: Mapping[str, bytes
     wanted = (SECTION_OF[address.kind], address.name)
     for found_file in project_files(directory):
         file = found_file.as_edited(edited)
-        try:  # once: what is edited is what was looked at, and a disk may fail at any later time
+        try:  # read once, so that the edit is made in the text that was searched
             file = replace(file, content=read_bytes(file))
         except ReadError as problem:
             unread.add(problem.code, f"Can't read {file.path}", problem.detail, problem.hint)
@@ -278,7 +282,7 @@ def _replaced_variables(
             diagnostic = Diagnostic(
                 code="MZ077",
                 summary=f"{name} of {address} comes from a variable, which every environment fills in",
-                detail=f"{file.path} says {words}. The edit would change every environment. Nothing was "
+                detail=f"{file.path} has {words}. The edit would change every environment. Nothing was "
                 "changed.",
                 hint=f"set {', '.join(names)} under `environments: {{{environment}: {{variables: …}}}}` in "
                 f"mzplan.yaml, then run `mzplan --env {environment} apply`.",
@@ -289,7 +293,7 @@ def _replaced_variables(
                 severity="notice",
                 code="MZ077",
                 summary=f"{name} of {address} no longer comes from a variable",
-                detail=f"{file.path} said {words}; this edit puts a value in its place.",
+                detail=f"{file.path} had {words}; this edit replaces it with a value.",
                 hint="to keep the variable, give it another value instead.",
                 address=address,
             )

@@ -1,8 +1,8 @@
 """`environments:`: one configuration that runs in several places. Each command works on one of them.
 
-An entry's `state`, `warehouse` and `instances` replace the project's. The chosen entry is read like any
-other setting. Other entries are only inspected, with the values of their own variables; a missing value
-isn't an error in them.
+An entry's `state`, `warehouse` and `instances` replace the project's. mzplan reads the chosen entry like
+any other setting. It only checks the other entries, each with its own values of variables; a missing value
+isn't an error there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.words import did_you_mean
 
 SECTION = "environments"
-OWN = ("warehouse", "instances", "state")  # what an entry has in place of the project's
+OWN = ("warehouse", "instances", "state")  # settings of an entry that replace the project's
 MAX_ENVIRONMENTS = 100  # as the schema says
 Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The chosen entry.
+    """The environment that a command works on.
 
     - `name`: "" in a project without environments. `names`: the names of all entries.
     - `state_at`: the path in mzplan.yaml of the state's location.
@@ -46,9 +46,9 @@ NONE = Environment()
 
 @dataclass(frozen=True, slots=True)
 class OtherEnvironments:
-    """The state and warehouse of each entry that wasn't chosen, by name.
+    """The environments that weren't chosen: by name, the state and warehouse of each.
 
-    If values of variables come from outside, an entry appears twice: with them, and without.
+    If variables have values from outside, there are two readings: with these values, and without.
     """
 
     readings: tuple[Mapping[str, Body], ...] = ()
@@ -116,9 +116,9 @@ def settings_in(body: Body, name: str) -> dict[str, Any]:
 def fill_other_entries(
     document: Document, chosen: Environment, variables: Variables, findings: Findings
 ) -> OtherEnvironments:
-    """Replace the entries that weren't chosen by copies with the values of their own variables.
+    """Replace the entries that weren't chosen by copies with their own variables filled in.
 
-    So variables of the chosen entry don't reach them. Reports values for undeclared variables.
+    Otherwise they would get the chosen entry's values. Report values for undeclared variables.
     """
     data, entries = document.data, entries_of(document.data)
     if not chosen.name:
@@ -150,15 +150,17 @@ def fill_other_entries(
         if name != chosen.name and isinstance(data[SECTION][name], dict)
     }
     own = {key: value for key, value in entries[chosen.name].items() if key != "variables"}
-    kept = containers_below([own, *(value for key, value in data.items() if key != SECTION)])
-    apart = containers_below([data[SECTION]]) - kept - {id(entries[chosen.name])}
-    document.references = [reference for reference in document.references if id(reference[0]) not in apart]
+    used_elsewhere = containers_below([own, *(value for key, value in data.items() if key != SECTION)])
+    only_in_others = containers_below([data[SECTION]]) - used_elsewhere - {id(entries[chosen.name])}
+    document.references = [
+        reference for reference in document.references if id(reference[0]) not in only_in_others
+    ]
     data[SECTION] = {**data[SECTION], **copies}  # the schema check reports anything but a mapping
     return OtherEnvironments(readings)
 
 
 def _without_unknown(entry: Body, values: Body) -> dict[str, Any]:
-    """Return a copy of an entry without the settings that are known only if the entry is chosen."""
+    """Return a copy of an entry without the settings whose variables have no value."""
     filled = {key: _substitute(entry[key], values) for key in OWN if key in entry}
     return {
         key: filled.get(key, value)
@@ -168,8 +170,10 @@ def _without_unknown(entry: Body, values: Body) -> dict[str, Any]:
 
 
 def _substitute(value: Any, values: Body, memo: dict[int, Any] | None = None) -> Any:
-    """Return a copy in which variables with a value are filled in. Values that aliases repeat are copied
-    once."""
+    """Return a copy with each variable filled in that has a value.
+
+    A value that aliases repeat is copied once.
+    """
     memo = {} if memo is None else memo
     if isinstance(value, str):
         return substitute(value, values) if "${" in value else value
@@ -192,10 +196,10 @@ def check_overlaps(
     directory: str,
     findings: Findings,
 ) -> None:
-    """Report each pair of environments with the same state or warehouse, or with one inside the other's.
+    """Report each pair of environments that share a state or a warehouse, or where one contains the other.
 
-    `own`: the locations of the chosen environment. `directory`: the folder for relative paths of the
-    others.
+    - `own`: the places of the chosen environment.
+    - `directory`: the folder that relative paths of the others start from.
     """
     reported: set[tuple[str, str]] = set()
     for reading in others.readings:

@@ -1,7 +1,7 @@
 """Expands one `for_each` for each of its keys.
 
 Only the parts that depend on the key are copied: texts with `${each…}`, and the containers around them.
-The keys share the other parts, like an alias in YAML. So nobody may change a parsed body.
+The keys share the other parts, like an alias in YAML. Therefore no code may modify a parsed body.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Branch:
 
 
 class Limits:
-    """The limits for all templates of a project together, and the references that may stand in them."""
+    """Counts what all templates of a project make, within limits, and checks references in their texts."""
 
     def __init__(self, findings: Findings):
         self.findings = findings
@@ -124,7 +124,7 @@ class Expansion:
             self.findings.add(
                 "MZ251",
                 "The name of a for_each is not text",
-                f"{self.template.label}: `name` must be the name of each key's resource; found "
+                f"{self.template.label}: `name` must be text that names the resource of each key; found "
                 f"{kind_of(given)}.",
                 'write `name: "${each.key}"`, or leave it out.',
                 location=self.template.location(("name",)),
@@ -134,8 +134,10 @@ class Expansion:
         return None if name_text.broken else name_text
 
     def _compile(self, value: Any, path: Path) -> _Text | _Branch | None:
-        """Return the parts of a value that depend on the key; None if none does. Counts each value that it
-        visits."""
+        """Return the parts of a value that depend on the key; None if none does.
+
+        Count each value on the way in `nodes`.
+        """
         self.nodes += 1
         if isinstance(value, str):
             return self._compile_text(value, path) if EACH in value else None
@@ -182,8 +184,10 @@ class Expansion:
         return copy
 
     def _text(self, text: _Text, key: Key) -> Any:
-        """Return the text for a key. A text that is a single reference gives the value itself, of any
-        type."""
+        """Return the text filled in for a key.
+
+        If the text is a single reference, return the value itself, of any type.
+        """
         values = [self._value(text, part, key) for part in text.parts if not isinstance(part, str)]
         if text.is_single:
             (value,) = values
@@ -191,7 +195,7 @@ class Expansion:
                 self.limits.count(0, size_of(value), 0)
             return value
         if any(isinstance(value, dict | list) for value in values):
-            self._note_missing(text, "is not text, so it can only stand alone, as the whole value", key)
+            self._note_missing(text, "is not text, so a reference to it must be the whole value", key)
         words = iter([scalar_text(value) for value in values])
         parts = [part if isinstance(part, str) else next(words) for part in text.parts]
         self.limits.count(0, 0, sum(map(len, parts)))
@@ -226,7 +230,7 @@ class Expansion:
                     "MZ251",
                     "A value of for_each doesn't fit",
                     f"{self.template.label}, for {_keys_in_words(keys)}: the value {problem}.",
-                    "write the value in `for_each`, or a reference to what is there.",
+                    "add the value to `for_each`, or refer to a value that it has.",
                     location=self.template.location(text.path),
                 )
         if invalid:
@@ -248,7 +252,7 @@ class Expansion:
         self.findings.add(
             "MZ003",
             f"{label} is declared twice",
-            f"{self.template.label}: {keys} of its `for_each` give the same name.",
+            f"{self.template.label}: {keys} in its `for_each` give the same name.",
             "write each key once; if you set `name`, use ${each.key} in it.",
             location=self.template.location(("for_each", second.place), at_key=isinstance(second.place, str)),
             related=self.template.location(("for_each", first.place), at_key=isinstance(first.place, str)),

@@ -1,7 +1,7 @@
-"""Findings: errors that have no line and column yet; and how messages show a value.
+"""Findings: errors that have no line and column yet. Also, how messages show a value.
 
-A check records a path of keys in a file. Only if there is something to report are the files parsed again
-to find the line and column (mzplan.config.yaml.positions).
+A check records a path of keys in a file. Only if there are findings does mzplan.config.locations parse the
+files again, to find the lines and columns.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.words import nearest, safe
 
-# What YAML's parser counts as the end of a line.
+# The line breaks of YAML's parser.
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-# What was meant to be a reference, well-formed or not: it is not a secret.
+# Text that was meant as a reference, well-formed or not. It isn't a secret.
 LIKE_A_REFERENCE = re.compile(r"\$\{(?:var|env|file|vault|aws-sm|each)\b[^{}]*\}")
 _MAX_SHOWN = 60
 
@@ -64,8 +64,8 @@ def listed(words: Iterable[str], limit: int = 20) -> str:
 
 Path = tuple[str | int, ...]
 MAX_FINDINGS = 1000
-MAX_COMPARED = 1_000_000  # names that unknown ones are compared with, in a run
-# Stands in a text for the position of `Finding.related`; no value from a file can hold it.
+MAX_COMPARED = 1_000_000  # comparisons of unknown names with known ones, in a run
+# Placeholder in a text for the position of `Finding.related`. No value from a file can contain it.
 HERE = "\x00here\x00"
 
 
@@ -75,7 +75,7 @@ class SourceFile:
 
     - `private`: any value in it may be a secret, so messages show none.
     - `root`: the folder that the file must be in, with links followed; "" for anywhere.
-    - `content`: an edit that isn't written yet, in place of the content on the disk.
+    - `content`: the content after an edit that isn't written yet; None for the content on the disk.
     - `is_sql`: the file isn't YAML, but SQL that a resource names by its path.
     """
 
@@ -89,7 +89,7 @@ class SourceFile:
     @classmethod
     def within(cls, directory: str, full_path: str) -> SourceFile:
         relative = os.path.relpath(full_path, directory)
-        # File names are bytes: what is not UTF-8 in them is shown escaped.
+        # File names are bytes; messages show bytes that aren't UTF-8 as escapes.
         shown = os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/")
         return cls(full_path, shown, root=directory)
 
@@ -113,7 +113,7 @@ class Span:
 class Location:
     """A path of keys in a file, and the resource at that path.
 
-    - `offset`, `length`: count characters of the value's text.
+    - `offset`, `length`: characters in the value's text.
     - `shared`: several resources share the text, so an error in it is reported once.
     - `note`: a sentence at the end of each detail.
     """
@@ -141,7 +141,7 @@ class Finding:
     span: Span | None = None
     related: Location | None = None
     kind: ProblemKind = ""
-    # The value at `location` may be a secret: its text is masked wherever a line is shown.
+    # The value at `location` may be a secret, so excerpts mask it.
     conceal: bool = False
 
 
@@ -150,29 +150,33 @@ class EnoughError(Exception):
 
 
 class Findings:
-    """All findings of a run, up to a limit. If `stops`, `add` raises EnoughError beyond it.
+    """The findings of a run, up to a limit. With `stops`, `add` raises EnoughError at the limit.
 
-    So many errors cost no more than the first ones.
+    - `total`: the number of findings, including repeated ones.
+    - `reported_shared`: code, summary, file and path of findings in text that several resources share.
+    - `secrets`: secrets written out in files. No message may show them.
+    - `unusable`: file and path of values with a reference that can't be filled in. They get no more findings.
+    - `original_texts`: by file and path, the text of a number that Python prints differently, such as 010.
+    - `broken_files`: files that could be read but not parsed.
+    - `is_incomplete`: a file couldn't be read or parsed, so other resources may be declared.
+    - `bytes`: the bytes read so far.
+    - `nodes`: the keys and values of all files so far. An alias counts for each use.
     """
 
     def __init__(self, *, stops: bool = False) -> None:
         self.stops = stops
         self.items: list[Finding] = []
         self.has_more = False
-        self.total = 0  # all that was added, also what was reported already
-        self.reported_shared: set[tuple[str, str, str, Path]] = (
-            set()
-        )  # (code, summary, file, path) reported once
+        self.total = 0
+        self.reported_shared: set[tuple[str, str, str, Path]] = set()
         self.comparisons = 0
-        self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
-        # Values with a reference that can't be filled in: no more is reported of them (location, path).
+        self.secrets: set[str] = set()
         self.unusable: set[tuple[str, Path]] = set()
-        # Numbers that are written in another way than Python would, 010: their text (location, path).
         self.original_texts: dict[tuple[str, Path], str] = {}
-        self.broken_files: set[str] = set()  # locations of files that could be read but not parsed
-        self.is_incomplete = False  # a file could not be read or parsed: what it declares is not known
-        self.bytes = 0  # read so far
-        self.nodes = 0  # keys and values of all files so far, aliases counted as often as they are used
+        self.broken_files: set[str] = set()
+        self.is_incomplete = False
+        self.bytes = 0
+        self.nodes = 0
 
     def __bool__(self) -> bool:
         return bool(self.items)

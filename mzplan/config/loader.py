@@ -1,4 +1,4 @@
-"""Loads a project's settings, its whole configuration, or bodies that no file has."""
+"""Loads a project's settings or its whole configuration, and checks bodies that aren't in a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mzplan.model.resources import Configuration, Instance, ProjectSettings, Res
 AnyPath = str | os.PathLike[str]
 Mistake = tuple[Diagnostic, Path]
 _NOTHING: Mapping[str, Any] = {}
-_OF_RESOURCES = (*SECTIONS, "defaults")  # keys of mzplan.yaml that are no settings
+_OF_RESOURCES = (*SECTIONS, "defaults")  # keys of mzplan.yaml that aren't settings
 
 
 def load_project(
@@ -53,12 +53,12 @@ def load_project(
 ) -> ProjectSettings:
     """Read mzplan.yaml, without any other file except files of variables.
 
-    - `environment`: the chosen entry of its `environments:`; "" for the default one, if it has any.
-    - `saved_values`: the variables of a saved plan.
+    - `environment`: the chosen entry of its `environments:`; "" for the default one, if there are any.
+    - `saved_values`: the values of variables in a saved plan.
     - `state_config`: a file outside the project whose `state:` replaces the project's. Paths in it are
       relative to its own folder.
 
-    Raises MzplanError; MZ036 (exit 5) if given variables differ from `saved_values`.
+    Raises MzplanError, which is MZ036 (exit 5) if given variables differ from `saved_values`.
     """
     folder = os.fspath(directory)
     findings = Findings(stops=True)
@@ -99,8 +99,9 @@ class FilesRead:
     """The result of reading a project's files.
 
     - `configuration`: the whole configuration; None if there are `mistakes`.
-    - `resources`: the resources without a mistake of their own; `mistaken`: the addresses of the others.
-    - `is_whole`: every file could be read, so nothing else is declared.
+    - `resources`: the resources without a mistake of their own.
+    - `mistaken`: the addresses of resources with a mistake.
+    - `is_whole`: every file could be read, so no other resources are declared.
     """
 
     configuration: Configuration | None
@@ -118,10 +119,10 @@ def load_configuration(
     edited: Mapping[str, bytes] = _NOTHING,
     environment: str = "",
 ) -> Configuration:
-    """Return the configuration of a project. Parameters are those of `read_files`.
+    """Return the configuration of a project. For the parameters, see `read_files`.
 
-    Raises MzplanError with a diagnostic for every mistake in any file; MZ036 (exit 5) if given variables
-    differ from those saved_values.
+    Raises MzplanError with a diagnostic for each mistake in any file, or MZ036 (exit 5) if given variables
+    differ from `saved_values`.
     """
     files = read_files(directory, variables, variable_files, saved_values, edited, environment)
     if files.configuration is None:
@@ -140,16 +141,16 @@ def read_files(
 ) -> FilesRead:
     """Read, check and decode a project's files for one of its environments, as far as possible.
 
-    - `variables`: the texts of `--var`. `variable_files`: the paths of `--var-file`.
-    - `saved_values`: the values of an earlier plan; they win.
-    - `edited`: contents, by real path, that replace the contents on the disk.
-    - `records`: the state's; SQL that they have the analysis of isn't parsed.
+    - `variables`: the values of `--var`. `variable_files`: the paths of `--var-file`.
+    - `saved_values`: the values of variables in a saved plan. They override all others.
+    - `edited`: by real path, contents that replace the contents on the disk.
+    - `records`: the records of the state. If a record has the analysis of a query, its SQL isn't parsed.
 
-    Raises MzplanError MZ036 (exit 5) if given variables differ from those saved_values.
+    Raises MzplanError MZ036 (exit 5) if given variables differ from `saved_values`.
     """
     paths = tuple(variable_files)
     files = _read_files(directory, variables, paths, saved_values, edited, environment, records)
-    if records and files.configuration is None:  # only SQL that is parsed says where a mistake is
+    if records and files.configuration is None:  # parse all SQL, to find the positions of mistakes
         files = _read_files(directory, variables, paths, saved_values, edited, environment, {})
     return files
 
@@ -206,10 +207,10 @@ def _read_files(
 def check_bodies(
     bodies: Mapping[Address, Mapping[str, Any]], instances: Mapping[str, Instance]
 ) -> tuple[dict[Address, Resource], list[Mistake]]:
-    """Check bodies that no file has (committed ones with an edit) exactly like declared ones.
+    """Check bodies that aren't in a file, such as edited committed ones, exactly like declared bodies.
 
-    Returns the resources, and every mistake: a diagnostic without a range, and the path in the body of its
-    address. The resources are complete only if there are no mistakes.
+    Returns the resources and the mistakes. A mistake is a diagnostic without a range, and a path in the body
+    of its address. The resources are complete only if there are no mistakes.
     """
     nowhere = SourceFile("", "")
     declared = {address: Declaration(address, dict(body), nowhere) for address, body in bodies.items()}
@@ -244,15 +245,15 @@ def _partial_result(
 
 
 def _documents(
-    files: Iterable[SourceFile], values: Variables, findings: Findings, remembers: bool
+    files: Iterable[SourceFile], values: Variables, findings: Findings, is_saved: bool
 ) -> Iterator[Document]:
     """Yield the files that can be parsed, with their variables filled in.
 
-    `remembers`: the values are those of a saved plan, so files of variables needn't be named again.
+    `is_saved`: the values come from a saved plan, so `--var-file` needn't name the variable files again.
     """
     for file in files:
         document = load(file, findings)
-        if document is not None and not (remembers and has_only_variables(document, values.declared)):
+        if document is not None and not (is_saved and has_only_variables(document, values.declared)):
             check_top_level(document, values.declared, findings)
             fill(document, values, findings)
             yield document

@@ -26,7 +26,7 @@ from mzplan.config.yaml.positions import WrittenEntry, find, offset_span
 from mzplan.model.diagnostics import Diagnostic, SourceRange
 
 AnyPath = str | os.PathLike[str]
-_SHOWN = 1000  # columns that are shown at most, from where something is
+_SHOWN = 1000  # columns of a line that an excerpt shows after the start of the error
 
 
 def diagnose(findings: Findings) -> list[Diagnostic]:
@@ -34,7 +34,7 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     secrets = sorted(findings.secrets, key=len, reverse=True)
     views = _views(findings, secrets)
     placed = [_diagnostic(finding, views, secrets) for finding in findings.items]
-    # What the parser could not use has been replaced by something: no more is reported of that.
+    # The parser replaces values that it can't use. Leave out other findings about the replacements.
     unusable = {
         _start(diagnostic)
         for diagnostic in placed
@@ -69,9 +69,7 @@ class _View:
         """Find all these places in one pass, and their masked lines in another."""
         if self.text is not None and not self.file.is_sql and any(location.path for location in locations):
             self.entries = find(self.text, (location.path for location in locations))
-        ends: dict[
-            int, int
-        ] = {}  # of a line with millions of columns no more than what is shown is looked at
+        ends: dict[int, int] = {}  # a line may have millions of columns, so only its visible part is masked
         for span in (*spans, *(self.span(location) for location in locations)):
             ends[span.line] = max(ends.get(span.line, 0), span.column + _SHOWN)
         lines = {number: self.lines[number][:end] for number, end in ends.items() if number < len(self.lines)}
@@ -101,7 +99,7 @@ class _View:
         place = self.entries[path]
         if exact and location.offset is not None and place.text is not None:
             return offset_span(self.lines, place, location.offset, location.length)
-        # A mapping or a list is pointed at by its key, as is a key that is missing in it.
+        # Point to the key of a mapping or list, also if a key is missing in it.
         use_key = place.key is not None and (location.at_key or not exact or place.text is None)
         return place.key if use_key and place.key is not None else place.value
 

@@ -18,19 +18,21 @@ from mzplan.schema.properties import walk_properties
 from mzplan.secrets.references import is_reference
 
 _SOUNDS_SECRET = re.compile(r"(?i)pass|pwd|secret|token|jaas|credential|private|api.?key")
-# For text that can't be parsed: a name up to its colon; and one at a line's start. A long word is looked at
-# once, not from each of its letters.
+# For text that can't be parsed: a name with its colon anywhere, and one at the start of a line. The patterns
+# are possessive, so they read a long word only once.
 _KEY = re.compile(r"(?<![\w.-])([\w.-]++)[\"']?\s*+[:=]")
 _SECRET_WORD = re.compile(_SOUNDS_SECRET.pattern + r"|\bkey\b")
 _OWN_KEY = re.compile(r"\s*(?:- +)*[\"']?[\w.-]+[\"']?\s*:(?:\s|$)")
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
-_LINES_UP = 200
-_MIN_SCRUBBED = 4  # shorter ones would make messages unreadable, and are masked by their place
+_LINES_UP = 200  # lines above that may have the key of a line
+_MIN_SCRUBBED = 4  # characters: scrubbing shorter secrets would make messages unreadable
 
 
 def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict[int, str]:
-    """Return these lines of a well-formed file (by number from 0, with their first column), with secrets
-    masked."""
+    """Return these lines of a well-formed file, by number from 0, with secrets masked.
+
+    `concealed`: paths whose values are also masked.
+    """
     hidden: dict[int, list[tuple[int, int]]] = {}
     for path, span, value in scalars_on(text, {number: len(line) for number, line in lines.items()}):
         if is_reference(value) or LIKE_A_REFERENCE.fullmatch(value):
@@ -61,9 +63,9 @@ def masked_broken(lines: list[str], number: int, line: str, private: bool = Fals
 
 
 def _continues_secret(lines: list[str], number: int) -> bool:
-    """Return whether the key of a line sounds secret.
+    """Return whether a line belongs to a key that sounds secret.
 
-    That is the key above with less indentation, or for a line without a key the nearest key above.
+    That is the next key above with less indentation or, for a line without a key, the next key above.
     """
     line = lines[number]
     own_key = _OWN_KEY.match(line) is not None
@@ -81,7 +83,7 @@ def _after_secret_key(line: str) -> int | None:
 
 
 def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:
-    """Return the text without the secrets that this run has met."""
+    """Return the text with these secrets replaced by asterisks."""
     for secret in secrets:
         if len(secret) >= _MIN_SCRUBBED and secret in text:
             text = text.replace(secret, "*" * len(secret) if same_length else "***")

@@ -1,7 +1,7 @@
-"""The place of a state or a warehouse in one canonical spelling, so that two names of one place are equal.
+"""The canonical place of a state or a warehouse, so that two spellings of one place are equal.
 
-This reaches no network and resolves no name there; it only follows links on this machine's disk. If a
-spelling is ambiguous, two places count as the same one.
+The module follows links on this machine's disk, but opens no network connection and resolves no host name.
+If a spelling is ambiguous, two places count as the same one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMES = {
     "adl": "abfss",
 }
 _OF_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
-_HDFS_PORT = ":8020"  # where no other one is said
+_HDFS_PORT = ":8020"  # the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,12 @@ class Place:
 
 
 def places_of(body: Mapping[str, Any], directory: str, state_directory: str = "") -> tuple[Place, ...]:
-    """Return the places of an environment's settings. Malformed settings have none; they're reported
-    elsewhere.
+    """Return the places of an environment's state and warehouse.
 
-    `state_directory`: the folder for relative paths of the state, if it is another one.
+    Malformed settings have no place; their error is reported elsewhere.
+
+    - `directory`: the folder that relative paths start from.
+    - `state_directory`: the folder for the state, if it is another one.
     """
     state, warehouse = body.get("state"), body.get("warehouse")
     places = [*_state_places(state if isinstance(state, dict) else {}, state_directory or directory)]
@@ -104,7 +106,7 @@ def _server_places(state: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _host(name: str) -> str:
-    """Return a host's name or address in one spelling; all names of this machine are one."""
+    """Return the canonical spelling of a host's name or address; `localhost` for this machine."""
     host = name.strip().strip("[]").rstrip(".").lower()
     if host in ("", "localhost", "ip6-localhost", "localhost.localdomain") or host.startswith(("/", "@")):
         return "localhost"
@@ -145,10 +147,10 @@ def _path_place(setting: Setting, written: str, directory: str, server: str | No
         return
     scheme = _SCHEMES.get(parts.scheme.lower(), parts.scheme.lower())
     path = unquote(parts.path)
-    if scheme == "abfss":  # container@account…, or container alone, whose account is said elsewhere
+    if scheme == "abfss":  # container@account…, or a container whose account is set elsewhere
         bucket, at, account = bucket.partition("@")
         server = account.partition(".")[0] if at else None
-    if scheme == "hdfs":  # without a name, that of core-site.xml
+    if scheme == "hdfs":  # without a host, Hadoop uses the one in core-site.xml
         server, bucket = bucket.removesuffix(_HDFS_PORT) or None, ""
     yield Place(setting, written, (scheme, bucket), _normal(path), server)
 

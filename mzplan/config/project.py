@@ -48,7 +48,7 @@ class Settings:
     state: dict[str, Any]
     instances: dict[str, Instance]
     runner: RunnerSettings
-    folders: tuple[str, ...] = ()  # states and warehouses, as written: those of all environments
+    folders: tuple[str, ...] = ()  # the warehouses and state paths of all environments, as written
     environment: Environment = NONE
 
     def to_project_settings(
@@ -58,8 +58,7 @@ class Settings:
         state: dict[str, Any] | None = None,
         state_config: str = "",
     ) -> ProjectSettings:
-        """Return the settings for commands. `state` replaces their own; it comes from the file
-        `state_config`."""
+        """Return the settings for commands. `state` from the file `state_config` replaces their own."""
         return ProjectSettings(
             directory=directory,
             project=self.project,
@@ -75,10 +74,10 @@ class Settings:
         )
 
     def _variant(self, variables: Variables) -> str:
-        """Return a name for this state among the project's states.
+        """Return a name that tells this state apart from other states of the project.
 
-        It has the name of the environment, if the project has any. If variables from outside decide where
-        the state is, it also has 8 hex digits of that place.
+        It consists of the environment's name, if the project has environments, and 8 hex digits of the
+        state's place, if variables from outside decide the place.
         """
         parts = [self.environment.name] if self.environment.name else []
         if given_values(variables).keys() & variables.in_state:
@@ -207,7 +206,7 @@ def _parent_project_hint(directory: str) -> str:
     start = FilePath(directory).absolute()
     for folder in start.parents:
         if (folder / PROJECT_FILE).is_file():
-            # The whole path: the command need not have been typed in the folder that it named.
+            # An absolute path, because -C may have named another folder than the current one.
             return f"the project may be the folder above: mzplan -C {shlex.quote(str(folder))} …"
     for name in ("mzplan.yml", "mzplan.json"):
         if (start / name).is_file():

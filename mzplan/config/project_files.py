@@ -1,4 +1,4 @@
-"""Finds and reads a project's files. It never blocks, and never reads more than the limits allow."""
+"""Finds and reads a project's files, without blocking and within limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DECLARES = re.compile(
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
-MAX_ENTRIES = 500_000  # folder entries looked at: a link into a large tree must not take forever
+MAX_ENTRIES = 500_000  # files and folders: a link into a large tree must not take forever
 MAX_FOLDER_DEPTH = 64
 
 
@@ -63,9 +63,9 @@ def find_files(
     - the `excluded` folders (state, warehouse)
     - folders with an mzplan.yaml of their own, which are other projects
 
-    A link to a file counts once. Links to folders of the project aren't followed, because those are
-    visited anyway. Links that lead out of the project are errors: otherwise the author of a repository
-    could have files of its reader shown.
+    A file counts once, even if links lead to it. Links to folders of the project aren't followed, because
+    these folders are visited anyway. Links that lead out of the project are errors: otherwise the author of a
+    repository could make mzplan show files of the person who runs it.
     """
     walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
     paths = list(walk.files(directory, 0))
@@ -88,9 +88,9 @@ def find_files(
 
 
 def _holds_variables(path: str, named: set[str], findings: Findings, directory: str) -> bool:
-    """Return whether a file only has variables. Reports one that declares resources.
+    """Return whether a file is a file of variables, and report one that declares resources.
 
-    If it were left out silently, the next plan would delete them.
+    Without the error, the next plan would delete these resources.
     """
     if named and os.path.realpath(path) in named:
         return True
@@ -100,7 +100,7 @@ def _holds_variables(path: str, named: set[str], findings: Findings, directory: 
     try:
         declares = _DECLARES.search(read_bytes(file))
     except ReadError:
-        return True  # those of other environments may be for other users
+        return True  # files for other environments may be unreadable for this user
     if declares:
         findings.add(
             "MZ015",
@@ -137,7 +137,7 @@ class _Walk:
             if entry.name.startswith("."):
                 continue
             if entry.name.endswith(SUFFIXES):
-                # A folder of such a name too: reading it says what is wrong.
+                # Also folders with such a name: reading one reports the error.
                 if not (depth == 0 and entry.name == PROJECT_FILE):
                     self.count += 1
                     yield entry.path
@@ -151,7 +151,7 @@ class _Walk:
             with os.scandir(folder) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as failure:
-            # Not silently empty: the next plan would delete what it declares.
+            # Report it: otherwise the next plan would delete the resources that the folder declares.
             self._report("list the folder", folder, *_cause(failure))
             return []
         self.entries += len(entries)
@@ -187,7 +187,7 @@ def read_bytes(file: SourceFile) -> bytes:
     if file.root and (file.is_sql or Path(file.full_path).is_symlink()):
         _check_link(file)
     try:
-        # Not blocking: opening a pipe that nobody writes to would wait forever.
+        # O_NONBLOCK, because opening a pipe without a writer would wait forever.
         descriptor = os.open(file.full_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as failure:
         raise ReadError(*_cause(failure)) from None
@@ -211,7 +211,7 @@ def read_bytes(file: SourceFile) -> bytes:
 
 
 def is_allowed(file: SourceFile) -> bool:
-    """Return whether a path isn't a link, or is a link that may be followed."""
+    """Return whether a file isn't a link, or is a link that mzplan may follow."""
     if not Path(file.full_path).is_symlink():
         return True
     try:
@@ -222,10 +222,9 @@ def is_allowed(file: SourceFile) -> bool:
 
 
 def _check_link(file: SourceFile) -> None:
-    """Raise ReadError for a link or a named path that leads out of the project, or to a file that wouldn't be
-    read by its own name.
+    """Raise ReadError if a link or a path leads out of the project, or to a file that mzplan wouldn't read.
 
-    git and mzplan keep such files for themselves, or git may ignore them and they may have secrets.
+    Such a file may belong to git or mzplan, or may contain secrets because git ignores it.
     """
     real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
     is_inside = real.is_relative_to(project)
@@ -236,7 +235,7 @@ def _check_link(file: SourceFile) -> None:
 
 
 class ReadError(Exception):
-    """A file that can't be read: `detail` and `hint` for the diagnostic."""
+    """A file can't be read. `detail` and `hint` are for the diagnostic."""
 
     def __init__(self, detail: str, hint: str, code: str = "MZ001"):
         super().__init__(detail)

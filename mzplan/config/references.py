@@ -1,5 +1,4 @@
-"""Fills in variables in every `${…}` of a text, and reports any other `${…}` that isn't a secret
-reference."""
+"""Fills in the variables of texts, and reports each other `${…}` that isn't a secret reference."""
 
 from __future__ import annotations
 
@@ -41,8 +40,10 @@ def fill(document: Document, variables: Variables, findings: Findings, skip: Ite
 def _fill_text(
     text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
 ) -> Any:
-    """Return the text with its variables filled in. Reports references without a value, which stay as
-    written."""
+    """Return the text with its variables filled in.
+
+    If one of them has no value, report it and return the text as written.
+    """
     names = [match[1] for match in VARIABLE.finditer(text)]
     variables.used_names.update(names)
     if any(name not in variables.values for name in names):
@@ -55,7 +56,7 @@ def _fill_text(
         filled = variables.values[names[0]]
     else:
         words = {name: scalar_text(variables.values[name]) for name in names}
-        # Measured before it is made: a few characters can stand for gigabytes.
+        # Check the length before filling in: a short text may expand to gigabytes.
         variables.filled_characters += len(text) + sum(len(words[name]) for name in names)
         if variables.filled_characters > MAX_FILLED:
             _too_long(document, container, key, findings)
@@ -144,9 +145,9 @@ def _error_parts(rest: str, match: re.Match[str] | None, known: dict[str, bool])
         return (
             "MZ251",
             f"{written} has no meaning here",
-            "Only a source or sink with `for_each` has such values, and they can't be used in its "
-            "`for_each` itself.",
-            "write `for_each` in this source or sink, or the value itself.",
+            "Only a source, view or sink with `for_each` has such values, and its `for_each` itself can't "
+            "use them.",
+            "add `for_each` to the source, view or sink, or write the value itself.",
         )
     return "MZ017", "Malformed reference", _problem(rest, match, known), _how_to_write(rest, match)
 

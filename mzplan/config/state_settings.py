@@ -1,4 +1,4 @@
-"""`state:`: it may come from outside the checkout, and only its secrets are references."""
+"""Reads and checks `state:`, which a file outside the checkout can set."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def read_state_config(
 ) -> dict[str, Any] | None:
     """Return the `state:` of a file outside the project: an mzplan.yaml, or a file with nothing else.
 
-    If the file has `environments:`, returns the `state:` of this one. The author of the project's files
-    has no influence on it: the file can't be one of them, and their variables don't count. Returns None if
-    the file can't be used; then `findings` says why.
+    If the file has `environments:`, return the `state:` of `environment`. The project's own files can't
+    influence the result: the file must be outside the project, and the project's variables don't apply.
+    Return None if the file can't be used, after reporting why.
     """
     file = SourceFile(path, path)
     project = FilePath(directory).resolve()
@@ -79,8 +79,7 @@ def read_state_config(
 
 
 def check_state(document: Document, body: dict[str, Any], findings: Findings) -> None:
-    """Check the settings of a file against their schema, and the rules of `state:` that a schema can't
-    express."""
+    """Check the settings of a file against their schema, and the secrets in them."""
     wrong: set[Path] = set()
     if not is_valid(_SCHEMA, body):
         check = BodyCheck(

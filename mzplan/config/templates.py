@@ -19,9 +19,9 @@ class Templates:
         self.limits = Limits(findings)
 
     def expand(self, template: Declaration) -> list[Declaration]:
-        """Return the resources of a declaration with `for_each`, without those whose key leads to a mistake.
+        """Return the resources of a declaration with `for_each`, and report mistakes.
 
-        Reports each mistake. References to a resource that is missing for this reason aren't reported.
+        A key with a mistake gives no resource. References to that resource aren't reported.
         """
         keys = self._keys(template)
         if keys is None:
@@ -90,6 +90,6 @@ class Templates:
             "MZ251",
             f"An item of for_each is {kind_of(item)}",
             f"{template.label}: each item of a list is a key, so it must be text or a number.",
-            "write a mapping, with a key of its own for each: `for_each: {orders: {topic: shop.orders}}`.",
+            "write a mapping with a key for each item: `for_each: {orders: {topic: shop.orders}}`.",
             location=template.location(("for_each", index)),
         )

@@ -1,4 +1,4 @@
-"""Variables that mzplan.yaml declares, and their values: from outside, or by default."""
+"""The variables that mzplan.yaml declares, and their values from outside or by default."""
 
 from __future__ import annotations
 
@@ -27,25 +27,31 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Variables:
-    """The declared variables by name, with their declarations and any values.
+    """The declared variables and their values, by name.
 
-    `defaults`: the values that apply if nothing from outside gives another one (see read_variables).
+    - `defaults`: the values that apply unless others are given; see read_variables.
+    - `outside`: the values that are given.
+    - `reported_missing`: variables whose missing value has been reported.
+    - `names_text`: the declared names, for messages.
+    - `used_names`: variables that were filled in somewhere.
+    - `in_state`: variables in the `state:` settings.
+    - `refused`: for variables with another value than in the saved plan, where that value comes from.
+    - `filled_characters`: the characters made by filling in, so far.
+    - `providers`: for each secret provider that was looked up, whether it exists.
     """
 
     document: Document
     declared: Mapping[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    outside: dict[str, Any] = field(default_factory=dict)  # values that came from outside
+    outside: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-    reported_missing: set[str] = field(default_factory=set)  # missing ones
-    names_text: str = ""  # those that are declared, in words
-    used_names: set[str] = field(default_factory=set)  # those that were filled in somewhere
-    in_state: set[str] = field(default_factory=set)  # those in mzplan.yaml's `state`
-    refused: dict[str, str] = field(
-        default_factory=dict
-    )  # name → where a value other than the plan's is from
-    filled_characters: int = 0  # characters made by filling in, so far
-    providers: dict[str, bool] = field(default_factory=dict)  # whether there is one of this name
+    reported_missing: set[str] = field(default_factory=set)
+    names_text: str = ""
+    used_names: set[str] = field(default_factory=set)
+    in_state: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    filled_characters: int = 0
+    providers: dict[str, bool] = field(default_factory=dict)
 
 
 def read_variables(
@@ -63,18 +69,18 @@ def read_variables(
     environment (`MZPLAN_VAR_NAME`), `own` (the chosen entry of `environments:`), and the default.
     `state_at`: the place of `state:` in the file.
 
-    The values in `saved_values`, those of a saved plan, win. A variable that it doesn't name had its
-    default. `refused` gets other given values: see refuse_others.
+    The values of a saved plan, `saved_values`, override all others. Variables that it doesn't name had their
+    default. `refused` names given values that differ; see refuse_others.
     """
     section = document.data.get("variables") if isinstance(document.data, dict) else None
-    # What is not of the right shape is reported by the schema check.
+    # The schema check reports malformed declarations.
     declared = {
         name: body if isinstance(body, dict) else {}
         for name, body in (section.items() if isinstance(section, dict) else ())
     }
     variables = Variables(document, declared, defaults_of(declared, own))
     _find_uses(variables, state_at)
-    origins: dict[str, str] = {}  # of each value that is not the default
+    origins: dict[str, str] = {}  # where each given value comes from
     for name in declared:
         if (value := _from_environment(name)) is not None:
             variables.values[name] = value
@@ -104,7 +110,7 @@ def read_variables(
             variables.outside[name] = variables.values[name]
     for name, value in list(variables.values.items()):
         if not _is_text(value):
-            del variables.values[name]  # nothing else could be done with it
+            del variables.values[name]
             variables.reported_missing.add(name)
             findings.add(
                 "MZ015",
@@ -137,8 +143,8 @@ def _is_text(value: Any) -> bool:
 def given_values(variables: Variables) -> dict[str, Any]:
     """Return the values that were filled in and aren't the default.
 
-    The same files and values give the same configuration. No value is a secret, because only references
-    may stand in place of secrets.
+    With the same files, they give the same configuration. They contain no secrets, because secrets in
+    files are references.
     """
     return {
         name: value
@@ -192,12 +198,12 @@ def _from_environment(name: str) -> Any:
 
 
 def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]:
-    """Take the values of a file, and return their names."""
-    taken: list[str] = []
+    """Set the variables that a file names, and return their names."""
+    names: list[str] = []
     # Shown as an absolute path: other paths in messages are relative to the project.
     document = load(SourceFile(path, str(FilePath(path).absolute()), private=True), findings)
     if document is None or document.data is None:
-        return taken
+        return names
     if not isinstance(document.data, dict):
         findings.add(
             "MZ015",
@@ -206,7 +212,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
             "write one `name: value` per line.",
             location=Location(document.file),
         )
-        return taken
+        return names
     for name, value in document.data.items():
         location = Location(document.file, (name,), at_key=True)
         if name not in variables.declared:
@@ -228,13 +234,12 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
             )
         else:
             variables.values[name] = findings.original_texts.get((document.file.full_path, (name,)), value)
-            taken.append(name)
-    return taken
+            names.append(name)
+    return names
 
 
 def defaults_of(declared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that apply if nothing from outside gives others: an environment's `own`, else the
-    default."""
+    """Return the values that apply unless others are given: an environment's `own`, or the default."""
     values = {name: own.get(name, body.get("default")) for name, body in declared.items()}
     return {name: value for name, value in values.items() if value is not None}
 

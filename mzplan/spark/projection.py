@@ -172,7 +172,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
     if differing:
         raise error(
             "MZ230",
-            f"The schema of {query.address} is not that of its query",
+            f"The schema of {query.address} differs from its query's columns",
             f"{differing}.",
             "add a CAST to the query where the types differ, or declare Spark's columns as `schema`.",
             address=query.address,

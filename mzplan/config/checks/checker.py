@@ -1,4 +1,4 @@
-"""Checks resources: each by itself, then with the resources that it refers to."""
+"""Checks resources: each by itself, then together with the resources that it refers to."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Checker:
         query_files: QueryFiles | None = None,
         records: Records = MappingProxyType({}),
     ):
-        """`records`: the state's records; see RecordedAnalyses."""
+        """`records`: the records of the state; see RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
         self.defaults, self.query_files = defaults, query_files
         self.references = References(declared, findings)
         self.analyses = RecordedAnalyses(declared, records)
-        # Where a query runs that names no instance. Written into it, so that what is committed says so.
+        # The instance of a query that names none. The committed body names it.
         self.default_instance = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
         self.instance_names = sorted(instances)
 
     def resources(self) -> dict[Address, Resource]:
-        """Check all resources, and return them. They are complete only if nothing was found."""
+        """Check all resources, and return the valid ones. They are complete only if there are no findings."""
         # Types first: those of sources and sinks follow from their connections.
         for kind in KINDS:
             for address, resource in self.declared.items():
@@ -71,18 +71,18 @@ class Checker:
             self.query_files.fill_in(self.declared.values())
         views = Views(self.declared, self.findings, self.analyses)
         views.derive()
-        right: list[Address] = []
+        valid: list[Address] = []
         for address in sorted(self.declared, key=natural):
             resource = self.declared[address]
             self._name(resource)
             if resource.type is not None and self._body(resource):
-                right.append(address)
+                valid.append(address)
         inlined = InlinedViews(self.declared, self.findings)
-        through = inlined.fill_in(right) if len(right) == len(self.declared) else {}
+        through = inlined.fill_in(valid) if len(valid) == len(self.declared) else {}
         through |= views.through
         checked = {
             address: replace(self._resource(self.declared[address]), through=through.get(address, ()))
-            for address in right
+            for address in valid
             if not is_inlined(self.declared[address])
         }
         self.references.check_cycles()
@@ -138,7 +138,7 @@ class Checker:
             if is_type(kind, type_):
                 resource.type = type_
                 return
-        except MzplanError as broken:  # a plug-in brings it, and can't be used
+        except MzplanError as broken:  # the plug-in that provides this type
             (why,) = broken.diagnostics
             self.findings.add(
                 why.code,
@@ -158,7 +158,7 @@ class Checker:
         )
 
     def _body(self, resource: Declaration) -> bool:
-        """Return whether the body conforms to its schema and is right in itself."""
+        """Return whether the body conforms to its schema and passes the checks of a single resource."""
         before = self.findings.total
         name = f"{resource.address.kind}.{resource.type}"
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
@@ -191,11 +191,11 @@ class Checker:
         if name in self.instances:
             return
         explicit = "instance" in resource.body
-        says = f"runs on {shown(name)}, which isn't declared" if explicit else "names none"
+        fault = f"runs on {shown(name)}, which isn't declared" if explicit else "names no instance"
         self.findings.add(
             "MZ012",
             "Unknown instance" if explicit else "No instance",
-            f"{resource.label} {says}. mzplan.yaml declares: {listed(self.instance_names)}.",
+            f"{resource.label} {fault}. mzplan.yaml declares: {listed(self.instance_names)}.",
             (self.findings.did_you_mean(name, self.instance_names) if explicit else "")
             or f"write `instance: {self.instance_names[0]}`, or declare it under `instances:`.",
             location=resource.location(("instance",) if explicit else ()),
@@ -222,8 +222,10 @@ class Checker:
 
 
 def _other_type(resource: Declaration, kind: ResourceKind, key: str) -> str:
-    """Return the fix for a key of another type, if the resource has no type and its connection allows
-    several."""
+    """Return the fix for a key that only another type of query on the same connection has; "" without one.
+
+    A resource that sets its type has no such fix.
+    """
     if "type" in resource.body:
         return ""
     used = {reference.property: reference.types for reference in kind.references}.get("connection")
@@ -232,7 +234,7 @@ def _other_type(resource: Declaration, kind: ResourceKind, key: str) -> str:
         if other != kind.type and key in properties:
             types = properties.get("connection", {}).get("x-reference-types", ())
             if set(types) & set(used or ()):
-                return f"add `type: {other}`, which has it (without a type, it is {kind.type}); or remove it."
+                return f"add `type: {other}`, which has this key (the default is {kind.type}); or remove it."
     return ""
 
 
@@ -240,4 +242,4 @@ def _name_hint(name: Any) -> str:
     plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name).lower()).strip("_")[
         :MAX_NAME
     ]
-    return f"{plain}, for example." if is_valid_name(plain) else "rename it."
+    return f"rename it, such as to {plain}." if is_valid_name(plain) else "rename it."

@@ -17,8 +17,7 @@ _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 
 def check_columns(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
-    """Check that schemas are Spark DDL and fit their format, and that included columns have their own
-    names."""
+    """Check that schemas are Spark DDL and fit their format, and check included columns and the key."""
     for path in kind.column_paths:
         ddl = value_at(resource.body, path)
         if not isinstance(ddl, str) or kind.property_schema(path).get("x-diff") != "columns":
@@ -67,8 +66,7 @@ def _check_fit(
     path: tuple[str, ...],
     columns: Sequence[Column],
 ) -> None:
-    """Check that a one-column format has one column of its type, and that flat lines have no nested
-    columns."""
+    """Check that a one-column format has one column of its type, and that csv has no nested columns."""
     type_ = value_at(resource.body, (*path[:-1], "type"))
     default = default_ddl(kind, path, resource.body)
     nested = [column.name for column in columns if column.type.startswith(_NESTED)]
@@ -103,14 +101,14 @@ def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) 
         findings.add(
             "MZ020",
             f"The column {shown(column.name)} is declared twice",
-            f"{resource.label}: `include` adds the column of {part} under a name that exists.",
+            f"{resource.label}: `include` adds a column for {part} whose name is already used.",
             f"give it another name: `include: {{{part}: record_{part}}}`.",
             location=resource.location(("include",)),
         )
 
 
 def _check_key(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
-    """Check that a key has columns of the collection, whose types have distinguishable values."""
+    """Check that a key consists of columns of the collection with simple types."""
     path = kind.key_path
     if not resource.address.reads_upstream or path is None:
         return
@@ -147,11 +145,9 @@ def _key_problems(
 def _check_key_format(
     resource: Declaration, kind: ResourceKind, findings: Findings, keys: Sequence[str]
 ) -> None:
-    """Check that an envelope says how a tombstone's key is read, and that this format can hold the key's
-    columns.
+    """Check that an upsert envelope sets the format of tombstones' keys, and that it fits the key's columns.
 
-    This is only about envelopes with such a setting, and not about columns from the record's key
-    (`include`).
+    Key columns that come from the record's key (`include`) don't count.
     """
     envelope = kind.key_path[:-1] if kind.key_path is not None else ()
     path, of_values = (*envelope, "key_format"), value_at(resource.body, ("format", "type"))
@@ -165,7 +161,7 @@ def _check_key_format(
             "MZ006",
             'Missing key "key_format"',
             f"{resource.label}: a tombstone deletes the row of its key, and the key may be avro or text.",
-            "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
+            "add `key_format: avro`, `text` or `json` to the envelope, to match the topic's keys.",
             location=resource.location(envelope),
             kind="missing-property",
         )
@@ -174,6 +170,6 @@ def _check_key_format(
             "MZ020",
             "A text key has one column",
             f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}).",
-            "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
+            "write `key_format: json` (or avro if the values are avro), to match the topic's keys.",
             location=resource.location(path),
         )

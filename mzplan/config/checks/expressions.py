@@ -80,9 +80,9 @@ class ExpressionCheck:
             self.check_columns(parsed, ("where",))
 
     def check_varying(self, body: Mapping[str, Any]) -> None:
-        """Report MZ019 for a key or a condition that has another value each time, below a keyed collection.
+        """Report MZ019 for a key or condition whose value changes each time, if the collection is keyed.
 
-        Otherwise the row couldn't be found in the target when it must be removed.
+        With it, mzplan couldn't find a row in the target again to remove it.
         """
         if CHANGE not in self.own:
             return
@@ -103,7 +103,7 @@ class ExpressionCheck:
                     "Rows of the target depend on a value that changes each time",
                     f"{self.owner}: {varying_part} changes each time. When a row of {self.read} is "
                     "updated or deleted, mzplan couldn't find the former row in the target.",
-                    "compare columns of the row only; filter by time where the target is read.",
+                    "use only columns of the row; filter by time when you read the target.",
                     location=self.place(path, offset=offset),
                 )
 

@@ -1,7 +1,7 @@
 """Inlines views with `materialize: false` into the queries that read them.
 
-Such a query reads the view's input collection, and its expressions replace the view's columns with the view's
-expressions."""
+The query then reads the view's input collection, with the view's expressions in place of the view's columns.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SWITCH = "materialize"
 _OWN = frozenset(["description", "from", "key", "labels", "query", "query_file", "schema", "type", SWITCH])
 _MATERIALIZE = "remove `materialize: false` from the view"
 _BETWEEN = ",\n  "
-_MOST = 10 * MAX_LENGTH  # characters of all columns of a view
+_MAX_COLUMNS_LENGTH = 10 * MAX_LENGTH  # characters of all columns of a view
 
 
 def is_inlined(resource: Declaration | None) -> bool:
-    """Return whether this is a view without a query of its own."""
+    """Return whether this is a view with `materialize: false`, which has no query of its own."""
     return resource is not None and isinstance(resource.body, dict) and resource.body.get(SWITCH) is False
 
 
@@ -38,11 +38,11 @@ def is_inlined(resource: Declaration | None) -> bool:
 class _Rows:
     """The rows that an inlined view stands for.
 
-    - `base`: the collection that is read.
-    - `columns`: by name in lower case, each column's name and expression; None for the unchanged columns of
-      `base`.
-    - `where`: the condition, "" for all rows.
-    - `names`: all columns below, in lower case.
+    - `base`: the collection that the rows come from.
+    - `columns`: by name in lower case, each column's name and its expression over `base`; None if the columns
+      are those of `base`.
+    - `where`: the condition over `base`, "" for all rows.
+    - `names`: every column name of the view, the views below it and `base`, in lower case.
     - `through`: the names of the inlined views.
     """
 
@@ -61,8 +61,7 @@ class InlinedViews:
         self._rows: dict[Address, _Rows | None] = {}
 
     def check(self, resource: Declaration) -> None:
-        """Report MZ304 for an inlined view with properties that only a query can have, or with a varying
-        expression."""
+        """Report MZ304 if an inlined view sets properties of a query, or has an expression that varies."""
         own = resource.own if resource.given else resource.body
         for name in sorted(own.keys() - _OWN - resource.derived.keys()):
             why = f"it has no query of its own, so `{name}` has no effect"
@@ -74,13 +73,13 @@ class InlinedViews:
                 why = f"{varying} could have another value in each query that reads the view"
                 self._refuse(resource, (property_,), why, offset=part.offset + offset)
 
-    def fill_in(self, right: Collection[Address]) -> dict[Address, tuple[str, ...]]:
-        """Give each of these queries that reads an inlined view the expressions of both.
+    def fill_in(self, valid: Collection[Address]) -> dict[Address, tuple[str, ...]]:
+        """Inline views into the queries among these valid resources.
 
-        Returns the inlined views that a query reads, by query. Reports MZ304 if a view can't be inlined.
+        Returns the names of the inlined views by query. Reports MZ304 if a view can't be inlined.
         """
         through: dict[Address, tuple[str, ...]] = {}
-        for address in right:
+        for address in valid:
             resource = self._declared[address]
             rows = None if is_inlined(resource) else self._read(resource)
             if rows is None:
@@ -100,8 +99,8 @@ class InlinedViews:
         return property_, parse_view(resource.body[property_])
 
     def _read(self, resource: Declaration) -> _Rows | None:
-        """Return the rows of the inlined view that a resource reads; None if it reads none, or it can't be
-        read."""
+        """Return the rows of the inlined view that a resource reads; None without one, or if it can't be
+        inlined."""
         if "from" not in resource.body:
             return None
         view = self._declared.get(FROM.address(resource.body["from"], self._declared))
@@ -109,7 +108,7 @@ class InlinedViews:
 
     def _rows_of(self, view: Declaration) -> _Rows | None:
         if view.address not in self._rows:
-            self._rows[view.address] = None  # in a circle, which is an error of its own
+            self._rows[view.address] = None  # ends a cycle, which is reported elsewhere
             try:
                 self._rows[view.address] = self._make_rows(view)
             except SqlTextError as refused:
@@ -180,7 +179,7 @@ class InlinedViews:
 def _item_columns(
     item: str, read: Sequence[str], rows: _Rows | None, names: Collection[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return the columns that an item of `select` gives, as in _Rows."""
+    """Return the columns that an item of `select` gives; see `columns` of _Rows."""
     parsed = parse_select(item)
     if parsed.star:
         return {n.lower(): (n, _column_below(n, rows)) for n in read if n.lower() not in parsed.without}
@@ -212,7 +211,7 @@ def _column_below(name: str, rows: _Rows | None) -> str:
 
 
 def _ensure_short(columns: Mapping[str, tuple[str, str]]) -> None:
-    if sum(len(text) for _, text in columns.values()) > _MOST:
+    if sum(len(text) for _, text in columns.values()) > _MAX_COLUMNS_LENGTH:
         raise SqlTextError(TOO_LONG)
 
 

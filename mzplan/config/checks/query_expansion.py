@@ -16,9 +16,10 @@ from mzplan.schema.view_query import is_of_rows, parse_view
 
 @dataclass(frozen=True, slots=True)
 class ExpandedQuery:
-    """A query, and the names of the inlined views in it (`through`).
+    """A query with the SQL of inlined views in it.
 
-    `edits`: each replacement in the written text, as start, end, and the length of the new text.
+    - `through`: the names of the inlined views.
+    - `edits`: each replacement in the written text, as its start, its end, and the length of the new text.
     """
 
     query: RelationalQuery
@@ -27,7 +28,7 @@ class ExpandedQuery:
     edits: tuple[tuple[int, int, int], ...] = ()
 
     def written(self, offset: int) -> int:
-        """Return the offset in the written text for one in the expanded text."""
+        """Return the offset in the written text that an offset in the expanded text comes from."""
         moved = 0
         for start, end, length in self.edits:
             if offset < start + moved:
@@ -92,7 +93,7 @@ def expand_query(
 
 
 def _refuse_hidden(names: Set[str], start: int) -> None:
-    """Raise QueryError for names of collections that would be those of a WITH where a view is inlined."""
+    """Raise QueryError if names in a WITH hide collections that an inlined view reads."""
     if names:
         hidden = ", ".join(sorted(names))
         problem = f"a name in WITH hides {hidden}, which an inlined view reads"

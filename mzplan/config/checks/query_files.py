@@ -1,7 +1,7 @@
-"""`query_file`: a view's SQL in a file of its own, read as if it stood after `query: |`.
+"""`query_file`: a view's SQL in a file of its own, read as if it were written after `query: |`.
 
-The text is checked, planned and committed; states, plans and runners don't know the file.
-`Declaration.location` points errors to the place in the file.
+States, plans and runners have the text, and don't know the file. `Declaration.location` points errors to
+the place in the file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class QueryFiles:
         return True
 
     def _sql(self, file: SourceFile, property_: str, named: Location) -> _Sql | None:
-        """Return the SQL of a file; None if it can't be read. Reports that at `named`."""
+        """Return the SQL of a file; None if it can't be read, which is reported at `named`."""
         if file.full_path not in self._read:
             text = read_text(file, self._findings, named)
             if text is None:
@@ -115,7 +115,7 @@ class QueryFiles:
 
 
 def _written_offset(written: str, values: Mapping[str, Any], offset: int) -> int:
-    """Return the offset in the written text for one in the text with its variables filled in."""
+    """Return the offset in the written text that an offset in the filled-in text comes from."""
     for match in VARIABLE.finditer(written):
         longer = len(scalar_text(values[match[1]])) - len(match[0])
         if offset < match.start():

@@ -1,9 +1,9 @@
 """Takes the analysis of a view's SQL from the state, if nothing that it depends on has changed.
 
-A record's `analysis` is a digest of everything that the analysis of its query reads and gives. An equal
-digest means that the same analysis would give the same result, however the record came into the state. The
-analysis reads the view as declared, the columns and keys of its inputs, and the rules. Views that read an
-inlined view (`materialize: false`) have no digest, so they are parsed each time.
+A record's `analysis` is a digest of everything that the analysis of its query reads and returns: the view as
+declared, the columns and keys of its inputs, the version of the rules, and the result. If the digest is
+equal, a new analysis would return the same result. Views that read an inlined view (`materialize: false`)
+have no digest, so they are parsed each time.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ if TYPE_CHECKING:
 
 Records = Mapping[Address, "ResourceState"]
 Body = Mapping[str, Any]
-_GIVEN = ("from", "key", "reads", "schema", "state")  # properties that may follow from a query
+_DERIVED = ("from", "key", "reads", "schema", "state")  # properties that may follow from a query
 _RULES = ("schema", "config/checks", "connectors/api")  # the packages that an analysis runs through
 
 
 class RecordedAnalyses:
-    """The analyses in the state. `digests`: the digests of this configuration, for its commit."""
+    """The analyses in the state, and `digests`: those of this configuration, for its commit."""
 
     def __init__(self, declared: Mapping[Address, Declaration], records: Records):
         self._declared, self._records = declared, records
         self.digests: dict[Address, str] = {}
 
     def reuse(self, resource: Declaration, property_: str, derive: Callable[[Address], None]) -> bool:
-        """Fill in the properties that follow from a view's query, from the state. Returns whether that is
-        possible.
+        """Fill in the properties that follow from a view's query from the state; return whether that worked.
 
         `derive` fills in an input first. `resource.body` is the body as declared.
         """
         record = self._records.get(resource.address)
         if record is None or not record.analysis or record.type != resource.type or is_inlined(resource):
             return False
-        given = {name: record.body[name] for name in _GIVEN if name in record.body.keys() - resource.body}
+        given = {name: record.body[name] for name in _DERIVED if name in record.body.keys() - resource.body}
         for _, address in _inputs(resource, given, self._declared):
             derive(address)
         if self._digest(resource, resource.body, given) != record.analysis:
@@ -58,7 +57,7 @@ class RecordedAnalyses:
         return True
 
     def record(self, resource: Declaration, written: Body) -> None:
-        """Keep the digest of an analysis without findings. `written`: the view's body before it."""
+        """Add the digest of an analysis without findings. `written`: the view's body before the analysis."""
         given = {name: value for name, value in resource.body.items() if name not in written}
         if {**written, **given} == resource.body and (digest := self._digest(resource, written, given)):
             self.digests[resource.address] = digest

@@ -93,7 +93,7 @@ class RelationalView:
     def _refuse_keyed(self, name: str, keys: tuple[str, ...]) -> None:
         fix = f"read it as it is at each micro-batch: `snapshots: [{name}]`."
         if not any(other not in (name, *self._snapshots) for other in self._query.places):
-            fix = f"compute this where {name} is read, such as in the target of a sink."
+            fix = f"write {name} to a target with a sink, and compute this there."
         self._findings.add(
             "MZ020",
             f"{self._resource.label} can't follow updates and deletes",
@@ -126,7 +126,7 @@ class RelationalView:
                 )
 
     def _meant(self, name: str, known: list[str]) -> str:
-        """Return which collection a wrong name stands for; "" if it may stand for any."""
+        """Return a hint to the collection that a wrong name stands for; "" if none is likely."""
         meant = self._query.aliases.get(name.lower())
         if meant in known:
             return f"write {meant}, not its alias."
@@ -146,7 +146,7 @@ class RelationalView:
         )
 
     def _is_declared(self, name: Any) -> bool:
-        """Return whether a name is that of a declared collection; others are reported elsewhere."""
+        """Return whether a declared collection has this name; other names are reported elsewhere."""
         return isinstance(name, str) and FROM.address(name, self._declared) in self._declared
 
     def _check_watermark(self, name: str, input_: Input) -> None:
@@ -181,13 +181,13 @@ class RelationalView:
         numbered = {name: number for number, name in enumerate(self._query.places)}
         marks = sorted((numbered[name], mark["column"].lower()) for name, mark in self._watermarks.items())
         self._resource.derived["state"] = ((self._property,), 0)
-        # `*` may stand for other columns than before, in another order: then so does the state.
+        # The state depends on the columns that `*` stands for, and on their order.
         digest = self._query.digest(*marks, *analysis.starred)
         self._resource.body = {**self._resource.body, "state": digest}
 
 
 def refuse(resource: Declaration, property_: str, error: QueryError, findings: Findings) -> None:
-    """Report MZ019 for a query."""
+    """Report a query that isn't allowed (MZ019)."""
     location = resource.location((property_,), offset=error.offset)
     summary = error.summary or "Not a query that a view can compute"
     detail = f"{resource.label}: {error.problem}."

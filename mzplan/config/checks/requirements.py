@@ -1,4 +1,4 @@
-"""The requirements of a JSON Schema in plain words."""
+"""Describes the requirements of a JSON Schema in plain words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPES = {
     "null": "nothing",
 }
 _TCP_PORT = "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-# What readers of a URL take for different hosts is in none: `evil.com\\.shop.example`.
+# Characters that make programs see different hosts in a URL: `evil.com\\.shop.example`.
 _NOWHERE = r"\\\x00-\x1f\x7f"
 _URL = (
     rf"^https?://(\[[^@\s,\[\]{_NOWHERE}]+\]|[^@\s:/?#%\[\]{_NOWHERE}\u3002\uff0e\uff61]{{1,253}})"
@@ -85,8 +85,7 @@ def in_words(pattern: str) -> str:
 
 
 def words_of(inner: Json) -> list[str]:
-    """Return the values of a property with `anyOf`: the ones that it names, and a description of the
-    others."""
+    """Return the values that a property with `anyOf` allows, each as a value or as a description."""
     words: list[str] = []
     for choice in inner.get("anyOf", ()):
         words += [shown(value, quote=False) for value in choice.get("enum", ())] or [
@@ -141,8 +140,10 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
 
 
 def type_hint(types: list[str], value: Any, text: str, secret: bool) -> str:
-    """Return how to write a value of these types in place of this one. `text`: its text in the file, for
-    messages."""
+    """Return a hint to write a value of these types instead of this value.
+
+    `text`: the value as written in the file. `secret`: the value is a secret.
+    """
     if secret:
         return "write a secret reference: ${env:NAME} or ${file:PATH}."
     if "string" in types and isinstance(value, bool | int | float):

@@ -1,6 +1,6 @@
-"""Checks references between resources: they exist, have the right type, and form no cycle.
+"""Checks that references between resources lead to resources of the right type and form no cycle.
 
-It also checks that no two sources read an upstream that only one can read.
+Also checks that no two sources read an upstream that only one source can read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class References:
     def __init__(self, declared: Mapping[Address, Declaration], findings: Findings):
         self.declared, self.findings = declared, findings
         self.edges: dict[Address, list[tuple[Path, Address]]] = {}
-        self.reported: set[tuple[Address, Path]] = set()  # which resource refers, and where
+        self.reported: set[tuple[Address, Path]] = set()  # referring resource and property
         self.suggested: dict[tuple[tuple[Kind, ...], str], str | None] = {}
-        self.names: dict[tuple[Kind, ...], list[str]] = {}  # those that are declared, in order
-        self.able: dict[Reference, str] = {}  # of these types, in words
+        self.names: dict[tuple[Kind, ...], list[str]] = {}  # declared names by kinds, sorted
+        self.candidates: dict[Reference, str] = {}  # names of resources with the right type, for messages
 
     def type_from_connection(self, resource: Declaration) -> str | None:
-        """Return the type of a source or sink that names none: the one that its connection gives.
+        """Return the type of a source or sink that sets none; it follows from the connection.
 
-        Returns None if that isn't known, after the reason has been reported.
+        Returns None if the type isn't known, after reporting why.
         """
         kind, name = resource.address.kind, resource.body.get("connection")
         if "connection" not in resource.body:
@@ -128,7 +128,7 @@ class References:
 
     def _find(self, resource: Declaration, reference: Reference, name: str, path: Path) -> Declaration | None:
         target = self.declared.get(reference.address(name, self.declared))
-        # A file that could not be read may declare it.
+        # A file that couldn't be read may declare the target.
         if (
             target is None
             and not self.findings.is_incomplete
@@ -167,8 +167,8 @@ class References:
     def _report_type(
         self, resource: Declaration, reference: Reference, found: Declaration, path: Path
     ) -> None:
-        if reference not in self.able:
-            self.able[reference] = listed(
+        if reference not in self.candidates:
+            self.candidates[reference] = listed(
                 sorted(
                     (
                         address.name
@@ -178,13 +178,13 @@ class References:
                     key=natural,
                 )
             )
-        able = self.able[reference]
+        candidates = self.candidates[reference]
         self.findings.add(
             "MZ013",
             f"Wrong type of {reference.words()}",
             f"{resource.label} is of type {resource.type} and needs a {reference.words()} of type "
             f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
-            f"use one of: {able}." if able else f"declare a {reference.words()} of that type.",
+            f"use one of: {candidates}." if candidates else f"declare a {reference.words()} of that type.",
             location=resource.location(path),
         )
 
@@ -204,8 +204,8 @@ def check_exclusive(
 ) -> None:
     """Report MZ020 for a source with the same exclusive upstream as another source (`x-exclusive`).
 
-    A replication slot is one: rows that one source has read are gone for the other. Two connections lead
-    to one server if their settings show that.
+    An example is a replication slot: rows that one source has read are gone for the other. Connections with
+    equal settings for the server lead to one server.
     """
     first: dict[Any, Address] = {}
     for address, resource in checked.items():

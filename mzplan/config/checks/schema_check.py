@@ -1,4 +1,4 @@
-"""Checks bodies against their JSON Schema: a quick yes, or every error in plain words."""
+"""Reports each error of a body against its JSON Schema, in plain words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BodyCheck:
         """Add every error of the body to the findings. Returns the paths that are wrong."""
         schema = load_schema(name)
         errors = errors_of(name, schema, body)
-        # Rules between properties mean something only once each property is right by itself.
+        # Report rules between properties only if each property is valid by itself.
         single = [(path, error) for path, error in errors if error.schema_path[0] != "allOf"]
         wrong: set[Path] = set()
         rules: set[int] = set()
@@ -107,7 +107,7 @@ class BodyCheck:
             )
 
     def _report_missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
-        # A key that is there under a near name has been reported as unknown: one mistake, one error.
+        # A misspelled key has been reported as unknown already.
         near = nearest(key, (k for k in value if k not in inner.get("properties", {}))) if value else None
         if near is not None:
             return

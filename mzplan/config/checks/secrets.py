@@ -1,5 +1,4 @@
-"""Checks that secrets are references, that references stand only in allowed places, and that no address has a
-login."""
+"""Checks that secrets are references, that other values aren't, and that no address contains a login."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from mzplan.secrets.logins import holds_login
 from mzplan.secrets.references import format_place, is_reference, placed_references
 
 _FORM = "${file:PATH}"
-_PROSE = (("description",), ("labels",))  # what people write for people
+_PROSE = (("description",), ("labels",))  # free text, which may contain anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretCheck:
     """The check of one body with a schema.
 
-    - `owner`: the owner of the body, for messages.
-    - `prefix`: the beginning of the variables that are proposed for its secrets.
+    - `owner`: the resource or file with the body, for messages.
+    - `prefix`: how the names of proposed environment variables begin.
     """
 
     schema: dict[str, Any]
@@ -50,7 +49,7 @@ class SecretCheck:
             "MZ016",
             f"Secret written out in {shown(str(path[-1]))}",
             f"{self.owner}: files are shared and kept in history, so a secret in them is no secret.",
-            f"write a reference, as ${{env:{name}}} or {_FORM}, "
+            f"write a reference, such as ${{env:{name}}} or {_FORM}, "
             "and change the secret if this file was shared.",
             location=self.locate(path),
             conceal=True,

@@ -16,7 +16,7 @@ from mzplan.schema.kinds import resource_kind
 def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:
     """Check `select`, `where`, `key` and `partition_by` of a sink whose body conforms to its schema.
 
-    Also checks whether it can follow its source's deletes, if there are any.
+    Also check that the sink can follow the updates and deletes of its source, and doesn't feed it.
     """
     body = resource.body
     source = declared.get(FROM.address(body["from"], declared))
@@ -40,7 +40,7 @@ def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], f
 
 
 def _check_deletes(resource: Declaration, source: Declaration | None, findings: Findings) -> None:
-    """Report MZ020 for a sink that only adds rows, below a collection whose rows change or are deleted."""
+    """Report MZ020 for a sink that only adds rows, if it reads a collection whose rows change."""
     keys = keys_read(source)
     if not keys or source is None or resource.type is None:
         return
@@ -124,7 +124,7 @@ def _check_written(
 
 
 def _check_partitions(resource: Declaration, outputs: list[str], findings: Findings) -> None:
-    """Check that each partition column is named once, and that the files have other columns."""
+    """Check that each partition column is named once, and that the files have at least one other column."""
     names = [str(name).lower() for name in resource.body.get("partition_by", ())]
     twice = len(set(names)) < len(names)
     if names and (twice or {name.lower() for name in outputs} <= set(names)):

@@ -19,15 +19,15 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
-_DERIVED = frozenset(["from", "reads", "state"])  # what files never say of a view by SQL
-_RELATIONAL = ("watermarks", "snapshots")  # what only a relational view has
+_DERIVED = frozenset(["from", "reads", "state"])  # properties that only follow from the SQL
+_RELATIONAL = ("watermarks", "snapshots")  # properties that only a relational view can set
 
 
 class Views:
-    """Fills in `from`, `schema` and `key` of each view, after those of the views that it reads.
+    """Fills in `from`, `schema` and `key` of each view, starting with the views that other views read.
 
     - `through`: by relational view, the inlined views in its SQL.
-    - `analyses`: the state's; they spare parsing.
+    - `analyses`: the analyses in the state, which make parsing unnecessary.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Views:
         self._done: set[Address] = set()
 
     def derive(self) -> None:
-        """Fill in all views. Mistakes are among the findings."""
+        """Fill in all views, and report mistakes."""
         for address in self.declared:
             self._derive(address)
 
@@ -46,7 +46,7 @@ class Views:
         resource = self.declared.get(address)
         if address in self._done or resource is None or resource.type is None:
             return
-        self._done.add(address)  # before what it reads: in a circle, one of them is not known
+        self._done.add(address)  # before its inputs, so that a cycle ends
         if not (address.reads_collections and address.writes_collection):
             return
         self._check_name(resource)
@@ -55,7 +55,7 @@ class Views:
             self._check_inputs(resource)
         elif isinstance(text := resource.body.get(property_), str):
             written = {name: value for name, value in resource.body.items() if name not in _DERIVED}
-            if resource.file.full_path:  # not a committed body, which has them
+            if resource.file.full_path:  # not for committed bodies, which have these properties
                 for name in sorted(resource.body.keys() & _DERIVED):
                     self._report_derived(resource, name, property_)
             resource.body, before = written, self.findings.total
@@ -101,13 +101,13 @@ class Views:
             self._schema(resource, property_, selected)
 
     def _derive_relational(self, resource: Declaration, property_: str, query: ExpandedQuery) -> None:
-        """Fill in a view whose query does more than that."""
+        """Fill in a view whose query joins, aggregates or does more than compute each row from one row."""
         view = RelationalView(resource, property_, query, self.declared, self.findings)
         items = view.check(self._derive)
         if query.through:
             self.through[resource.address] = query.through
         if items is not None:
-            # The type of a NULL is one, but no column's.
+            # A column can't have the type of NULL.
             columns = (
                 SelectedColumn(item.field.name, canonical_type(item.field.type or "")) for item in items
             )
@@ -115,7 +115,7 @@ class Views:
             self._schema(resource, property_, list(zip(columns, places, strict=True)))
 
     def _report_derived(self, resource: Declaration, name: str, property_: str) -> None:
-        """Report MZ004 for a property that only follows from the query."""
+        """Report MZ004 for a property that follows from the query and can't be set."""
         self.findings.add(
             "MZ004",
             f"{resource.label} sets {shown(name)}",
@@ -125,7 +125,7 @@ class Views:
         )
 
     def _check_name(self, resource: Declaration) -> None:
-        """Report MZ003 if a source has the view's name, because readers name both in the same way."""
+        """Report MZ003 if a source has the view's name, because queries name sources and views alike."""
         other = self.declared.get(Address("source", resource.address.name))
         if other is not None and other is not resource:
             self.findings.add(
@@ -138,13 +138,13 @@ class Views:
             )
 
     def _check_inputs(self, resource: Declaration) -> None:
-        """Report MZ020 for a view by a function that reads a keyed collection: Spark can't take rows back."""
+        """Report MZ020 if a view by a function reads a keyed collection: it only gets rows that are added."""
         assert resource.type is not None, "the type is known before"
         for role, reference, name in resource_kind(resource.address.kind, resource.type).references_in(
             resource.body
         ):
             address = reference.address(name, self.declared)
-            self._derive(address)  # the key of a view by SQL follows from what that reads
+            self._derive(address)  # the key of a view by SQL follows from its query
             read = self.declared.get(address)
             if keys := keys_read(read):
                 self.findings.add(
@@ -179,7 +179,7 @@ class Views:
                 "MZ301",
                 f"The type of {shown(column.name)} is known only to Spark",
                 f"{resource.label}: the columns of a view are in the plan, which is made without Spark.",
-                f"write CAST(… AS a type) AS {column.name}; or the view's columns as `schema:`.",
+                f"write CAST(… AS a type) AS {column.name}, or declare the view's columns as `schema:`.",
                 location=resource.location((property_,), offset=item.offset, length=len(item.text)),
             )
         columns = [Column(c.name, c.type, c.nullable) for c, _ in selected if c.type is not None]
@@ -202,12 +202,12 @@ class Views:
         if names == wanted:
             typed = (f"{column.name} is {types[column.name.lower()]}" for column in differing)
             never = (f"{name} may be NULL" for name in nulls)
-            detail = f"By its query, {', '.join((*typed, *never))}"
+            detail = f"In its query, {', '.join((*typed, *never))}"
         self.findings.add(
             "MZ230",
-            f"The schema of {resource.label} is not that of its query",
+            f"The schema of {resource.label} differs from its query's columns",
             f"{detail}.",
-            "correct `schema`, or remove it where it follows from the query.",
+            "correct `schema`, or remove it if it follows from the query.",
             location=resource.location(("schema",)),
         )
 
@@ -247,8 +247,7 @@ class _Expressions:
         return [(column, item) for item in query.items for column in columns_selected(item.text, stored)]
 
     def _keep(self, keys: Sequence[str], key: Sequence[str] | None) -> None:
-        """Fill in `key` of a view whose rows are updated and deleted. Reports MZ019 if it can't follow
-        them."""
+        """Fill in `key` of a view whose rows are updated and deleted. Report MZ019 for a wrong key."""
         resource, collection = self._resource, self._query.collection.text
         if key is None:
             self._findings.add(
@@ -263,7 +262,7 @@ class _Expressions:
             given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has no key"
             self._findings.add(
                 "MZ019",
-                "The key of a view isn't that of its query",
+                "The key of a view differs from its query's key",
                 f"{resource.label}: its query {given}.",
                 "remove `key`: it follows from the query.",
                 location=resource.location(("key",)),

@@ -343,7 +343,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
             "a.yaml": SHOP[: SHOP.index("sinks")],
         },
         ["a.yaml:11:3 MZ012 No instance"],
-        ["source.orders names none. mzplan.yaml declares: ci, prod.", "instance: ci"],
+        ["source.orders names no instance. mzplan.yaml declares: ci, prod.", "instance: ci"],
     ),
     "a connection of the wrong type": (
         {

@@ -301,7 +301,7 @@ def test_a_name_twice_names_both(tmp_path: Path) -> None:
         ("${each.value.topic}", 'for the keys "b", "c": the value is not a mapping with the key "topic".'),
         ("${each.value.other}", 'for the key "a": the value has no key "other": it has topic, none.'),
         ("${each.value.none}", 'for the key "a": the value has nothing at "each.value.none".'),
-        ("x${each.value}", 'for the key "a": the value is not text, so it can only stand alone'),
+        ("x${each.value}", 'for the key "a": the value is not text, so a reference to it must be'),
     ],
 )
 def test_a_value_that_is_not_there_names_the_keys(tmp_path: Path, topic: str, said: str) -> None:

@@ -103,17 +103,17 @@ def test_the_key_follows_where_what_it_reads_has_one(
         ),
         (
             'views:\n  v: {query: "SELECT id FROM orders", schema: "id INT"}\n',
-            ["a.yaml:5:47 MZ230 The schema of view.v is not that of its query"],
+            ["a.yaml:5:47 MZ230 The schema of view.v differs from its query's columns"],
             ["By its query, id is BIGINT"],
         ),
         (
             'views:\n  v: {query: "SELECT id FROM orders", schema: "a BIGINT, b INT"}\n',
-            ["a.yaml:5:47 MZ230 The schema of view.v is not that of its query"],
+            ["a.yaml:5:47 MZ230 The schema of view.v differs from its query's columns"],
             ["Its query gives id, in this order"],
         ),
         (
             'views:\n  v: {query: "SELECT customer FROM orders", schema: "customer STRING NOT NULL"}\n',
-            ["a.yaml:5:53 MZ230 The schema of view.v is not that of its query"],
+            ["a.yaml:5:53 MZ230 The schema of view.v differs from its query's columns"],
             ["By its query, customer may be NULL"],
         ),
         (
@@ -123,12 +123,12 @@ def test_the_key_follows_where_what_it_reads_has_one(
         ),
         (
             'views:\n  v: {query: "SELECT id AS i FROM latest", key: [id]}\n',
-            ["a.yaml:5:44 MZ019 The key of a view isn't that of its query"],
+            ["a.yaml:5:44 MZ019 The key of a view differs from its query's key"],
             ["its query gives the key i", "remove `key`"],
         ),
         (
             'views:\n  v: {query: "SELECT id FROM orders", key: [id]}\n',
-            ["a.yaml:5:39 MZ019 The key of a view isn't that of its query"],
+            ["a.yaml:5:39 MZ019 The key of a view differs from its query's key"],
             ["its query reads orders, which has no key"],
         ),
         (
