@@ -1,7 +1,8 @@
-"""What the JSON Schemas declare of each kind and type, and what follows from them alone.
+"""The JSON Schemas of resources, and everything that follows from a resource's schema, columns or SQL alone.
 
-`loading` reads the schemas (and those of `plugins`), `kinds` says what they declare, `statement_options` what
-ALTER can set by them. `columns` and `source_columns` parse Spark DDL without Spark, `description` is a query
-with everything it depends on written into it, and its digest. Shared by the planning and the running side.
-May import model and secrets; does no I/O except reading the schema files.
+- `loading` and `plugins` read the schemas; `kinds` and `statement_options` give access to their annotations
+- `columns`, `source_columns`, `sql_types` and `relations` find columns and types without Spark
+- `description` writes everything that a query depends on into the query, and computes its digest
+
+Planning and running share this package. It does no I/O except reading the schema files.
 """

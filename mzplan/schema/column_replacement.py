@@ -1,7 +1,7 @@
-"""Puts other expressions in place of an expression's columns, as text.
+"""Replaces the columns in the text of an expression by other expressions.
 
-Spark must read the result as it would read the expression over a query with those columns. So each name in
-the expression must either be a column to replace, or certainly none. Other expressions are refused.
+Spark must read the result like the expression over a subquery with those columns. Therefore each name in the
+expression must be a column to replace, or clearly something else. Other expressions are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from mzplan.schema.expressions import VALUES, Parsed, parse_select
 from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, Token, bare, tokens
 
-TOO_LONG = "with the expressions of the views below in it, its SQL gets too long"
+TOO_LONG = "with the expressions of the inlined views in it, its SQL gets too long"
 _BEFORE_ROW = frozenset(["and", "between", "else", "not", "or", "then", "when"])
 _NAMING = frozenset(["arrays_zip", "struct"])
 _NO_NAMES = VALUES | {"all", "distinct", "from"}  # as an item of SELECT, without quotes
@@ -44,7 +44,7 @@ def _is_one_token(text: str) -> bool:
 def _names(text: str, columns: Mapping[int, str], names: Collection[str]) -> Iterator[tuple[str, int, int]]:
     """Return the columns of an expression and their positions, the last first.
 
-    Raises SqlTextError if a name is that of a column, and sqlglot sees no column there: Spark may see one.
+    Raises SqlTextError if a column's name stands where sqlglot sees no column, because Spark may see one.
     """
     read = list(tokens(text))
     _ensure_unnamed(read)
@@ -52,17 +52,17 @@ def _names(text: str, columns: Mapping[int, str], names: Collection[str]) -> Ite
     for number, token in enumerate(read):
         if token.start in columns:
             if token.name != columns[token.start].lower():
-                raise SqlTextError(f"{columns[token.start]} is not where it seems to be")
+                raise SqlTextError(f"mzplan can't locate {columns[token.start]} in the expression")
             places.append((token.name, token.start, token.end))
         elif token.name in names and not _is_no_column(read, number):
-            raise SqlTextError(f"{token.text} may or may not be a column: rename the column")
+            raise SqlTextError(f"{token.text} may be a column or something else: rename the column")
     if len(places) < len(columns):
-        raise SqlTextError("its columns are not where they seem to be")
+        raise SqlTextError("mzplan can't locate its columns")
     return reversed(places)
 
 
 def _ensure_unnamed(read: Sequence[Token]) -> None:
-    """Raise SqlTextError for a struct whose fields get their names from the columns that are replaced."""
+    """Raise SqlTextError for a struct that names its fields after the columns to replace."""
     for number, token in enumerate(read):
         if token.text != "(":
             continue
@@ -85,12 +85,12 @@ def _ensure_unnamed(read: Sequence[Token]) -> None:
 
 
 def _until_closed(read: Sequence[Token], depth: int) -> list[Token]:
-    """Return the tokens up to the end of the brackets that were opened at this depth."""
+    """Return the tokens inside brackets that were opened at this depth."""
     return list(takewhile(lambda token: token.depth > depth, read))
 
 
 def _is_no_column(read: Sequence[Token], number: int) -> bool:
-    """Return whether a name is a field, a function, an alias, a type, or a unit of time."""
+    """Return whether a name is clearly a field, a function, an alias, a type, or a unit of time."""
     kind, before = (read[number - 1].kind, read[number - 1].text.lower()) if number else ("", "")
     after = read[number + 1].text.lower() if number + 1 < len(read) else ""
     follows_literal = kind == "number" or (kind == "quoted" and not before.startswith("`"))
@@ -108,13 +108,13 @@ def without_name(item: str) -> str:
 
 
 def with_name(text: str, name: str) -> str:
-    """Return an item of `select` that gives an expression this name."""
+    """Return an expression as an item of `select` with this name."""
     read = list(tokens(text))
     is_same = len(read) == 1 and read[0].name == name.lower() and text.strip("`") == name
     return text if is_same else f"{text} AS {quoted_name(name)}"
 
 
 def quoted_name(name: str) -> str:
-    """Return a name in backquotes, unless every parser takes it for a column without them."""
+    """Return a name in backquotes, unless every parser reads it as a column without them."""
     is_plain = name.lower() not in _NO_NAMES and parse_select(name).columns == ((name, 0),)
     return name if is_plain else "`{}`".format(name.replace("`", "``"))

@@ -1,7 +1,7 @@
 """Columns as Spark DDL, parsed without Spark: `"id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>"`.
 
-Written here rather than taken from an SQL library, because every plan parses every schema: a library
-costs more to import than a whole small plan may take, and can't say which column an error is in.
+This isn't left to an SQL library, because every plan parses every schema. Importing a library takes longer
+than a small plan, and its errors don't say which column is wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 POSITION = "_position"  # the reserved struct column that orders the changes of one key
-CHANGE = "_change"  # a row's effect on a keyed collection: UPSERT or DELETE. Never stored
+CHANGE = "_change"  # the effect of a row on a keyed collection: UPSERT or DELETE. It is never stored
 UPSERT, DELETE = "upsert", "delete"
 
 _SIMPLE = {
@@ -84,9 +84,9 @@ class Column:
 
 
 def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Column, ...]:
-    """Return the columns of a keyed collection's changes: its own, and `_change`.
+    """Return the columns of the changes of a keyed collection: the collection's columns, and `_change`.
 
-    All columns except the key are nullable, because only the key of a deleted row is known.
+    Only the key is NOT NULL, because the other columns of a deleted row aren't known.
     """
     known = {key.lower() for key in keys}
     row_columns = (c if c.name.lower() in known else replace(c, nullable=True) for c in columns)
@@ -97,7 +97,7 @@ def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Colu
 def parse_columns(ddl: str) -> tuple[Column, ...]:
     """Parse DDL such as `"id BIGINT, name STRING"`. Raises DdlError, with the offset, for anything else."""
     if len(ddl) > MAX_LENGTH:
-        raise DdlError(f"a schema may have {MAX_LENGTH:,} characters, this one has {len(ddl):,}", 0)
+        raise DdlError(f"a schema may have at most {MAX_LENGTH:,} characters; this one has {len(ddl):,}", 0)
     parser = _Parser(ddl)
     starts = [parser.start]
     columns = [parser.column()]
@@ -122,7 +122,7 @@ def check_storable(ddl: str) -> None:
 
     `parse_columns` doesn't check this, because a schema that was once committed must stay readable.
     """
-    if not _DOUBTFUL.search(ddl):  # most schemas, at no cost
+    if not _DOUBTFUL.search(ddl):  # true of most schemas, and cheaper than parsing
         return
     parser = _Parser(ddl)
     parser.column()
@@ -132,21 +132,19 @@ def check_storable(ddl: str) -> None:
     for struct, name, start in parser.named:
         lower, short = name.lower(), _short(name)
         if bad := _NOT_STORED.search(name):
-            raise DdlError(f"{short} has {bad.group()!r} in it, which Delta tables allow in no name", start)
+            raise DdlError(f"{short} contains {bad.group()!r}, which Delta doesn't allow in names", start)
         if not struct and (lower in _FEED or lower.startswith(OWN)):
-            raise DdlError(f"{short} is a column that Delta's change feed or mzplan makes itself", start)
+            raise DdlError(f"{short} is reserved for Delta's change feed or for mzplan", start)
         if (struct, lower) in seen:
-            raise DdlError(
-                f"field {short} is declared twice: Spark ignores upper and lower case in names", start
-            )
+            raise DdlError(f"field {short} is declared twice: Spark ignores case in names", start)
         seen.add((struct, lower))
 
 
 def spark_type(type_: str) -> str:
-    """Return the type that a table has for a declared type: `STRING` for `VARCHAR(20)`, and no NOT NULL
-    inside.
+    """Return the type of a table's column for a declared type: `STRING` for `VARCHAR(20)`.
 
-    NOT NULL is checked when a record is read. In a table it would only prevent adding such a column later.
+    NOT NULL inside a type is left out. mzplan checks it when it reads a record; a table with it couldn't
+    get such a column later.
     """
     return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
 

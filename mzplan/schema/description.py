@@ -1,9 +1,9 @@
-"""Inlined descriptions: a query with everything it depends on written into it, and its digest.
+"""Descriptions: a query with everything that it depends on, and its digest.
 
-Connections are referenced by name in files and in state, and inlined as late as possible (seed 002,
-`into_inline_connection`). The digest of the inlined description decides whether a running query must
-restart: a change that leaves it equal restarts nothing. Secrets stay references here; only the runner
-resolves them, when it makes options for Spark.
+Files and the state refer to connections by name. A description has the connections themselves (seed 002,
+`into_inline_connection`). Its digest decides whether a running query must restart: a change that doesn't
+change the digest restarts nothing. Secrets stay references here. Only the runner resolves them, when it makes
+options for Spark.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class InlinedConnection:
 class CollectionRead:
     """A collection that a query reads.
 
-    - `type`, `body`: of the query that writes the collection; they give its columns and key.
+    - `type`, `body`: those of the query that writes the collection. They determine its columns and key.
     - `predecessor`: see Description.
-    - `origin`: for a view, the type of the source at the start of the chain of single inputs, or of the view
-      that joins several; "" if that is `type`.
+    - `origin`: for a view, the type of the first query in the chain of single inputs: a source, or a view
+      with several inputs. "" if that type is `type`.
     """
 
     address: Address
@@ -72,7 +72,7 @@ class Description:
     - `reads`: each collection that the query reads as a stream, by name; empty for a source.
     - `snapshots`: each collection that a view reads as a table, by name.
     - `tasks`: one-off work that the query does before it starts, each once.
-    - `may_lose`: this generation may begin although the upstream no longer holds all that the last one read.
+    - `may_lose`: this generation may begin even if the upstream no longer has all rows of the last one.
     - `predecessor`: the generation of this query whose rows the collection begins with.
     """
 
@@ -124,8 +124,8 @@ class Description:
 def references_of(description: Description) -> set[str]:
     """Return the secret references of a query: its own, and those of its connections at any depth.
 
-    Only counts references in properties that allow secrets, because mzplan never resolves other references
-    (see connectors.api.queries.resolve).
+    References in properties that don't allow secrets don't count, because mzplan never resolves them (see
+    connectors.api.queries.resolve).
     """
     own = resource_kind(description.address.kind, description.type).secret_references(description.body)
     return own | references_of_connections(description.connections.values())
@@ -143,7 +143,7 @@ def references_of_connections(connections: Iterable[InlinedConnection]) -> set[s
 
 
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
-    """Inline a query of a state. Raises KeyError on a dangling reference: none is committed."""
+    """Return the description of a query in a state. Raises KeyError for a dangling reference."""
     connections: dict[str, InlinedConnection] = {}
     reads: dict[str, CollectionRead] = {}
     snapshots: dict[str, CollectionRead] = {}
@@ -179,7 +179,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
 
 
 def _origin(record: ResourceState, resources: Mapping[Address, ResourceState]) -> str:
-    """See CollectionRead. Raises KeyError on a dangling reference."""
+    """Return `origin` of a CollectionRead. Raises KeyError for a dangling reference."""
     first = record
     while len(read := first.reads) == 1:
         first = resources[next(iter(read.values()))]
@@ -202,7 +202,7 @@ def inline_connection(
 
 
 def as_description(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
-    """Return a connection in the form of a query's description, so that it can be checked by itself."""
+    """Return a connection as a Description, so that it can be checked without a query."""
     inlined = inline_connection(resource, resources)
     return Description(
         address=resource.address,
@@ -245,10 +245,11 @@ def digest_of(
 ) -> str:
     """Return the digest of a query's inlined description, `"1:<64 hex digits>"`; "" for a connection.
 
-    The digest leaves out what changes in place, values equal to their defaults, and the names of the
-    resource and its connections. So renaming a connection restarts nothing. The digest covers the query's
-    tasks: a query that runs with this digest has done them, even after a rollback has brought a
-    `restart_token` back. `memo` keeps inlined connections between calls on the same resources.
+    The digest leaves out properties that change in place, default values, and the names of the resource and
+    its connections. So renaming a connection restarts nothing. The digest covers the query's tasks. A query
+    that runs with this digest has done them, even after a rollback to an earlier `restart_token`.
+
+    `memo` keeps inlined connections between calls on the same resources.
     """
     if resource.address.is_connection:
         return ""
@@ -274,7 +275,7 @@ def _identity(
                 if target.is_connection
                 else [record.type, record.generation, collection_columns(record)]
             )
-        # A view knows its inputs by name; the SQL of a row view is compared without that of its only one.
+        # A view has the names of its inputs in its SQL, except that of a row view's single input (see below).
         by_name = role != "from" and resource.address.writes_collection
         names = [target.name] if by_name and target.writes_collection else []
         references[role] = [*names, *memo[target]]
@@ -285,7 +286,7 @@ def _identity(
 
 
 def collection_columns(source: ResourceState) -> Any:
-    """Return what a sink depends on in its source: the collection's columns, not how they are read."""
+    """Return the properties of a source that determine the columns of its collection, by path."""
     kind = resource_kind(source.address.kind, source.type)
     values = {"/".join(path): value_at(source.body, path) for path in kind.column_paths}
     return {path: value for path, value in values.items() if value is not None}

@@ -1,10 +1,9 @@
 """The dialect of schemas: JSON Schema, and the keywords that mzplan adds to it (`x-change`, `x-sql`, …).
 
-schemas/dialect.json is its meta-schema. Every schema is checked against it when it is loaded. Without this
-check, an unknown keyword, or a property without `x-change`, would show only much later. jsonschema checks
-the schemas of other packages, because it reports where and why. For the schemas of a small plan that would
-take more than half of the plan's time. So jsonschema-rs checks mzplan's own schemas first (0.2 ms each),
-and jsonschema only a schema with a fault.
+schemas/dialect.json is the meta-schema. Every schema is checked against it when it is loaded, so that an
+unknown keyword or a missing `x-change` shows at once. jsonschema reports where a fault is and why, but would
+take more than half of the time of a small plan. Therefore jsonschema-rs checks mzplan's own schemas first
+(0.2 ms each), and jsonschema checks only schemas with a fault and those of other packages.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Json = dict[str, Any]
 
 _PACKAGED = Path(__file__).parents[1] / "_schemas"
 _CHECKOUT = Path(__file__).parents[2] / "schemas"
-_SHOWN = 200  # characters of the description of one fault
+_SHOWN = 200  # characters of a fault's message
 
 
 def schema_folder() -> Path:

@@ -1,10 +1,9 @@
-"""The JSON Schemas for editors, of pipeline files and of mzplan.yaml: editors complete and check files with
-them.
+"""The JSON Schemas with which editors complete and check pipeline files and mzplan.yaml.
 
-They are made from the schemas under schemas/ and of plug-ins, so they report the same mistakes as `mzplan
-validate`, as far as one file shows them. An editor sees neither variables nor other files: text with `${`
-in it may become anything, and a source without a `type` may have each type that a connection can give it.
-They use JSON Schema draft 7, which every editor's YAML server understands.
+They are made from mzplan's own schemas and those of plug-ins. So editors report the same mistakes as `mzplan
+validate`, as far as a single file shows them. An editor knows neither variables nor other files. Therefore
+text with `${` may stand for any value, and a source without a `type` may have each type that a connection
+can give it. The schemas use JSON Schema draft 7, which every YAML language server understands.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mzplan.schema.kinds import only_type, resource_kind
 from mzplan.schema.loading import load_schema, types_of
 
 PIPELINE, PROJECT = "pipeline.json", "project.json"
-QUERY_FILE = "query_file"  # of a view in a file: see mzplan.config.checks.query_files
+QUERY_FILE = "query_file"  # a property of views in files; see mzplan.config.checks.query_files
 DRAFT = "http://json-schema.org/draft-07/schema#"
 NAME = "^[a-z][a-z0-9_]*$"
 _VARIABLE: Json = {"type": "string", "pattern": r"\$\{"}
@@ -28,7 +27,7 @@ _SECRET: Json = {
     "patternErrorMessage": "A secret is written as a reference, such as ${env:NAME} or ${file:PATH}.",
 }
 _DROPPED = ("$schema", "$id", "title", "$comment")
-# What narrows a value so that text with a variable in it would not fit.
+# Keywords that text with a variable in it may violate.
 _NARROWS = ("const", "enum", "pattern", "maxLength", "minLength", "minimum", "maximum", "format")
 _ABOUT = ("description", "default")
 
@@ -41,10 +40,10 @@ def editor_schemas() -> dict[str, Json]:
 def declarations_schema() -> Json:
     """Return the schema of a file with connections, sources, views and sinks."""
     about = {
-        "connection": "How to reach servers and storage, and as whom: by name.",
-        "source": "Streaming queries from an upstream into a collection: by name.",
-        "view": "Streaming queries from a collection into one of their own, by SQL: by name.",
-        "sink": "Streaming queries from a collection to a target: by name.",
+        "connection": "Connections by name: how to reach servers and storage, and how to log in.",
+        "source": "Sources by name: streaming queries from an upstream into a collection.",
+        "view": "Views by name: streaming queries in SQL from collections into a collection of their own.",
+        "sink": "Sinks by name: streaming queries from a collection to a target.",
     }
     return {
         "$schema": DRAFT,
@@ -112,7 +111,7 @@ def _resource(kind: Kind, type_: str) -> Json:
     loaded = written_schema(f"{kind}.{type_}")
     schema: Json = _edit(loaded, repeated=kind != "connection")
     schema["title"] = loaded.get("title", f"{kind}.{type_}")
-    if kind != "connection":  # what is missing may come from `defaults`, in this file or another
+    if kind != "connection":  # a missing key may come from `defaults`, in this file or another
         schema.pop("required", None)
     connection = schema["properties"].get("connection")
     if connection is not None and "x-reference" in loaded["properties"]["connection"]:
@@ -123,9 +122,9 @@ def _resource(kind: Kind, type_: str) -> Json:
 
 
 def _edit(schema: Any, *, repeated: bool = False) -> Any:
-    """Return a schema for an editor: without mzplan's own keywords, and with variables allowed, at any depth.
+    """Return a schema for an editor: without mzplan's own keywords, and with variables in each value.
 
-    `repeated`: `for_each` may give each of its properties.
+    `repeated`: a `for_each` may give the value of each property.
     """
     if not isinstance(schema, dict):
         return schema
@@ -141,7 +140,7 @@ def _edit(schema: Any, *, repeated: bool = False) -> Any:
     for key in ("allOf", "anyOf", "oneOf"):
         if key in edited:
             edited[key] = [_edit(inner, repeated=repeated) for inner in edited[key]]
-    for key in ("if", "not"):  # a condition is of what is written: a variable fulfils none
+    for key in ("if", "not"):  # a condition is about the written value: a variable fulfils none
         if key in edited:
             edited[key] = _without_keywords(edited[key])
     if schema.get("x-sensitive") and schema.get("type") == "string":
@@ -150,7 +149,7 @@ def _edit(schema: Any, *, repeated: bool = False) -> Any:
 
 
 def _property(schema: Any, repeated: bool) -> Any:
-    """Return the schema of a property; `for_each` may give a list or a mapping as a text."""
+    """Return the schema of a property. With `repeated`, a reference can stand for a list or a mapping."""
     edited = _edit(schema, repeated=repeated)
     if not repeated or not isinstance(edited, dict) or not _is_container(edited):
         return edited
@@ -164,12 +163,12 @@ def _types(schema: Json) -> set[str]:
 
 
 def _is_container(schema: Json) -> bool:
-    """Return whether a schema is of a list or a mapping."""
+    """Return whether a schema describes a list or a mapping."""
     return bool(_types(schema) & {"object", "array"}) or "properties" in schema
 
 
 def _with_variables(schema: Json) -> Json:
-    """Return the schema of a single value that may also be a text with a variable in it."""
+    """Return the schema of a value that may also be text with a variable in it."""
     types = _types(schema)
     narrow = any(key in schema for key in _NARROWS) or (types and "string" not in types)
     if _is_container(schema) or not narrow:
@@ -179,10 +178,7 @@ def _with_variables(schema: Json) -> Json:
 
 
 def _without_keywords(schema: Any) -> Any:
-    """Return a condition without mzplan's own keywords.
-
-    Its rules for keys apply to a mapping, and not to a text in place of one.
-    """
+    """Return a condition without mzplan's own keywords, whose rules for keys apply only to a mapping."""
     if isinstance(schema, dict):
         kept = {key: _without_keywords(value) for key, value in schema.items() if _is_kept(key)}
         return {"type": "object", **kept} if isinstance(kept.get("properties"), dict) else kept
@@ -202,10 +198,10 @@ def modeline(place: str) -> str:
 
 
 def written_schema(name: str) -> Json:
-    """Return the schema of a kind and type (`"source.kafka"`) as files are written: with `for_each`,
-    `defaults` of a connection, and a connection inside a query.
+    """Return the schema of a kind and type (`"source.kafka"`) with the keys that only files can have.
 
-    mzplan.config turns these into what the schema without them allows. Raises KeyError as `load_schema`.
+    These are `for_each` and `query_file`, `defaults` of a connection, and a connection inside a query.
+    mzplan.config resolves them. Raises KeyError as `load_schema`.
     """
     schema = load_schema(name)
     kind = name.partition(".")[0]

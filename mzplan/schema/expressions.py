@@ -1,7 +1,7 @@
-"""Stateless Spark SQL expressions of `select` and `where`: their syntax, their columns, their name.
+"""Parses the stateless Spark SQL expressions of `select` and `where`.
 
-Plain expressions (`amount * 1.2 AS gross`, `amount > 0`) are recognised here. Only others go to sqlglot,
-whose import alone takes longer than a small plan. Spark gets `Parsed.sql`, never the text itself.
+This module parses plain expressions itself (`amount * 1.2 AS gross`, `amount > 0`). Only other expressions go
+to sqlglot, whose import alone takes longer than a small plan. Spark gets `Parsed.sql`, never the text itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"  # of what is bare: words have ASCII letters
+_NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"  # bare text has words of ASCII letters only
 _OPERAND = rf"{_NAME}(?:\.{_NAME})*|-?(?:\d+(?:\.\d+)?|\.\d+)|'[^'\\]*'"
 _TESTED = r"(?P<null>\s+[iI][sS](?:\s+[nN][oO][tT])?\s+[nN][uU][lL][lL]\b)?"
 _OPERATOR = r"\s*(?:<=>|<=|>=|<>|!=|==|[-+*/%=<>])\s*|\s+(?:[aA][nN][dD]|[oO][rR])\s+"
@@ -33,7 +33,7 @@ VALUES = _words(
     "current_catalog current_database current_date current_schema current_time current_timestamp "
     "current_user false localtimestamp null session_user true user"
 )
-# Words that may begin something else than a column in an expression: sqlglot sorts those out.
+# Words that may not be columns in an expression: sqlglot parses expressions with them.
 _NOT_PLAIN = VALUES | _words(
     "and all any array as between binary case cast date distinct div else end escape exists extract filter "
     "from group having ilike in interval is lateral like limit map not on or order over regexp rlike "
@@ -54,7 +54,7 @@ _GENERATORS = _words(
     "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer session_window stack "
     "variant_explode variant_explode_outer window"
 )
-# What is another value each time. By sqlglot's classes, by name, and as in TIMESTAMP 'now'.
+# Calls whose value changes each time: sqlglot's classes, and names of functions. See also _VARYING_TEXT.
 _VARYING_NODES = _words(
     "CurrentDate CurrentDatetime CurrentTime CurrentTimestamp Localtime Localtimestamp Rand Randn Randstr "
     "Shuffle Systimestamp Uniform Uuid"
@@ -64,16 +64,16 @@ _VARYING = _words(
     "input_file_block_start input_file_name localtimestamp monotonically_increasing_id now rand randn random "
     "randstr shuffle spark_partition_id sysdate uniform uuid"
 )
-# What calls any method of any Java class, with the rights of the runner.
+# Functions that call any method of any Java class, with the rights of the runner.
 JAVA = _words("java_method reflect try_reflect")
-# What reads the files and addresses that a text of XML names in its document type.
+# Functions that read the files and addresses that an XML document type names.
 XPATH = _words(
     "xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"
 )
-# What takes types from a text, by which argument. Spark reads it as DDL, or else as JSON: that names classes.
+# Functions that read types from a text, and the index of that argument. As JSON, the text could name classes.
 TYPED = {"from_json": 1, "from_csv": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
 SCHEMA_OF = _words("schema_of_csv schema_of_json schema_of_xml")
-# What may be made of constants alone, by sqlglot's names too: it takes no longer than to read it.
+# Functions of constants that are quick to compute, by Spark's and by sqlglot's names.
 _CHEAP = _words(
     "abs add_months and array ascii bigint binary boolean btrim case cast chr coalesce concat concat_ws "
     "contains crc32 current_catalog current_database current_date current_schema current_time "
@@ -92,7 +92,7 @@ _CHEAP = _words(
     "xxhash64 year"
 )
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-# What takes a text for a time, by sqlglot's classes and by name.
+# Functions that read a text as a time: sqlglot's classes, and names of functions.
 _OF_TIMES = _words(
     "AddMonths AtTimeZone Cast DateTrunc Dayname Extract Hour LastDay Minute Monthname MonthsBetween NextDay "
     "Quarter Second StrToUnix TimeStrToTime TimestampAdd TimestampDiff TimestampTrunc TryCast TsOrDsAdd "
@@ -105,7 +105,7 @@ _STATELESS = "an expression here looks at one row at a time"
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What an expression reads and gives.
+    """The columns that an expression reads, and its result.
 
     - `problem`: why the expression isn't allowed, "" if it is; then only `offset` counts.
     - `offset`: the position of the problem in the text.
@@ -144,7 +144,7 @@ def _parse(text: str, prefix: str) -> Parsed:
         if not bare_text.sql.strip():
             return Parsed("it is empty")
         parsed = _plain(bare_text.sql, single="WHERE" not in prefix)
-        if parsed is None:  # then it is the only item, or the condition, of a query without a table
+        if parsed is None:  # parse it as the only item, or the condition, of a query without a table
             parsed = read_trees(prefix, bare_text, _Reader(prefix, bare_text.sql).read)
     except SqlTextError as refused:
         return Parsed(refused.problem, refused.offset)
@@ -182,25 +182,24 @@ def _unquote(word: str) -> str:
 
 
 def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
-    """Return a part of an expression that must not run, in a clause, and its position in the query's text.
+    """Return why an expression must not run, and the position in the query's text; None if it may run.
 
-    These are calls of Java, constants that may take long to compute, and types that aren't DDL. Returns
-    None for an expression without them.
+    Expressions must not call Java, compute constants that may take long, or use types that aren't DDL.
     """
     reader = _Reader("", text)
     return reader._java_fault(tree) or reader._constant_fault(tree) or reader._types_fault(tree)
 
 
 def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
-    """Return a part of an expression that has another value each time, and its position in the query's text.
+    """Return a part of an expression whose value changes each time, and its position in the query's text.
 
-    Returns None for an expression without one.
+    Returns None for an expression without such a part.
     """
     return _Reader("", text)._varying_part(tree)
 
 
 class _Reader:
-    """Reads sqlglot's tree of a query that must consist of the one expression."""
+    """Reads an expression from sqlglot's tree of a query that consists of this expression only."""
 
     def __init__(self, prefix: str, text: str):
         self.text = text
@@ -236,7 +235,7 @@ class _Reader:
                 or tree.args.get("rename")
                 or any(c.args.get("table") for c in left_out)
             ):
-                return Parsed("`*` stands alone, or with EXCEPT (columns): write other items beside it")
+                return Parsed("`*` must be an item of its own, or have EXCEPT (columns)")
             without = frozenset(column.name.lower() for column in left_out)
             return Parsed(columns=columns, star=True, without=without)
         if isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star):
@@ -248,17 +247,20 @@ class _Reader:
         return Parsed(columns=columns, name=name, varies=varies)
 
     def _star_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the fault of a star inside an expression, which would include mzplan's own column."""
+        """Return the fault of a `*` inside an expression, where it would include mzplan's own column."""
         from sqlglot import exp
 
         own = tree.this if isinstance(tree, exp.Column) else tree
         for star in tree.find_all(exp.Star):
             if star is not own:
-                return "`*` stands alone, or with EXCEPT; in a call, name the columns", self._offset(star)
+                return (
+                    "`*` must be an item of its own, or have EXCEPT; in a call, name the columns",
+                    self._offset(star),
+                )
         return None
 
     def _types_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the first call that takes types from an argument that isn't plain DDL."""
+        """Return the fault of the first call that reads types from text that isn't plain DDL."""
         from sqlglot import exp
 
         for node in tree.find_all(exp.Func):
@@ -275,10 +277,10 @@ class _Reader:
         return None
 
     def _constant_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the first call without a column in it, unless the function is cheap.
+        """Return the fault of the first call that has only constants, unless the function is quick.
 
-        Spark computes such a call while it reads the expression, and nothing stops it (`repeat('a',
-        1000000000)`, or a pattern that takes hours to match).
+        Spark computes such a call while it analyses the expression, and nothing can stop it: it may be
+        `repeat('a', 1000000000)`, or a pattern that takes hours to match.
         """
         from sqlglot import exp
 
@@ -291,12 +293,12 @@ class _Reader:
             if name not in _CHEAP and id(node) not in given:
                 written = node.sql(dialect="spark").partition("(")[0].lower()
                 shown = written if written.isidentifier() else name
-                why = f"{shown} computes a constant, which may never end: write its value instead"
+                why = f"{shown} computes a constant, which may take forever: write the value instead"
                 return why, max(self.text.lower().find(shown), 0)
         return None
 
     def _varying_part(self, tree: Any) -> tuple[str, int] | None:
-        """Return the first part that has another value each time, as SQL, and its position."""
+        """Return the first part whose value changes each time, as SQL, and its position."""
         from sqlglot import exp
 
         for node in tree.walk(bfs=False):
@@ -314,7 +316,7 @@ class _Reader:
         return None
 
     def _java_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the first call out of Spark SQL, also by a quoted or qualified name, and its position."""
+        """Return the fault of the first call of Java or XPath, also by a quoted or qualified name."""
         from sqlglot import exp
 
         for node in tree.find_all(exp.Anonymous):
@@ -323,9 +325,7 @@ class _Reader:
                 why = f"{name} calls Java code with the rights of the runner; use functions of Spark SQL"
                 return why, max(self.text.find(name), 0)
             if name.lower() in XPATH:
-                why = (
-                    f"{name} opens what a document type in the text names, a file or an address; use from_xml"
-                )
+                why = f"{name} opens any file or address that a document type in the text names; use from_xml"
                 return why, max(self.text.find(name), 0)
         return None
 
@@ -352,15 +352,17 @@ class _Reader:
         return None
 
     def _first_call(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
-        """Return the first call of one of these functions, as written, and its position."""
+        """Return the name of the first call of these functions, as written, and its position."""
         for call in _CALL.finditer(self.text):
             if call[1].lower() in names:
                 return call[1], call.start()
         return "this" if names else "", otherwise
 
     def _columns(self, tree: Any) -> list[tuple[str, int]]:
-        """Yield the columns that the expression reads, each with its position; `payload` for
-        `payload.address.city`."""
+        """Return the columns that the expression reads, each with its position.
+
+        The column of `payload.address.city` is `payload`.
+        """
         from sqlglot import exp
 
         columns = []
@@ -371,7 +373,7 @@ class _Reader:
         return sorted(columns, key=lambda pair: pair[1])
 
     def _offset(self, node: Any) -> int:
-        """Return the position of a node: that of its first identifier, because sqlglot records no other."""
+        """Return the position of a node's first identifier; sqlglot records no other positions."""
         from sqlglot import exp
 
         starts = [
@@ -387,7 +389,7 @@ def _is_varying_text(node: Any) -> bool:
 
 
 def _has_vector(arguments: list[Any]) -> bool:
-    """Return whether aes_encrypt with these arguments takes no random vector."""
+    """Return whether aes_encrypt with these arguments uses no random vector."""
     return len(arguments) > 4 or (len(arguments) > 2 and arguments[2].name.upper() == "ECB")
 
 
@@ -447,5 +449,5 @@ def _is_value(word: Any) -> bool:
 
 
 def is_ddl(types: str) -> bool:
-    """Return whether Spark reads a text of types as DDL, and not as JSON."""
+    """Return whether Spark reads a text with types as DDL rather than as JSON."""
     return not types.lstrip().startswith(("{", "[", '"'))

@@ -1,8 +1,8 @@
-"""What the JSON Schemas under schemas/ declare of each kind and type of resource.
+"""Kinds and types of resources, as their JSON Schemas under schemas/ describe them.
 
-The schemas are the single source: validation, the planner (`x-change`), secrets (`x-sensitive`), ALTER
-option names (`x-sql`, mzplan.schema.statement_options) and references (`x-reference`) all come from them.
-So no other module needs `if type == "kafka"` to find the effect of a change.
+The schemas are the single source for validation, effects of changes (`x-change`), secrets (`x-sensitive`),
+references (`x-reference`) and option names of ALTER (`x-sql`, mzplan.schema.statement_options). So no other
+module needs `if type == "kafka"` to find the effect of a change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reference:
         return " or ".join(self.kinds)
 
     def address(self, name: str, known: Container[Address]) -> Address:
-        """Return the known address that a name stands for; an address of the first kind if none is known."""
+        """Return the known address with this name; an address of the first kind if none is known."""
         addresses = [Address(kind, name) for kind in self.kinds]
         return next((address for address in addresses if address in known), addresses[0])
 
@@ -113,7 +113,7 @@ class ResourceKind:
     def normalise(self, body: Body) -> Json:
         """Return the body without values that equal their defaults or have no effect, and with sorted keys.
 
-        Two bodies that mean the same are equal afterwards: reordered keys or a default written out are no
+        Bodies with the same meaning are then equal: other orders of keys, and defaults written out, are no
         change (semantics.md §1, rule 11).
         """
         return _normalise(self.schema, body)
@@ -122,11 +122,11 @@ class ResourceKind:
         return with_defaults(self.schema, body)
 
     def identifying_part(self, body: Body) -> Json:
-        """Return what a running query depends on in a normalised body: what doesn't change in place."""
+        """Return the properties that identify a running query, without those that change in place."""
         return _identifying(self.schema, body)
 
     def assumed_values(self, body: Body) -> dict[tuple[str, ...], Any]:
-        """Return the values that mzplan assumes where a new body doesn't set them, by path (`x-assumed`)."""
+        """Return the values that mzplan assumes for properties that a new body doesn't set (`x-assumed`)."""
         assumed: dict[tuple[str, ...], Any] = {}
         for path, schema in self._assumed_properties:
             rule = schema["x-assumed"]
@@ -141,8 +141,7 @@ class ResourceKind:
     def property_schema(self, path: tuple[str | int, ...]) -> Json:
         """Return the schema of the property at a path of keys and indexes.
 
-        If the schema doesn't go as deep (items of a list, free keys of a map), returns the nearest one
-        above.
+        For items of a list and free keys of a mapping, return the schema of the list or mapping.
         """
         schema = self.schema
         for key in path:
@@ -159,11 +158,11 @@ class ResourceKind:
         return cast(Effect, change)
 
     def is_sensitive(self, path: tuple[str | int, ...]) -> bool:
-        """Return whether a path has a secret (`x-sensitive`; `x-sensitive-keys` for free keys)."""
+        """Return whether the value at a path is a secret (`x-sensitive`, or `x-sensitive-keys`)."""
         return is_sensitive(self.schema, path)
 
     def takes_secret(self, path: tuple[str | int, ...]) -> bool:
-        """Return whether a path may have a secret reference: its value is a secret, or may contain one."""
+        """Return whether the value at a path may be a secret reference."""
         return takes_secret(self.schema, path)
 
     def secret_references(self, body: Body) -> set[str]:
@@ -171,9 +170,9 @@ class ResourceKind:
         return {text for place, text in placed_references(body) if self.takes_secret(place)}
 
     def refused_keys(self, body: Body) -> Iterator[tuple[str, str, str]]:
-        """Yield each free key of a body that can't be set (`x-reserved`, `x-allowed`).
+        """Yield each free key of a body that can't be set: its property, the key, and the reason.
 
-        Each comes with its property before it, and the reason after it: "" if only some keys are allowed.
+        The reason is that of `x-reserved`; "" if `x-allowed` doesn't list the key.
         """
         for name, schema in self._restricted_properties:
             given, allowed, reserved = body.get(name), schema.get("x-allowed"), schema.get("x-reserved", {})
@@ -216,19 +215,18 @@ class ResourceKind:
 
     @property
     def holds_upstream(self) -> bool:
-        """Return whether a source holds something on its upstream that no other source may have
-        (`x-exclusive`)."""
+        """Return whether a source reserves a resource of its upstream, such as a slot (`x-exclusive`)."""
         return any("x-exclusive" in schema for _, schema in walk_properties(self.schema))
 
     @cached_property
     def row_properties(self) -> tuple[str, ...]:
-        """Return the properties of a sink that decide which rows a step makes (`x-rows`)."""
+        """Return the properties of a sink or view that decide which rows a step writes (`x-rows`)."""
         return tuple(name for name, inner in self.schema["properties"].items() if inner.get("x-rows"))
 
 
 @cache
 def resource_kind(kind: Kind, type_: str) -> ResourceKind:
-    """Return a kind and type as its schema describes it. Raises KeyError if there is no such schema."""
+    """Return the kind and type. Raises KeyError if there is no such schema."""
     view = ResourceKind(kind, type_)
     _ = view.schema
     return view
@@ -236,8 +234,10 @@ def resource_kind(kind: Kind, type_: str) -> ResourceKind:
 
 @cache
 def only_type(kind: Kind) -> str | None:
-    """Return the type of a query that names neither a type nor a connection: mzplan's only one of the kind.
-    None if there are several, or if the type follows from the connection."""
+    """Return the type of a query that sets neither a type nor a connection.
+
+    That is mzplan's only type of the kind. Returns None if there are several, or if it needs a connection.
+    """
     types = own_types(kind)
     is_only = len(types) == 1 and "connection" not in resource_kind(kind, types[0]).schema["properties"]
     return types[0] if is_only else None
@@ -253,13 +253,13 @@ def _normalise(schema: Json, body: Body) -> Json:
         if isinstance(value, Mapping):
             value = _normalise(inner, value)
             if not value and "properties" in inner and not inner.get("required"):
-                continue  # everything in it was a default written out
+                continue  # it only had defaults
         elif inner.get("x-diff") == "columns" and isinstance(value, str):
             value = canonical(value)
         elif inner.get("x-duration") and isinstance(value, str):
             value = brief_duration(value)
         elif inner.get("type") == "integer" and isinstance(value, float) and value.is_integer():
-            value = int(value)  # JSON Schema takes 5432.0 for an integer
+            value = int(value)  # 5432.0 is an integer in JSON Schema
         if ("default" in inner and _same(value, inner["default"])) or inner.get("x-with", key) not in body:
             continue
         result[key] = value
@@ -306,5 +306,5 @@ def _identifying(schema: Json, body: Body) -> Json:
         if not isinstance(value, Mapping):
             result[key] = plain_sql(value) if inner.get("x-query") and isinstance(value, str) else value
         elif (identifying := _identifying(inner, value)) or not value:
-            result[key] = identifying  # left out where everything in it changes in place
+            result[key] = identifying  # left out if everything in it changes in place
     return result

@@ -1,7 +1,7 @@
 """Loads the JSON Schemas under schemas/ and of plug-ins, and resolves their references.
 
-Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.schema.dialect). `allOf:
-[{$ref}]` and `$ref` between files are resolved here, so that a loaded schema stands alone.
+The files are JSON Schema (draft 2020-12) in mzplan's dialect (mzplan.schema.dialect). This module resolves
+`allOf: [{$ref}]` and `$ref` between files, so that a loaded schema refers to no other file.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _of_plugin(name: str) -> Json:
 
 
 def _standalone(schema: Json) -> Json:
-    """Return the schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
+    """Return the schema with the bases in `allOf` merged in (own properties win) and each `$ref` replaced.
 
-    The other parts of `allOf` stay: rules between properties (`if`/`then`, with messages).
+    The rules in `allOf` (`if`/`then`, with messages) stay.
     """
     all_of = schema.pop("allOf", [])
     bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]

@@ -1,4 +1,4 @@
-"""Checks whether a new generation of a source can take over the rows of the former one exactly.
+"""Checks whether a new generation of a source can take over the rows of the former generation unchanged.
 
 Columns may be dropped, reordered, or widened: a top-level number gets a type that holds all its values.
 Types with fields or elements inside must be identical, by name and in order.
@@ -18,7 +18,7 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 def is_exact(before: str, after: str) -> bool:
-    """Return whether a type holds each value of another type. Both are canonical Spark DDL."""
+    """Return whether the type `after` holds each value of `before`. Both are canonical Spark DDL."""
     if before == after or (before, after) == ("FLOAT", "DOUBLE"):
         return True
     if before in _INTEGERS and after in _INTEGERS:
@@ -30,7 +30,7 @@ def is_exact(before: str, after: str) -> bool:
 
 
 def migration_problem(type_: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """Return why rows of one body of a source can't be migrated to another one, None if they can.
+    """Return why the rows of a source can't be migrated from one body to another; None if they can.
 
     Raises DdlError for a schema that is not Spark DDL.
     """
@@ -38,8 +38,8 @@ def migration_problem(type_: str, before: Mapping[str, Any], after: Mapping[str,
     for key, (place, column) in _columns(type_, after).items():
         if key not in former:
             return (
-                f"column {column.name} is new, and the upstream may have values for it: to have NULL in the "
-                "rows so far, add it in an apply of its own"
+                f"column {column.name} is new, and the upstream may have values for it: to have NULL in "
+                "existing rows, add it in a separate apply"
             )
         earlier_place, earlier = former[key]
         if place != earlier_place:

@@ -3,9 +3,9 @@
     [project.entry-points."mzplan.connectors"]
     sqlite = "mzplan_sqlite:connector"          # the name is the connector's type
 
-mzplan searches for plug-ins only if it doesn't know a type, so other projects don't pay for the search.
-docs/internals/endpoints.md describes the object. This module checks it, so that errors name the plug-in's
-package instead of appearing as defects in mzplan.
+mzplan searches for plug-ins only if it doesn't know a type, so that other projects start fast.
+docs/internals/endpoints.md describes the connector object. This module checks the object, so that errors name
+the plug-in's package and don't look like defects of mzplan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP = "mzplan.connectors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A connector of another package: its type, the package's name for people, and the connector object."""
+    """A connector of another package. `package`: the package's name and version, for messages."""
 
     type: str
     package: str
@@ -103,16 +103,16 @@ def _load(entry: EntryPoint) -> Plugin:
 
 def _problems(type_: str, connector: Any, schemas: Mapping[str, Json]) -> Iterator[str]:
     if connector.type != type_:
-        yield f"its entry point is {type_!r}, and its connector's type is {connector.type!r}"
+        yield f"its entry point is called {type_!r}, but its connector has the type {connector.type!r}"
     allowed = {f"{kind}.{type_}" for kind in KINDS}
     if not schemas or not set(schemas) <= allowed:
         yield f"its schemas are {sorted(schemas)}; they can only be of {sorted(allowed)}"
     if {f"source.{type_}", f"view.{type_}"} <= set(schemas):
-        yield "it has a source and a view of one type"
+        yield "it has both a source and a view of its type"
     methods = (("source", "input_factory"), ("view", "compute"), ("sink", "output_factory"))
     for kind, method in methods:
         if f"{kind}.{type_}" in schemas and not callable(getattr(connector, method, None)):
-            yield f"it has a schema of a {kind} and no {method}()"
+            yield f"it has a {kind} schema but no {method}()"
     for name, schema in schemas.items():
         yield from (f"its schema {name} {why}" for why in _schema_problems(type_, name, schema))
 
@@ -134,9 +134,9 @@ def _schema_problems(type_: str, name: str, schema: Json) -> Iterator[str]:
         wanted = base[name.partition(".")[0]]
         yield f'is not "type": "object" with "allOf": [{{"$ref": "{wanted}"}}]'
     if name.startswith("view.") and any("x-key" in inner for inner in properties.values()):
-        yield "has a key: the rows of such a view are only added"
+        yield "has a key, but views of plug-ins only add rows"
     if not name.startswith(("connection.", "sink.")) and not _has_columns(schema):
-        yield 'has no property with "x-diff": "columns": the columns of the collection, as Spark DDL'
+        yield 'has no property with "x-diff": "columns" for the collection\'s columns as Spark DDL'
 
 
 def _has_columns(schema: Json) -> bool:

@@ -27,7 +27,7 @@ def value_at(body: Any, path: Iterable[str | int], default: Any = None) -> Any:
 
 
 def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Return whether a path has a secret, by `x-sensitive` along the path or `x-sensitive-keys`."""
+    """Return whether the value at a path is a secret, by `x-sensitive` or `x-sensitive-keys`."""
     for inner in _along(schema, path):
         pattern = inner.get("x-sensitive-keys")
         if inner.get("x-sensitive"):
@@ -38,13 +38,12 @@ def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
 
 
 def takes_secret(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Return whether a path may have a secret reference: it is a secret, or has `x-reference-allowed`."""
+    """Return whether the value at a path may be a secret reference (also by `x-reference-allowed`)."""
     return is_sensitive(schema, path) or any(s.get("x-reference-allowed") for s in _along(schema, path))
 
 
 def leads(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Return whether the value at a path decides which server is reached, or what is open to others
-    (`x-server`)."""
+    """Return whether the value at a path is part of the address of a server or a listener (`x-server`)."""
     return any(inner.get("x-server") for inner in _along(schema, path))
 
 

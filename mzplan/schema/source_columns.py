@@ -1,7 +1,7 @@
-"""The columns of a collection, for both sides.
+"""Finds the columns and the key of the collection that a source or view writes.
 
-The schemas declare where they come from: a property with DDL (`x-diff: columns`), its default for a format
-that needs none (`x-default-columns`), and properties that add one column each (`x-column`).
+Schemas mark the properties with columns: DDL (`x-diff: columns`), the default DDL of a format
+(`x-default-columns`), and properties that add one column each (`x-column`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from mzplan.schema.loading import is_type
 
 @cache
 def collection_kind(type_: str) -> ResourceKind:
-    """Return the kind of a query that writes a collection, by its type: no source and view share a type.
-    Raises KeyError if there is no such type."""
+    """Return the kind of a query that writes a collection, by its type.
+
+    No source and view share a type. Raises KeyError if there is no such type.
+    """
     return resource_kind("view" if is_type("view", type_) else "source", type_)
 
 
@@ -31,7 +33,7 @@ def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
-    """Return the columns of the record's own value, without included columns. Raises DdlError."""
+    """Return the columns from the record's value, without included columns. Raises DdlError."""
     kind = collection_kind(type_)
     columns: list[Column] = []
     for path in kind.column_paths:
@@ -59,15 +61,15 @@ def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, An
 
 
 def included_columns(type_: str, body: Mapping[str, Any]) -> dict[str, Column]:
-    """Return the columns for the record's parts beside its value, by part: `key`, `headers`, …."""
+    """Return the columns from other parts of the record, by part: `key`, `headers`, …."""
     kind = collection_kind(type_)
     columns: dict[str, Column] = {}
     for path in kind.column_paths:
         written = _value(body, path)
-        type_of_it = kind.property_schema(path).get("x-column")
-        if type_of_it is not None and isinstance(written, str):
+        column_type = kind.property_schema(path).get("x-column")
+        if column_type is not None and isinstance(written, str):
             name, _, other = written.partition(" ")
-            columns[path[-1]] = Column(name, other or type_of_it)
+            columns[path[-1]] = Column(name, other or column_type)
     return columns
 
 

@@ -1,9 +1,8 @@
 """The text of a Spark SQL expression: the SQL for Spark, and sqlglot's tree, within bounds.
 
-Two programs read an expression. sqlglot tells mzplan, without Spark, whether the expression may run; then
-Spark runs it. If only one of them took a part for a comment or for the end of a text, that part would run
-unchecked. So both get the same text without comments, made of tokens that both read alike. Other texts are
-refused.
+Two programs read an expression: sqlglot, with which mzplan checks it, and Spark, which runs it. If only one
+of them took a part for a comment or for the end of a text, that part would run unchecked. So both get the
+same text without comments, and only tokens that both read alike are allowed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from itertools import pairwise
 from typing import Any
 
 MAX_LENGTH = 10_000
-# sqlglot's, in the order to try them. Databricks' is Spark's and what is newer: `payload:field`, for example.
+# sqlglot's dialects, in the order to try. Databricks' dialect is Spark's with newer syntax (`payload:field`).
 DIALECTS = ("spark", "databricks")
 _MAX_DEPTH = 32  # brackets within brackets
-# Steps of sqlglot's parser. It reads ordinary expressions in 2 for each token, and STRUCT(STRUCT(…)) in 2 to
-# the power of the depth: what others have written must not keep anybody busy.
+# The most steps of sqlglot's parser: some for any text, and more for each token. It needs 2 steps for each
+# token of ordinary expressions, but 2 to the power of the depth for STRUCT(STRUCT(…)).
 _STEPS, _STEPS_OF_TOKEN = 2_000, 20
 _TOKEN = re.compile(
     r"""
@@ -38,12 +37,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
-# One operator, and signs of what follows; or the end of nested types, as in MAP<STRING,ARRAY<INT>>.
+# One operator with the signs of its operand, or the end of nested types, as in MAP<STRING,ARRAY<INT>>.
 _SIGNS = re.compile(r"(?:<=>|<=|>=|<>|!=|==|<<|\|\||::|->|=>|>+|[-+*/%=<&|^:])?[-+~!]*")
 _TWO_WAYS = "can be read in two ways"
 
-
-# Words that SQL may take for its own where the name of a collection stands.
+# Words of SQL that need backquotes as the name of a collection.
 _OWN_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -60,7 +58,11 @@ _OWN_WORDS = frozenset(
 
 
 class SqlTextError(ValueError):
-    """What is wrong with a text, as a clause for people. `offset`: the position of the character, from 0."""
+    """A text that isn't allowed.
+
+    - `problem`: the reason, as a clause for messages.
+    - `offset`: the position of the character, from 0.
+    """
 
     def __init__(self, problem: str, offset: int = 0):
         super().__init__(problem)
@@ -88,9 +90,8 @@ def bare(text: str) -> BareText:
     parts: list[str] = []
     quoted: set[tuple[int, int]] = set()
     end = depth = 0
-    has_arrow = [
-        False
-    ]  # of the brackets that are open: Spark's parser takes memory without end for x -> x -> …
+    # For each open bracket, whether it has an arrow: Spark's parser never ends for x -> x -> …
+    has_arrow = [False]
     while end < len(text):
         token = _TOKEN.match(text, end)
         if token is None:
@@ -169,7 +170,7 @@ def collection_name(name: str) -> str:
 
 
 def plain_sql(text: str) -> str:
-    """Return a query without comments, and with one blank between tokens; unchanged if it is wrong."""
+    """Return a query without comments and with one blank between tokens; unchanged if it is invalid."""
     try:
         read = bare(text.rstrip().removesuffix(";"))
     except SqlTextError:
@@ -181,8 +182,8 @@ def _check_comment(comment: str, offset: int) -> None:
     if comment.startswith("/*+"):
         raise SqlTextError("a hint is not part of an expression", offset)
     if "/*" in comment[2:] or comment.rstrip("\r").endswith("\\") or "\r" in comment.replace("\r\n", "")[:-1]:
-        # A comment within a comment; one that goes on in the next line; one with another end of a line.
-        raise SqlTextError(f"this comment {_TWO_WAYS}: write it without", offset)
+        # A comment within a comment, a comment that continues on the next line, or a lone carriage return.
+        raise SqlTextError(f"this comment {_TWO_WAYS}: remove or rewrite it", offset)
 
 
 def _unreadable(rest: str) -> str:
@@ -201,10 +202,9 @@ def _unreadable(rest: str) -> str:
 
 
 def trees(prefix: str, text: BareText, dialect: str) -> list[Any]:
-    """Return sqlglot's trees of a statement that ends with the text.
+    """Return sqlglot's trees of a statement that consists of the prefix and the text.
 
-    Raises SqlTextError, sqlglot's ParseError, and any other error that sqlglot raises for an unexpected
-    text.
+    Raises SqlTextError, sqlglot's ParseError, and any other error that sqlglot raises for unexpected text.
     """
     from sqlglot import TokenType
     from sqlglot.dialects.dialect import Dialect
@@ -214,12 +214,12 @@ def trees(prefix: str, text: BareText, dialect: str) -> list[Any]:
     tokens = spoken.tokenize(sql)
     for token, after in pairwise(tokens):
         if token.token_type == TokenType.WINDOW and after.token_type == TokenType.L_PAREN:
-            token.token_type = TokenType.VAR  # a function: sqlglot takes GROUP BY window(…) for a clause
+            token.token_type = TokenType.VAR  # a function; sqlglot would read GROUP BY window(…) as a clause
     odd = text.quoted - {(token.start - len(prefix), token.end + 1 - len(prefix)) for token in tokens}
     if odd:
         start, end = min(odd)
         raise SqlTextError(f"{text.sql[start:end][:60]} {_TWO_WAYS}", start)
-    # Of the dialect, which is of this call alone: sqlglot makes further parsers, for types, from it.
+    # The limit is on the dialect object, because sqlglot makes further parsers from it, such as for types.
     spoken.parser_class, spoken.steps = _bounded(dialect), _STEPS + _STEPS_OF_TOKEN * len(tokens)
     statements: list[Any] = spoken.parser().parse(tokens, sql)
     return statements
@@ -262,15 +262,15 @@ def _syntax_error(failure: Any, prefix: str, text: str) -> SqlTextError:
 
 @cache
 def _bounded(dialect: str) -> Any:
-    """Return sqlglot's parser with a limit: its dialect's `steps` count how often it may advance."""
+    """Return sqlglot's parser class with a limit: the dialect's `steps` say how often it may advance."""
     from sqlglot.dialects.dialect import Dialect
 
     base = Dialect.get_or_raise(dialect).parser_class
-    logging.getLogger("sqlglot").disabled = True  # it prints what somebody has written
+    logging.getLogger("sqlglot").disabled = True  # it logs the SQL
 
     def advance(self: Any, times: int = 1) -> None:
         self.dialect.steps -= 1
-        if self.dialect.steps < 0:  # no ParseError: sqlglot would go on to try something else
+        if self.dialect.steps < 0:  # not a ParseError, after which sqlglot would try something else
             raise SqlTextError("it is nested too deep")
         base._advance(self, times)
 

@@ -1,7 +1,7 @@
-"""The types of the expressions that `schema.expressions` accepts, without Spark: Spark 4's rules, as tables.
+"""Finds the types of the expressions that `schema.expressions` accepts, by Spark 4's rules, without Spark.
 
-The type is None unless it is certain, because a wrong type would make a wrong table. It is also None if it
-depends on `spark.sql.ansi.enabled` (texts beside numbers, FLOAT beside others) or
+The type is None unless it is certain, because a wrong type would lead to a wrong table. It is also None if it
+depends on `spark.sql.ansi.enabled` (text with numbers, FLOAT with other types) or on
 `spark.sql.decimalOperations.allowPrecisionLoss` (decimals of more than 38 digits).
 """
 
@@ -16,17 +16,17 @@ from typing import Any
 from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns, spark_type
 from mzplan.schema.sql_text import DIALECTS, BareText, bare, trees
 
-INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # and their digits as decimals
-_BITS = {"INT": 31, "BIGINT": 63}  # of literals
+INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # with their digits as decimals
+_BITS = {"INT": 31, "BIGINT": 63}  # types of literals
 _MAX_DIGITS = 38
 TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_SIGN = re.compile(r"[<>(),]|`[^`]*`")  # of a type
-_CASTS = ("Cast", "TryCast")  # sqlglot's
+_SIGN = re.compile(r"[<>(),]|`[^`]*`")  # signs and quoted names in a type
+_CASTS = ("Cast", "TryCast")  # classes of sqlglot
 _NULL = "VOID"  # the type of NULL: never a result
 _PREFIX = "SELECT "
 _ALIASED = re.compile(r".*\sAS\s+\w+", re.IGNORECASE | re.DOTALL)
-# Whatever the operands are: by Spark's name of a function, by sqlglot's class of anything else.
+# Types that don't depend on the operands, by Spark's names of functions and sqlglot's classes of other nodes.
 _FIXED: Mapping[str, str] = {
     name: type_
     for type_, names in {
@@ -52,7 +52,7 @@ _FIXED: Mapping[str, str] = {
         "BINARY": "binary unbase64 unhex HexString",
         "DATE": "add_months curdate current_date date date_from_unix_date last_day make_date next_day "
         "to_date trunc",
-        # Of those that mean TIMESTAMP by spark.sql.timestampType: what it means in every schema of mzplan.
+        # Some depend on spark.sql.timestampType, like TIMESTAMP in a schema.
         "TIMESTAMP": "current_timestamp date_trunc now timestamp timestamp_micros timestamp_millis "
         "timestamp_seconds to_timestamp to_timestamp_ltz try_to_timestamp",
         "TIMESTAMP_NTZ": "localtimestamp to_timestamp_ntz",
@@ -71,7 +71,7 @@ def type_of(text: str, columns: Sequence[Column]) -> str | None:
     """
     written = bare(text)
     for dialect in DIALECTS:
-        with suppress(Exception):  # sqlglot's own of any kind, and what is nested too deep
+        with suppress(Exception):  # sqlglot raises any error, and text may be nested too deep
             (query,) = trees(_PREFIX, written, dialect)
             (item,) = query.expressions
             tree = item.unalias()
@@ -94,7 +94,7 @@ class ExpressionTypes:
         self._quoted = {at for start, end in text.quoted for at in range(start, end)}
 
     def has_every_plus(self, tree: Any) -> bool:
-        """Return whether sqlglot's tree has every `+` of the text; it leaves out the one of `+ note`."""
+        """Return whether sqlglot's tree has every `+` of the text; it leaves out a unary `+`."""
         from sqlglot import exp
 
         written = (at for at, sign in enumerate(self._text.sql) if sign == "+" and at not in self._quoted)
@@ -150,8 +150,8 @@ class ExpressionTypes:
 
     def _cast(self, node: Any) -> str | None:
         to = str(node.to.sql(dialect="spark"))
-        # sqlglot has also 1.2BD as a cast, in some of its versions without the digits; and DATE '…'::STRING
-        # the wrong way round.
+        # sqlglot also reads 1.2BD as a cast, in some versions without the digits, and nests the casts of
+        # DATE '…'::STRING in the wrong order.
         is_literal = to == "DECIMAL" and _literal(node.this) is not None
         if is_literal or (type(node).__name__ == "Cast" and type(node.this).__name__ in _CASTS):
             return None
@@ -184,7 +184,7 @@ class ExpressionTypes:
         return if_number(self._first(node))
 
     def _first_text(self, node: Any) -> str | None:
-        """Return STRING if the first argument is one; None otherwise: the result may be BINARY, or a cast."""
+        """Return STRING if the first argument is a STRING; otherwise the result may be BINARY, so None."""
         return "STRING" if self._first(node) == "STRING" else None
 
     def _common(self, node: Any) -> str | None:
@@ -205,7 +205,7 @@ class ExpressionTypes:
     def _concat(self, node: Any) -> str | None:
         from sqlglot import exp
 
-        if isinstance(node, exp.DPipe):  # beside other operators, sqlglot's order is not Spark's
+        if isinstance(node, exp.DPipe):  # with other operators, sqlglot's precedence differs from Spark's
             operands = (node.this, node.expression)
             if any(isinstance(x, exp.Binary) and not isinstance(x, exp.DPipe | exp.Dot) for x in operands):
                 return None
@@ -254,8 +254,8 @@ class ExpressionTypes:
     def _struct(self, node: Any) -> str | None:
         """Return the type of a struct; None if the names of its fields aren't certain.
 
-        sqlglot has `struct(a = b)` as `struct(b AS a)`, no name for `(a)`, and takes the 'a' of upper('a')
-        for one.
+        sqlglot reads `struct(a = b)` as `struct(b AS a)`, has no name for `(a)`, and uses the 'a' in
+        upper('a') as a name.
         """
         written = self._argument_texts(node)
         if self.function_name(node) == "named_struct":
@@ -333,8 +333,10 @@ def _decimal(precision: int, scale: int) -> str | None:
 
 
 def _decimal_of(operator: str, p: int, s: int, q: int, t: int) -> str | None:
-    """Return the type that holds both DECIMAL(p,s) and DECIMAL(q,t); None beyond 38 digits, where a setting
-    decides."""
+    """Return the type of an operation on DECIMAL(p,s) and DECIMAL(q,t).
+
+    Returns None for more than 38 digits, where the type depends on a setting.
+    """
     whole, scale = max(p - s, q - t), max(s, t)
     match operator:
         case "Add" | "Sub":
@@ -350,10 +352,9 @@ def _decimal_of(operator: str, p: int, s: int, q: int, t: int) -> str | None:
 
 
 def _size(operand: Any, type_: str) -> tuple[int, int] | None:
-    """Return the precision and scale of an operand beside a decimal.
+    """Return the precision and scale of an operand of an operation with a decimal; None if uncertain.
 
-    A literal integer has its own number of digits. sqlglot doesn't show whether a cast of one is a literal
-    (1L).
+    A literal integer counts with its own digits. The tree doesn't tell CAST(1 AS BIGINT) from the literal 1L.
     """
     if match := DECIMAL.match(type_):
         return int(match[1]), int(match[2])
@@ -366,7 +367,7 @@ def _size(operand: Any, type_: str) -> tuple[int, int] | None:
 
 
 def wider(one: str | None, other: str | None) -> str | None:
-    """Return the type of values that may be of either type."""
+    """Return the common type of two types; None if it isn't certain."""
     if one == other or one is None or other == _NULL:
         return one
     if other is None or one == _NULL:
@@ -391,7 +392,7 @@ def if_number(type_: str | None) -> str | None:
 
 @lru_cache(maxsize=8192)
 def plain_type(type_: str | None) -> str | None:
-    """Return the type as Spark computes with it; None if a name might look like a type."""
+    """Return the type that Spark computes with; None if a field's name might look like a type."""
     plain = spark_type(type_ or "")
     return None if not type_ or (plain != type_ and "`" in type_) else plain
 
@@ -434,7 +435,7 @@ def _is_name(node: Any) -> bool:
 
 
 def _literal(node: Any) -> str | None:
-    """Return the number that is written here, with its sign, which Spark takes for a part of it."""
+    """Return the text of a numeric literal, with its minus sign; None for other nodes."""
     minus = "-" if type(node).__name__ == "Neg" else ""
     inner = node.this if minus else node
     return f"{minus}{inner.this}" if type(inner).__name__ == "Literal" and not inner.is_string else None

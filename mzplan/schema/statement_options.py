@@ -1,4 +1,4 @@
-"""The options that ALTER statements can set for a resource, as the schema of its type names them."""
+"""The options that ALTER statements can set for a resource, by the schema of its type."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mzplan.schema.properties import walk_properties
 
 @dataclass(frozen=True, kw_only=True)
 class SqlOption:
-    """An option of ALTER statements: the property that it sets, and that property's schema.
+    """An option of ALTER statements. `path` and `schema` are those of the property that it sets.
 
-    `one`: it sets a list of one item. Two options of the same property exclude each other.
+    `sets_one_item`: it sets a list to one item. Two options of the same property exclude each other.
     """
 
     name: str
@@ -53,7 +53,7 @@ class StatementOptions:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all options, sorted, as a person writes them."""
+        """Return the names of all options, sorted, as written in statements."""
         return sorted([*self.single, *(f'{name} "…"' for name in self.entries)])
 
     @property

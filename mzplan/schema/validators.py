@@ -1,4 +1,4 @@
-"""The JSON Schema validators. They are compiled once, and return errors in portions."""
+"""The JSON Schema validators, compiled once; for large bodies they check in portions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import schema_at
 
 Path = tuple[str | int, ...]
-_PORTION = 1000  # items of a list, or keys of a free map, looked at together when something is wrong
+_PORTION = 1000  # items of a list, or keys of a mapping with free keys, that are checked together
 
 
 @cache
@@ -26,10 +26,10 @@ def is_valid(name: str, body: Any) -> bool:
 
 
 def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
-    """Yield the errors of a body with their paths.
+    """Return errors of a body with their paths: all errors, or those of the first portion that has any.
 
-    The validator computes all errors at once: a million errors for a list of a million mistakes. So long
-    lists and maps are checked in portions, until one of them has errors.
+    The validator computes all errors at once, which can be a million for one long list. So long lists and
+    mappings are checked in portions.
     """
     longs = _LongValues(schema, body)
     for start in range(0, longs.longest, _PORTION):
@@ -41,24 +41,24 @@ def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
 
 
 def _path_in(body: Any, error: Any) -> Path:
-    """Return the path of an error. The validator leaves empty keys out of its paths; this puts them back."""
+    """Return the path of an error, with the empty keys that the validator leaves out of paths."""
     path: list[str | int] = []
     for step in error.instance_path:
         while isinstance(body, dict) and step not in body and "" in body:
             path.append("")
             body = body[""]
         if isinstance(body, dict) and step not in body:
-            break  # which of two it was can't be known: the mapping above both is pointed at
+            break  # the empty key isn't unique, so use the path of the mapping above
         path.append(step)
         body = body[step]
     return tuple(path)
 
 
 class _LongValues:
-    """The lists and free maps of a body that are longer than a portion."""
+    """The lists, and mappings with free keys, of a body that are longer than a portion."""
 
     def __init__(self, schema: Json, body: Any):
-        # By the id of each: what it holds, so that a portion costs what is in it, wherever it begins.
+        # Items by `id()` of the list or mapping, so that each portion is a quick slice.
         self.children: dict[int, list[tuple[Any, Any]]] = {}
         below = [(schema, body)]
         while below:
@@ -71,16 +71,16 @@ class _LongValues:
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest list or map; 0 if there is none."""
+        """Return the length of the longest list or mapping; 0 if there is none."""
         return max(map(len, self.children.values()), default=0)
 
     def portion(self, schema: Json, value: Any, start: int) -> Any:
-        """Return the value with one portion of each long list and map in it."""
+        """Return the value with one portion of each long list and mapping in it."""
         if not isinstance(value, dict | list):
             return value
         children = _children(value)
         if _is_long(schema, value):
-            # One that has no items there is looked at by its last ones: empty would be another mistake.
+            # A list that ends before `start` gets its last items, because an empty list may be an error.
             first = start if start < len(value) else len(value) - _PORTION
             children = self.children[id(value)][first : first + _PORTION]
         parts = [(key, self.portion(schema_at(schema, (key,)), child, start)) for key, child in children]

@@ -1,7 +1,7 @@
-"""The SQL of a view that is one SELECT over one collection, and computes each row from one row.
+"""Parses the SQL of a row view: one SELECT over one collection that computes each row from one row.
 
-Its items and its condition are expressions like those of a sink (mzplan.schema.expressions). Spark gets
-these parts, and never the text itself.
+Its items and its condition are expressions like those of a sink (mzplan.schema.expressions). Spark gets only
+these parts, never the text itself.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class QueryPart:
 class ViewQuery:
     """The parts of a view's SQL.
 
-    - `problem`: why the query isn't one, as a clause for people; then only `offset` counts.
+    - `problem`: why the query isn't that of a row view, as a clause; then only `offset` counts.
     - `offset`: the position of the problem.
     - `collection`: the name of the collection that the query reads.
-    - `named`: the start and end of each place with that name, in order, also before columns.
+    - `named`: the start and end of each use of that name, in order, including qualifiers of columns.
     """
 
     problem: str = ""
@@ -79,14 +79,16 @@ class ViewQuery:
     named: tuple[tuple[int, int], ...] = ()
 
     def expressions(self) -> Iterator[tuple[QueryPart, Parsed]]:
-        """Yield the items, then the condition, each as parsed."""
+        """Yield the items and then the condition, each with its parsed form."""
         yield from ((item, parse_select(item.text)) for item in self.items)
         if self.where is not None:
             yield self.where, parse_where(self.where.text)
 
     def key(self, keys: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the names of a key's columns in the view; None if the view doesn't select all of them
-        unchanged."""
+        """Return the names of the key columns in the view.
+
+        Returns None unless the view selects all of them unchanged.
+        """
         names: dict[str, str] = {}
         for item in self.items:
             for column, name in _copies(item.text, keys):
@@ -96,13 +98,13 @@ class ViewQuery:
 
     @property
     def body(self) -> dict[str, object]:
-        """Return the `select` and `where` of a sink with the same expressions."""
+        """Return the expressions as `select` and `where` of a sink."""
         where = {"where": self.where.text} if self.where is not None else {}
         return {"select": [item.text for item in self.items], **where}
 
 
 def _copies(item: str, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each of the columns that an item selects unchanged, with its name in the view."""
+    """Yield the columns that an item selects unchanged, each with its name in the view."""
     parsed = parse_select(item)
     if parsed.star:
         yield from ((column, column) for column in columns if column.lower() not in parsed.without)
@@ -140,9 +142,9 @@ def with_collection(text: str, name: str) -> str:
 
 
 def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the body, and its SQL, with these names of other resources by role.
+    """Return the body with other names of the resources that it refers to, also in its SQL.
 
-    See ResourceKind.references_in.
+    `names`: by role; see ResourceKind.references_in.
     """
     changed: dict[str, Any] = dict(body)
     renamed: dict[str, str] = {}
@@ -164,7 +166,7 @@ def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> di
 
 
 def gives_same_rows(kind: ResourceKind, earlier: Body, now: Body) -> bool:
-    """Return whether the row properties of a query mean the same now, perhaps with other names of inputs."""
+    """Return whether two versions of a query's row properties mean the same, apart from names of inputs."""
     property_ = kind.query_property
     if earlier == now or property_ is None:
         return earlier == now
@@ -198,7 +200,7 @@ def _parse(sql: str, read: list[Token]) -> ViewQuery:
     )
     if odd is not None:
         raise SqlTextError(
-            "it reads something else than a source or view of the project by its name",
+            "it must read a source or view of the project by its name",
             odd.start,
         )
     rest, alias = _alias(read[source + 2 :])
@@ -208,7 +210,7 @@ def _parse(sql: str, read: list[Token]) -> ViewQuery:
     sql = _drop_qualifiers(sql, read, qualifiers)
     end = rest[0].start if rest else len(sql)
     items = tuple(_items(sql, read[1:source], read[source].start))
-    if second := [item for item in items if item.text.startswith("*")][1:]:  # and thousands of them
+    if second := [item for item in items if item.text.startswith("*")][1:]:
         raise SqlTextError("it has all columns twice", second[0].offset)
     condition = QueryPart(sql[end + len("where") :], end + len("where")) if where else None
     return ViewQuery(
@@ -234,7 +236,7 @@ def _alias(rest: list[Token]) -> tuple[list[Token], str]:
     if named and named[0].name and named[0].depth == 0 and named[0].word not in (*_CLAUSES, "where"):
         return named[1:], named[0].name
     if says_as:
-        raise SqlTextError("AS is followed by no name: FROM a collection AS a name", rest[0].start)
+        raise SqlTextError("no name follows AS: FROM a collection AS a name", rest[0].start)
     return rest, ""
 
 
@@ -248,25 +250,25 @@ def _where(rest: list[Token]) -> bool:
             raise SqlTextError(f"it {_CLAUSES[token.word]}; {_ONE_ROW}", token.start)
     if rest and rest[0].word != "where":
         others = "reads several collections" if rest[0].text == "," else f"has {rest[0].text[:40]!r}"
-        raise SqlTextError(f"it {others}: after the collection comes WHERE, or nothing", rest[0].start)
+        raise SqlTextError(f"it {others}: only WHERE may follow the collection", rest[0].start)
     return bool(rest)
 
 
 def _awaits_operand(token: Token) -> bool:
-    """Return whether a column must follow this token, whatever its name: no clause begins there."""
+    """Return whether a column must follow this token, so that no clause can begin there."""
     return token.kind == "signs" or token.text in (".", ",") or token.word in _BEFORE_OPERAND
 
 
 def _drop_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) -> str:
-    """Return the SQL with `id` in backquotes for `o.id`, which ends at the same position.
+    """Return the SQL with each `o.id` replaced by a quoted `id` that ends at the same position.
 
-    The query reads one collection only, and a name in backquotes can only be a column.
+    The query reads only one collection, and a quoted name can only be a column.
     """
     variables = _variables(read)
     for place in qualifiers:
         token, after = read[place], read[place + 2]
         if clash := next((part for part in (token, after) if part.name in variables), None):
-            why = "is also a variable of a function, which Spark would use: rename one of them"
+            why = "is also a variable of a function, which Spark would use instead: rename one of them"
             raise SqlTextError(f"{clash.text[:40]} {why}", clash.start)
         if after.text != "*" and (not after.name or sql[after.end :].lstrip().startswith("(")):
             raise SqlTextError(f"{token.text[:40]}. is not followed by a column", token.start)

@@ -1,4 +1,4 @@
-"""YAML with positions: from a text to plain data, and edits back into the text. Only `events` imports yaml.
+"""YAML with positions: reads a text into plain data, and edits the text.
 
-It knows nothing about resources, and may not import mzplan.config.checks.
+This package knows nothing about resources, and must not import mzplan.config.checks.
 """

@@ -1,7 +1,7 @@
 """Builds plain dicts, lists and scalars from a YAML parser's events, within limits.
 
-It doesn't recurse, and keeps neither nodes nor positions, so a large project loads quickly. Only mistakes
-that it finds itself (a key twice, a limit) get their place at once.
+It doesn't recurse, and keeps neither nodes nor positions, so a large project loads quickly. Only its own
+findings, such as a repeated key, have a position at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_REPEATED = 1_000_000  # keys and values of one file that aliases and merges 
 
 
 class StopError(Exception):
-    """The rest of the file can't be understood; the findings say why."""
+    """The file can't be read any further. The reason has been reported."""
 
 
 @dataclass(slots=True)
@@ -54,13 +54,12 @@ class _Frame:
     merges: list[dict[str, Any]] | None = None
 
 
-# Stand in the place of a key: a mapping waits for one; the value is merged; the value is dropped.
+# In place of a key: the mapping has no key yet; the value is to be merged; the value is to be dropped.
 _NONE_YET, _MERGE, _TWICE = None, object(), object()
 
 
 def _fills_text(path: Path) -> bool:
-    """Return whether a value belongs to a variable or a `for_each`, so that it may become a part of a
-    name."""
+    """Return whether a value belongs to a variable or a `for_each`, so that it may be filled into text."""
     section, inner = path[:1], path[2:3]
     return (
         section == ("variables",)
@@ -80,7 +79,10 @@ class Builder:
         self.most = MAX_NODES - findings.nodes
 
     def build(self, text: str) -> None:
-        """Return the data. The loop handles scalars, nearly all of a file; methods handle other events."""
+        """Set `document.data`. Raises StopError, or yaml.YAMLError if the text is broken.
+
+        The loop itself handles plain scalars, which are most of a file; methods handle other events.
+        """
         frames: list[_Frame] = []
         container: Any = []  # the document's own place
         key: Any = 0
@@ -130,7 +132,7 @@ class Builder:
         self.findings.nodes += self.nodes + self.repeated
 
     def _start(self, event: Any, key: Any, depth: int) -> tuple[Any, Any]:
-        """Return a new container, and the key that it begins with."""
+        """Return a new container, and its first key."""
         self.nodes += 1
         if key is _NONE_YET:
             self._stop(
@@ -229,15 +231,14 @@ class Builder:
                 or f"define it with &{shown(event.anchor, quote=False)}.",
             )
         value, size = self.anchors[event.anchor]
-        # Shared in memory, but whoever walks through it meets it as often as it is used.
+        # Aliases share memory, but code that walks through the data visits each use.
         self.repeated += size
         if self.repeated > MAX_REPEATED:
             self._report_too_many(event)
         return value
 
     def _note_merge(self, event: Any, frame: _Frame, value: Any) -> None:
-        """Note `<<: *defaults`, or a list of mappings. It is merged when the mapping ends, below its own
-        keys."""
+        """Note the mappings of `<<`. They are merged when the mapping ends, and its own keys win."""
         merged = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, dict) for mapping in merged):
             self._bad(event, "`<<` merges mappings only.", "give it an alias of a mapping: `<<: *name`.")
@@ -268,7 +269,7 @@ class Builder:
         self._stop(
             event,
             "Too many values",
-            f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} a file.",
+            f"A project can have {MAX_NODES:,} keys and values; aliases can repeat {MAX_REPEATED:,} a file.",
             "use fewer aliases, or split the project.",
             is_limit=True,
         )

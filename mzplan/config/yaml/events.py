@@ -26,7 +26,7 @@ from mzplan.config.findings import Path, Span
 def events(text: str) -> Iterator[Any]:
     """Yield every event of the text. Raises yaml.YAMLError if the text is broken.
 
-    PyYAML's C parser makes the events. If PyYAML was built without it, its Python parser does, some ten
+    PyYAML's C parser makes the events. If PyYAML was built without it, its Python parser does, about ten
     times slower.
     """
     return yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
@@ -41,8 +41,10 @@ def span_of(event: Any) -> Span:
 
 
 class Visit(NamedTuple):
-    """A value in a text: its first event (a collection also has a last one), and the event of its key; None
-    without one."""
+    """A value in a text: its path, the event of its key (None without one), and its event.
+
+    A collection has two visits, for its first and its last event.
+    """
 
     path: Path
     key: Any
@@ -69,7 +71,7 @@ class _Level:
         return Visit(self.path if self.key is None else (*self.path, self.key), self.key_event, event)
 
     def advance(self) -> None:
-        """Go to the next item, or to the next key. (A collection as a key also ends here: it has no name.)"""
+        """Go to the next item or key. A collection in place of a key counts as the key `?`."""
         if self.is_map:
             self.key = "?" if self.key is None else None
             self.key_event = None
@@ -107,7 +109,7 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-# A plain scalar that starts with anything else is text: most never meet the patterns below.
+# A plain scalar with another first character is text. This check avoids the slower patterns below.
 SPECIAL_START = frozenset("0123456789+-.tTfFnN~")
 _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -119,7 +121,7 @@ TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "b
 
 
 class ScalarError(ValueError):
-    """A scalar without a valid value; the text says why, for people."""
+    """A scalar without a valid value. The text completes \"This is …\" in a message."""
 
 
 def resolve(text: str) -> Any:
@@ -137,7 +139,7 @@ def resolve(text: str) -> Any:
             raise ScalarError("a whole number of more than 64 bits: quote it if it is text")
         return number
     if _NOT_FINITE.fullmatch(text):
-        raise ScalarError("infinity and not-a-number are no values here: quote it if it is text")
+        raise ScalarError("infinity or not a number, which isn't allowed here: quote it if it is text")
     if len(text) <= _MAX_DIGITS and _FLOAT.fullmatch(text):
         value = float(text)
         if value in (float("inf"), float("-inf")):
@@ -152,8 +154,10 @@ def loses_digits(value: Any, text: str) -> bool:
 
 
 def resolve_tagged(text: str, kind: str) -> Any:
-    """Return the value of a scalar with a core tag, such as `!!int "5"`. Raises ScalarError for a wrong
-    one."""
+    """Return the value of a scalar with a tag of YAML's core schema, such as `!!int "5"`.
+
+    Raises ScalarError for a text that doesn't fit the tag.
+    """
     if kind == "str":
         return text
     value = resolve(text)

@@ -15,13 +15,13 @@ _TOO_MUCH = (
     f"The files of a project may have {MAX_TOTAL_BYTES // 1024**2} MiB in total; this file exceeds that.",
     "split the project, or move files that aren't configuration out of it.",
 )
-# What YAML forbids in a file, but for three signs that would make the pattern slow to compile.
+# Characters that YAML forbids, except three that would make the pattern slow to compile.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _FORBIDDEN_SIGNS = "\ufeff\ufffe\uffff"
 
 
 def load(file: SourceFile, findings: Findings) -> Document | None:
-    """Read and parse a file. Returns None if that isn't possible; then `findings` says why."""
+    """Read and parse a file. Returns None if that isn't possible, after reporting why."""
     text = read_text(file, findings)
     if text is None:
         findings.is_incomplete = True
@@ -76,7 +76,7 @@ def read_text(file: SourceFile, findings: Findings, named: Location | None = Non
 
 
 def _forbidden(text: str) -> int | None:
-    """Return the place of the first character that YAML forbids."""
+    """Return the offset of the first character that YAML forbids."""
     offsets = [text.find(sign) for sign in _FORBIDDEN_SIGNS if sign in text]
     if bad := _FORBIDDEN.search(text):
         offsets.append(bad.start())
@@ -84,7 +84,7 @@ def _forbidden(text: str) -> int | None:
 
 
 def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
-    """Parse a file's text. Returns None if it is broken; repeated keys and bad scalars are only reported."""
+    """Parse a file's text. Returns None if it is broken, but not for a repeated key or an invalid scalar."""
     builder = Builder(file, findings)
     try:
         builder.build(text)
@@ -101,13 +101,14 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
 
 
 def span_at(before: str, length: int = 1) -> Span:
-    """Return the span of a number of characters in a line, after this text."""
+    """Return the span of `length` characters on one line, after the text `before`."""
     lines = LINE_BREAK.split(before)
     return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + length)
 
 
-# What the parsers (both word alike) say → what a person needs to know. The first that is contained wins.
-# `True`: point to where the broken thing begins, not to where the parser gave up.
+# A part of the parser's message, and the detail and hint for it. The first part that matches counts. With
+# True, the error points to the start of the broken value, not to where the parser stopped. Both of PyYAML's
+# parsers use these words.
 _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
     ("quoted scalar", True, "A quote is opened here and never closed.", "close the quote."),
     ("tab character", False, "Lines may not be indented with tabs.", "indent with spaces."),
@@ -121,7 +122,7 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
         "mapping values are not allowed",
         False,
         "A colon is not allowed here.",
-        "put the value in quotes if the colon belongs to it; else check the indentation.",
+        "put the value in quotes if the colon belongs to it; otherwise check the indentation.",
     ),
     (
         "could not find expected ':'",

@@ -1,7 +1,7 @@
-"""Finds where things are written, in a second pass over a file: for errors and edits.
+"""Finds the positions of keys and values in a second pass over a file, for errors and edits.
 
-`find` and `scalars_on` give lines and columns, `compose` one resource as a tree of nodes. Each keeps only
-the places that it was asked for, so an error in a large file costs time, not memory.
+`find` and `scalars_on` return lines and columns; `compose` returns one resource as a tree of nodes. They keep
+only the positions that the caller needs, so an error in a large file costs time, but little memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class WrittenEntry:
 
     key: Span | None
     value: Span
-    text: str | None  # of a scalar: its value, for finding an offset in what is written
+    text: str | None  # a scalar's value; None for other values
 
 
 def find(text: str, paths: Iterable[Path]) -> dict[Path, WrittenEntry]:
-    """Return the places of these paths and of every path above them; of equal keys the first.
+    """Return the entries at these paths and at each path above them. Of repeated keys, the first counts.
 
-    A path below an alias or a merge has no place, because only the alias is written.
+    A path below an alias or a merge has no entry, because the file only has the alias there.
     """
     wanted: set[Path] = {()} | {path[:length] for path in paths for length in range(1, len(path) + 1)}
     places: dict[Path, WrittenEntry] = {}
@@ -46,7 +46,7 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, WrittenEntry]:
 def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span, str]]:
     """Return the path, place and value of every scalar that touches one of the lines.
 
-    The lines are numbered from 0; each has the number of its columns that count.
+    `lines`: by line number from 0, how many of its columns count.
     """
     last = max(lines.items(), default=(-1, 0))
     for path, _, event in walk(text):
@@ -61,7 +61,7 @@ def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span
 def offset_span(lines: list[str], found: WrittenEntry, offset: int, length: int = 1) -> Span:
     """Return where the character at `offset` of a scalar's value is written.
 
-    Returns the place of the whole scalar if that isn't known (escapes, filled-in variables).
+    Returns the span of the whole scalar if that isn't known, as with escapes or filled-in variables.
     """
     span, value = found.value, found.text or ""
     line, column = span.line, span.column
@@ -70,7 +70,7 @@ def offset_span(lines: list[str], found: WrittenEntry, offset: int, length: int 
         column += 1
     elif opening in ("|", ">"):
         line, column = line + 1, 0
-    # Both texts are walked through at once; white space may be folded, so it is passed over.
+    # Walk through the value and the written text together. YAML may fold white space, so skip it.
     for char in value[: max(0, offset)]:
         if char.isspace():
             continue

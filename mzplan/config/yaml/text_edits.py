@@ -1,8 +1,8 @@
 """Edits a resource in the text of its file: only the edited nodes change, byte for byte.
 
 Each edit is a splice at the exact place of a node, in the existing style (block or flow, quotes,
-indentation, line ends). So comments and order stay. The new text is compared with what it should mean. An
-edit that would change more (through an anchor) or less (below an alias or a merge) is refused.
+indentation, line ends), so comments and order stay. Afterwards the module parses the new text, and refuses
+the edit if it has another effect: more through an anchor, or less below an alias or a merge.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ from mzplan.model.resources import PropertyEdit, edited
 from mzplan.schema.properties import value_at
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
-# Up to the comma between two entries of a flow collection; comments may stand before it.
-# Text for us, something else for readers of YAML 1.1.
+# Text in YAML 1.2, but another value in YAML 1.1: such text gets quotes.
 _OLD_YAML = re.compile(r"(?i)yes|no|on|off|y|n|[0-9_:.-]+")
 _BLANKS = re.compile(r"[ \t]*")
 _REST = re.compile(r"[ \t]*(?:[ \t]#.*)?")  # of a line, behind a value
-_TO_COMMA = re.compile(r"(?:\s|(?<=\s)#[^\n\r]*+)*+,")  # never one inside a comment
+# Up to the comma after an entry of a flow collection, but not a comma in a comment.
+_TO_COMMA = re.compile(r"(?:\s|(?<=\s)#[^\n\r]*+)*+,")
 Splice = tuple[int, int, str]
 
 
 class CantRewriteError(Exception):
-    """The text is written in a way that rules out the edit; the message says why.
-
-    `path`: the path of the property.
-    """
+    """The text is written in a way that makes the edit impossible. `path`: the property's path."""
 
     def __init__(self, path: tuple[str, ...], detail: str):
         super().__init__(detail)
@@ -85,7 +82,7 @@ def body_of(text: str, section: str, name: str) -> Any:
 
 
 class _EditedText:
-    """A text, with the place of a resource in it."""
+    """A text with the entry of a resource in it."""
 
     def __init__(self, text: str, resource: Entry):
         self.text, self.resource = text, resource
@@ -112,7 +109,7 @@ class _EditedText:
     # --- removing
 
     def _remove(self, chain: list[tuple[Node, Entry]]) -> str:
-        # A mapping that would be left empty goes as well; never the resource itself.
+        # Also remove mappings that would be left empty, but never the resource itself.
         while len(chain) > 1 and len(chain[-1][0].entries) == 1:
             chain.pop()
         node, entry = chain[-1]
@@ -133,11 +130,9 @@ class _EditedText:
         return (max(0, first - len(self._newline())), last, "") if first else (first, last, "")
 
     def _flow_removal(self, node: Node, first: int, last: int) -> list[Splice]:
-        """Return the splice that removes the entries first … last - 1, and keeps the commas that are still
-        needed.
+        """Return the splices that remove the entries first … last - 1, and the commas that go with them.
 
-        It removes the lines of entries that have lines of their own; other lines stay, with their
-        comments.
+        Entries on lines of their own are removed with their lines.
         """
         splices = []
         is_tail = last == len(node.entries) and self._comma(node.entries[-1].value.end) is None
@@ -160,8 +155,7 @@ class _EditedText:
         return splices
 
     def _flow_addition(self, node: Node, index: int, written: Sequence[str]) -> list[Splice]:
-        """Return the splice that adds entries to a flow collection before the entry with this index, or at
-        the end."""
+        """Return the splices that add entries to a flow collection, before this index or at the end."""
         if not node.entries:
             return [(node.start + 1, node.start + 1, ", ".join(written))]
         if not index:
@@ -182,7 +176,7 @@ class _EditedText:
         return match.end() - 1 if match else None
 
     def _has_own_lines(self, start: int, end: int) -> bool:
-        """Return whether only a comment shares the lines of this part."""
+        """Return whether this part has its lines for itself, apart from a comment."""
         before = self.text[self._line_start(start) : start]
         return not before.strip() and _REST.fullmatch(self.text, end, self._line_end(end)) is not None
 
@@ -194,14 +188,14 @@ class _EditedText:
             return self._splice(self._items(node, value))
         if isinstance(value, list):
             return self._splice([self._in_place_of(entry, _flow_list(value, self._style))])
-        # By what is written: Python takes 1 and true for equal.
+        # Compare as JSON, because Python considers 1 and true equal.
         if node.kind == "scalar" and node.text != "" and _canonical(_value_of(node)) == _canonical(value):
             return self.text
         return self._splice([self._in_place_of(entry, scalar_text(value, node.style or self._style))])
 
     @property
     def _style(self) -> str:
-        """Return the quotes for new texts: `"` if all keys of the resource have them, as in JSON."""
+        """Return the quotes for new text: `"` if all keys of the resource are quoted, as in JSON."""
         return '"' if self.resource.value.flow and _is_quoted(self.resource.value) else ""
 
     def _in_place_of(self, entry: Entry, written: str) -> Splice:
@@ -232,7 +226,7 @@ class _EditedText:
         return self._splice([(at, at, "".join(self._newline() + line for line in lines))])
 
     def _items(self, node: Node, wanted: list[Any]) -> list[Splice]:
-        """Return the splices that change a list's items in place; an unchanged item keeps its comment."""
+        """Return the splices that change a list's items. Unchanged items keep their comments."""
         current = [_canonical(_value_of(entry.value)) for entry in node.entries]
         then = [_canonical(value) for value in wanted]
         style = node.entries[0].value.style or self._style
@@ -257,7 +251,7 @@ class _EditedText:
         return [self._lines(node.entries[first].value.start, node.entries[last - 1].value.end)]
 
     def _more_items(self, node: Node, index: int, values: list[Any], style: str) -> list[Splice]:
-        """Return the splice that adds items before the item with this index, or at the end."""
+        """Return the splices that add items before this index, or at the end."""
         written = [scalar_text(value, style) for value in values]
         entries = node.entries
         if node.flow:
@@ -295,7 +289,7 @@ class _EditedText:
 
 
 def scalar_text(value: Any, style: str) -> str:
-    """Return a value as YAML, in quotes of this style (`'`, `"`, or "" for none if none are needed)."""
+    """Return a value as YAML. `style`: `'` or `"` for these quotes, "" for quotes only if needed."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
@@ -330,7 +324,7 @@ def _is_text(value: str) -> bool:
 
 
 def _value_of(node: Node) -> Any:
-    """Return a scalar's value; for any other node, an object that equals no value."""
+    """Return a scalar's value; None for any other node."""
     if node.kind != "scalar":
         return None
     try:
@@ -340,7 +334,7 @@ def _value_of(node: Node) -> Any:
 
 
 def _verify(before: str, after: str, section: str, name: str, edits: Sequence[PropertyEdit]) -> None:
-    """Raise CantRewriteError unless the new text has the edits, and no other change."""
+    """Raise CantRewriteError unless the new text differs from the old one by exactly these edits."""
     old, new = _data(before), _data(after)
     if new is None:
         raise CantRewriteError(edits[0].path, "another part of the file uses its anchor.")

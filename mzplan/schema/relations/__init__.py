@@ -1,5 +1,5 @@
-"""Relational views: their SQL, read without Spark.
+"""Analyses the SQL of relational views without Spark.
 
-A row view computes each row from one row of one collection (mzplan.schema.view_query). The query of a
-relational view joins, aggregates, unites, reads snapshots or makes several rows from one.
+The query of a relational view joins, aggregates, unites, reads snapshots, or makes several rows from one.
+Other views are row views, which compute each row from one row of one collection (mzplan.schema.view_query).
 """

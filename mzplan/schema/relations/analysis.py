@@ -1,4 +1,4 @@
-"""The analysis of a relational view without Spark: its columns, and the operators that keep state."""
+"""Finds the columns of a relational view, and the operators of its query that keep state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEEPS_TIME = _WINDOWS | {"window_time"}
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A collection that a query may name. `event_time`: the column with the watermark, "" for none."""
+    """A collection that a query can read. `event_time`: the column with the watermark, "" for none."""
 
     columns: tuple[Column, ...]
     label: str
@@ -39,9 +39,10 @@ class Operator:
     """An operator of a query that keeps state.
 
     - `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
-    - `timed`: a column with a watermark bounds it, so that its rows are complete at some time.
-    - `by_edge`: only by the start or the end of a window of such a column, for which Spark has no watermark.
-    - `missing`: the condition on the time that the ON of an outer join should have; "" if it has one.
+    - `timed`: a column with a watermark bounds the state, so that rows are complete at some point.
+    - `by_edge`: the query groups by the start or end of a window of such a column, which doesn't bound the
+      state.
+    - `missing`: for an outer join, the condition on the time that its ON needs; "" if it has one.
     """
 
     kind: str
@@ -64,9 +65,10 @@ class Item:
 class Result:
     """The columns of a query.
 
-    - `grouped_by`: the number of expressions in the GROUP BY of its outermost SELECT; None if that doesn't
+    - `grouped_by`: how many expressions the GROUP BY of the outermost SELECT has; None if the SELECT doesn't
       aggregate.
-    - `several`: the position of an item of that SELECT that makes several rows of one; None without one.
+    - `several`: the position of an item of the outermost SELECT that makes several rows of one; None without
+      such an item.
     """
 
     items: list[Item]
@@ -129,7 +131,7 @@ class Analysis:
     def _union(self, node: Any, names: Mapping[str, Relation]) -> Result:
         left, right = self._query(node.this, names), self._query(node.expression, names, named=False)
         if len(left.items) != len(right.items):
-            problem = f"one SELECT of the UNION has {len(left.items)} columns, another one {len(right.items)}"
+            problem = f"one SELECT of the UNION has {len(left.items)} columns, another has {len(right.items)}"
             raise QueryError(problem, start_of(node.expression), "give both the same columns.")
         if left.stream != right.stream:
             table = right if left.stream else left
@@ -250,7 +252,7 @@ class _Select:
             scope.relations, scope.visible = before
 
     def _check_table(self, join: Any, side: str, kind: str, left_streams: bool) -> None:
-        """Raise QueryError if a join keeps rows of a table that match no row of a stream: later rows may."""
+        """Raise QueryError if a join keeps the rows of a snapshot that match no row of the stream."""
         keeps = {"LEFT": not left_streams, "RIGHT": left_streams, "FULL": True}.get(side, False)
         if keeps or (kind in ("SEMI", "ANTI") and not left_streams):
             raise QueryError(
@@ -262,7 +264,7 @@ class _Select:
     # ── SELECT
 
     def _check(self, tree: Any) -> None:
-        """Raise QueryError for a column that isn't there."""
+        """Raise QueryError for an unknown column."""
         from sqlglot import exp
 
         for column in tree.find_all(exp.Column):
@@ -325,7 +327,7 @@ class _Select:
         return is_window and bool(tree.expressions) and self._keeps_time(tree.expressions[0])
 
     def _is_edge(self, tree: Any) -> bool:
-        """Whether the expression is a field of a window of a column with a watermark."""
+        """Return whether the expression is the start or end of a window over a column with a watermark."""
         from sqlglot import exp
 
         tree = tree.unnest()
@@ -337,8 +339,7 @@ class _Select:
     # ── GROUP BY
 
     def _groups(self, columns: list[tuple[Item, Any]]) -> list[Any]:
-        """Return the GROUP BY expressions, with ordinals and aliases replaced by the select items they refer
-        to.
+        """Return the GROUP BY expressions, with the select items in place of their numbers and aliases.
 
         `columns`: the items, with columns in place of `*`.
         """
@@ -359,7 +360,7 @@ class _Select:
         if isinstance(key, exp.Literal) and not key.is_string and key.name.isdecimal():
             if any(item.is_star for item in items):
                 raise QueryError(
-                    "GROUP BY has the number of an item, beside `*`", start_of(group), "name it."
+                    "GROUP BY uses the number of an item beside `*`", start_of(group), "name the item."
                 )
             if not 1 <= int(key.name) <= len(items):
                 raise QueryError(f"GROUP BY {key.name} names no item", start_of(group))
@@ -415,7 +416,7 @@ class _Select:
         if self._key(tree) in keys or is_aggregate(tree) or is_filtered:
             return
         if isinstance(tree, exp.Column) and self._key(tree).startswith(tuple(f"{key}." for key in keys)):
-            return  # a field of a column that is grouped by
+            return  # a field of a column in GROUP BY
         if isinstance(tree, exp.Column):
             is_alone = len(tree.parts) == 1
             if is_alone and tree.name.lower() in self._scope.aliases and not self._scope.has(tree.name):
@@ -437,7 +438,7 @@ def is_aggregated(select: Any) -> bool:
 
 
 def _refuse_window(condition: Any) -> None:
-    """Raise QueryError for a window in a condition, which Spark computes in a SELECT only."""
+    """Raise QueryError for a window in a condition, because Spark computes windows only in a SELECT."""
     from sqlglot import exp
 
     for call in condition.find_all(exp.Anonymous):
@@ -484,7 +485,7 @@ def _missing_time(join: Any, left: list[Relation], right: Relation) -> str:
 
 
 def _times(relations: list[Relation]) -> list[tuple[str, str]]:
-    """Return relation and name of each column with a watermark; without any, of each TIMESTAMP."""
+    """Return the relation and name of each column with a watermark or, without any, of each TIMESTAMP."""
     columns = [(relation.name, column) for relation in relations for column in relation.fields]
     marked = [(name, column.name) for name, column in columns if column.event_time]
     return marked or [(name, column.name) for name, column in columns if column.type == "TIMESTAMP"]

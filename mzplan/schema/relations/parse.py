@@ -1,6 +1,6 @@
 """Parses the SQL of a relational view with sqlglot, and finds the collections that it reads.
 
-Every part of the tree must be on a list of allowed parts. Spark gets `sql_of(text)`, never the text
+Each part of sqlglot's tree must be on a list of allowed parts. Spark gets `sql_of(text)`, never the text
 itself. The runner also checks Spark's own trees.
 """
 
@@ -65,8 +65,8 @@ class QueryError(SqlTextError):
 class TableName:
     """A collection's name in FROM or JOIN.
 
-    - `end`: the position after it, and after the backquote that closes it.
-    - `around`: the names that WITH defines there, in lower case.
+    - `end`: the position after the name, and after its closing backquote.
+    - `around`: the names that WITH defines at this place, in lower case.
     """
 
     name: str
@@ -81,10 +81,10 @@ class RelationalQuery:
 
     - `text`: the SQL without comments.
     - `tree`: sqlglot's tree, a Select or Union.
-    - `places`: by collection, the start and end of each place with its name, also before columns. Collections
-      are in the order of the text.
-    - `tables`: by position, each name in FROM and JOIN.
-    - `reads`: how often Spark reads each collection, which it does again for each use of a name in WITH.
+    - `places`: by collection, the start and end of each use of its name, including qualifiers of columns.
+      Collections are in the order of the text.
+    - `tables`: by position, each collection's name in FROM and JOIN.
+    - `reads`: how often Spark reads each collection. Each use of a name from WITH counts.
     """
 
     text: BareText
@@ -95,7 +95,7 @@ class RelationalQuery:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the query is a SELECT over one table without anything that a row view can't have."""
+        """Return whether the query is a SELECT over one collection that a row view could have."""
         from sqlglot import exp
 
         one_row = {"expressions", "from", "where"}
@@ -128,7 +128,7 @@ class RelationalQuery:
         return sql
 
     def digest(self, *more: object) -> str:
-        """Return a digest of the query and these settings, whatever its names, blanks and comments."""
+        """Return a digest of the query and these settings, independent of names, blanks and comments."""
         numbered = self.with_names({name: f"_{number}" for number, name in enumerate(self.places)})
         words = (t.text if t.kind == "quoted" else t.text.lower() for t in tokens(numbered))
         content = " ".join([*words, *map(repr, more)])
@@ -136,17 +136,17 @@ class RelationalQuery:
 
 
 def is_relational(body: Mapping[str, Any]) -> bool:
-    """Return whether this is the body of a view by SQL whose query is relational."""
+    """Return whether this is the body of a relational view."""
     return "query" in body and "from" not in body
 
 
 def sql_of(text: str) -> str:
-    """Return the SQL of a view for Spark: its tokens without comments. Raises SqlTextError."""
+    """Return the SQL of a view for Spark, without comments. Raises SqlTextError."""
     return _bare(text).sql
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Return a relational view's SQL with other names for these collections; unchanged if it is wrong."""
+    """Return a relational view's SQL with other names for collections; unchanged if it is invalid."""
     try:
         return parse_query(text).with_names(names, text)
     except QueryError:
@@ -154,7 +154,7 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 def is_same_query(earlier: str, now: str) -> bool:
-    """Return whether two texts differ only in blanks, comments and new names of renamed collections."""
+    """Return whether two queries differ only in blanks, comments and names of renamed collections."""
     if plain_sql(earlier) == plain_sql(now):
         return True
     try:
@@ -176,7 +176,7 @@ def _bare(text: str) -> BareText:
 
 @lru_cache(maxsize=1024)
 def parse_query(text: str) -> RelationalQuery:
-    """Parse a view's SQL. Raises QueryError for anything that no view may have."""
+    """Parse a view's SQL. Raises QueryError if no view can have it."""
     try:
         written = _bare(text)
         tree = _tree(written)
@@ -196,13 +196,15 @@ def parse_query(text: str) -> RelationalQuery:
 
 
 def ensure_few(reads: int, start: int = 0) -> None:
-    """Raise QueryError for more reads of collections than one query may have."""
+    """Raise QueryError if a query reads collections too often."""
     if reads > _MOST_READS:
-        problem = f"Spark would read collections {reads:,} times for it, and {_MOST_READS} times is the most"
+        problem = (
+            f"Spark would read collections {reads:,} times for it, and at most {_MOST_READS} are allowed"
+        )
         raise QueryError(
-            f"{problem}: it computes a name in WITH, and a view with `materialize: false`, at each place",
+            f"{problem}: it computes names in WITH and views with `materialize: false` again for each use",
             start,
-            "make a view of a part that is read several times.",
+            "make a view of a part that the query uses several times.",
         )
 
 
@@ -222,7 +224,7 @@ def _only_query(statements: list[Any]) -> Any:
 
 
 def start_of(node: Any) -> int:
-    """Return the position of a node: that of its first name, because sqlglot records no other."""
+    """Return the position of a node's first name; sqlglot records no other positions."""
     starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta] if node else []
     return min(starts, default=0)
 
@@ -319,11 +321,11 @@ class _Checks:
 
         if isinstance(node, exp.Subquery):
             if _argument_names(node) - {"this", "alias"} or not isinstance(node.this, exp.Query):
-                _refuse("joins stand in brackets", node, "write joins one after the other, without brackets.")
+                _refuse("joins are in brackets", node, "write joins one after the other, without brackets.")
             self.query(node.this)
         elif not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
             called = node.sql(dialect="spark").partition("(")[0][:40]
-            _refuse(f"{called} is no collection: a view reads sources and views by their names", node)
+            _refuse(f"{called} isn't a collection: a view reads sources and views by name", node)
         else:
             self._table(node)
         if (alias := node.args.get("alias")) is not None and alias.args.get("columns"):
@@ -331,7 +333,7 @@ class _Checks:
 
     def _table(self, node: Any) -> None:
         if _argument_names(node) - {"this", "alias"}:
-            problem = "it reads something else than a source or view of the project by its name"
+            problem = "it must read a source or view of the project by its name"
             _refuse(problem, node, "declare what it reads as a source, and name that.")
 
     def _item(self, item: Any) -> None:
@@ -358,19 +360,19 @@ class _Checks:
         for node in tree.walk():
             kind = type(node).__name__
             if isinstance(node, exp.Query | exp.Subquery):
-                _refuse("a subquery stands in an expression", node, "join it: … JOIN (SELECT …) AS name ON …")
+                _refuse("an expression contains a subquery", node, "join it: … JOIN (SELECT …) AS name ON …")
             if isinstance(node, exp.Window):
                 _refuse(_WORDS["windows"], node, _OVER_HINT)
             if kind in GENERATORS or isinstance(node, exp.UDTF | exp.QueryTransform):
                 _refuse("an expression makes several rows of one", node, "use LATERAL VIEW explode(…).")
             if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
-                _refuse("a function has a qualifier", node, "call functions of Spark by their names alone.")
+                _refuse("a function has a qualifier", node, "call Spark's functions by their names only.")
             if isinstance(node, exp.Placeholder | exp.Parameter):
                 _refuse("a placeholder has no value here", node)
             if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
-                _refuse("`*` stands within an expression", node, "name the columns.")
+                _refuse("an expression contains `*`", node, "name the columns.")
             if isinstance(node, exp.Command | exp.DDL | exp.DML):
-                _refuse("it is no query", node)
+                _refuse("it isn't a query", node)
         if (fault := fault_of(tree, self._text.sql)) is not None:
             raise QueryError(*fault)
 
@@ -380,7 +382,7 @@ _OVER_HINT = (
     "max_by(column, time) AS column … GROUP BY key, with `output: update` and `key`."
 )
 _HINTS = dict.fromkeys(
-    ("limit", "offset", "order", "sort"), "remove it; where the view is read, rows can be put in order."
+    ("limit", "offset", "order", "sort"), "remove it; put rows in order when you read the view."
 )
 
 
@@ -395,15 +397,14 @@ def _offset_of(sql: str, word: str) -> int | None:
 
 
 def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, TableName]]:
-    """Return `places` and `tables` of a RelationalQuery. Raises QueryError for a name that no collection can
-    have."""
+    """Return `places` and `tables` of a RelationalQuery. Raises QueryError for an invalid name."""
     spans: dict[str, list[tuple[int, int]]] = {}
     tables: dict[int, TableName] = {}
     for select, table, around in _tables(tree):
         identifier = table.this
         name = identifier.name
         if not is_valid_name(name):
-            problem = "it reads something else than a source or view of the project by its name"
+            problem = "it must read a source or view of the project by its name"
             _refuse(problem, table, "name it as the project does: small letters, digits and _.")
         span = _span(identifier)
         spans.setdefault(name, []).append(span)
@@ -416,7 +417,8 @@ def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int
 def _tables(tree: Any) -> Iterator[tuple[Any, Any, frozenset[str]]]:
     """Yield each table in order, with the SELECT that reads it, and the names that WITH defines around it.
 
-    Those names aren't tables."""
+    Names from WITH aren't tables.
+    """
     from sqlglot import exp
 
     for table in sorted(tree.find_all(exp.Table), key=start_of):
@@ -450,7 +452,7 @@ def _names_around(table: Any) -> frozenset[str]:
     node = table
     while node is not None:
         parent = node.parent
-        if isinstance(node, exp.CTE):  # it sees those before it
+        if isinstance(node, exp.CTE):  # it can use the names before it
             for earlier in parent.expressions:
                 if earlier is node:
                     break
@@ -464,7 +466,7 @@ def _names_around(table: Any) -> frozenset[str]:
 
 
 def _qualifiers(select: Any, name: str) -> Sequence[Any]:
-    """Return each use of a table's name before a column, in one SELECT without its subqueries."""
+    """Return each use of a table's name as a qualifier in one SELECT, without its subqueries."""
     from sqlglot import exp
 
     columns = [column for column in select.find_all(exp.Column) if column.find_ancestor(exp.Select) is select]

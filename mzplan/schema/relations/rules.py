@@ -1,6 +1,6 @@
-"""The rules of Structured Streaming for relational views, as far as the SQL alone shows a violation.
+"""The rules of Structured Streaming that can be checked by the SQL of a relational view alone.
 
-Spark checks the others when the runner validates the view.
+Spark checks the other rules when the runner validates the view.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iter
         limit = f"ON … AND {operator.missing}" if operator.missing else ""
         if not operator.timed:
             yield QueryError(
-                "an outer join of two streams needs a watermark on both: without one, a row without a match "
-                "could wait for ever",
+                "an outer join of two streams needs a watermark on both: otherwise a row without a match "
+                "could wait forever",
                 operator.offset,
                 f"declare {watermarks_for(analysis)}{f', and limit the time: {limit}' if limit else ''}.",
             )
         elif limit:
             yield QueryError(
-                "an outer join of two streams needs a limited time in ON: without one, a row without a match "
-                "could wait for ever",
+                "an outer join of two streams needs a limited time in ON: otherwise a row without a match "
+                "could wait forever",
                 operator.offset,
                 f"limit it: {limit}.",
             )
@@ -49,7 +49,7 @@ def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iter
     else:
         yield from _appends(analysis, result)
         if "key" in body:
-            yield WrongKeyError("rows that are only added have no key", "remove `key`, or aggregate by it.")
+            yield WrongKeyError("a view that only adds rows has no key", "remove `key`, or aggregate by it.")
 
 
 def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
@@ -73,7 +73,7 @@ def _appends(analysis: Analysis, result: Result) -> Iterator[QueryError]:
             continue
         if operator.by_edge:
             yield QueryError(
-                "GROUP BY has only the start or the end of a window, and the watermark is of the window",
+                "GROUP BY has only the start or end of a window, and the watermark needs the whole window",
                 operator.offset,
                 "group by the window, and select its start or end: SELECT window(…).start AS minute, … "
                 "GROUP BY window(…).",
@@ -83,17 +83,17 @@ def _appends(analysis: Analysis, result: Result) -> Iterator[QueryError]:
 
 
 def _without_time(analysis: Analysis, result: Result, operator: Operator) -> QueryError:
-    """Return the error of an operator in append mode that no column with a watermark bounds."""
+    """Return the error of an operator whose state no watermark bounds, in append mode."""
     is_distinct = operator.kind == "DISTINCT"
     name, column = next(((n, i.event_time) for n, i in analysis.inputs.items() if i.event_time), ("", ""))
     if name:
         verb = "SELECT" if is_distinct else "GROUP BY"
         problem = f"the {verb} leaves out {column} of {name}, which has the watermark"
-        why = "rows are added once the watermark has passed them, which it never would"
+        why = "rows are added once the watermark has passed them, which never happens then"
         by = f"select {column}" if is_distinct else f"group by a window of it: window({column}, '1 minute')"
     else:
         problem = f"{_a(operator.kind)} in append mode needs a watermark"
-        why = "rows are added once and never change, and without one its rows are never complete"
+        why = "rows are added once and never change, and without a watermark they are never complete"
         by = f"declare {watermarks_for(analysis)} and "
         by += "select that column" if is_distinct else "group by a window of that column"
     columns = [item.field.name for item in result.items if item.groups or is_distinct]
@@ -107,7 +107,7 @@ def _without_time(analysis: Analysis, result: Result, operator: Operator) -> Que
 
 
 def watermarks_for(analysis: Analysis) -> str:
-    """Return `watermarks` for the streams of a query, each with its first column that is a time."""
+    """Return `watermarks` for the streams of a query, each with its first TIMESTAMP column."""
     marks = []
     for name in analysis.query.places:
         if (input_ := analysis.inputs[name]).stream:
@@ -120,7 +120,7 @@ def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Ite
     operators = analysis.operators
     if result.grouped_by is None:
         yield QueryError(
-            "`output: update` needs a GROUP BY in the outermost SELECT: its rows are updated by that",
+            "`output: update` needs a GROUP BY in the outermost SELECT, by which rows are updated",
             0,
             "remove `output: update`, or aggregate.",
         )
@@ -142,7 +142,7 @@ def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Ite
 
 
 def _keys(result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
-    """Return an error unless `key` has exactly the columns of the GROUP BY: one row for each group."""
+    """Yield an error unless `key` has exactly the columns of the GROUP BY: one row for each group."""
     wanted = [item.field.name for item in result.items if item.groups]
     covered = {group for item in result.items for group in item.groups}
     if not result.grouped_by:

@@ -1,4 +1,4 @@
-"""The scope of one SELECT: which columns of its relations the names stand for."""
+"""The scope of one SELECT, which finds the columns that names stand for."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Scope:
         raise UnknownColumnError(names[0], start_of(column.parts[0]), self.relations)
 
     def key(self, column: Any) -> str:
-        """Return the same text for all ways to write one column. Raises QueryError as `find`."""
+        """Return a text that is the same for all ways to write a column. Raises QueryError as `find`."""
         found, rest = self.find(column)
         for number, relation in enumerate(self.relations):
-            if any(found is of_it for of_it in relation.fields):
+            if any(found is field for field in relation.fields):
                 return ".".join([f"r{number}", found.name.lower(), *map(str.lower, rest)])
         return ".".join([found.name.lower(), *map(str.lower, rest)])
 
@@ -105,7 +105,7 @@ class Scope:
 
 
 class UnknownColumnError(QueryError):
-    """A column that none of the relations has."""
+    """None of the relations has the column."""
 
     def __init__(self, name: str, offset: int, relations: Sequence[Relation]):
         super().__init__(f"no column is called {name}", offset, summary="Unknown column")

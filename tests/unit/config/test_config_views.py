@@ -282,7 +282,7 @@ views:
         (INLINED[7:] + "  v: {query: 'SELECT (id, amount) = (1, tags) AS s FROM short'}\n", "named_struct"),
         (
             INLINED[7:] + "  v: {query: 'SELECT transform(tags, id -> id) AS s FROM short'}\n",
-            "id may or may not be a column",
+            "id may be a column or something else",
         ),
         (
             "  v0: {materialize: false, query: 'SELECT id + id AS id FROM orders'}\n"

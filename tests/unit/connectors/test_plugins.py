@@ -152,7 +152,7 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ("Connector.type = 'other'", "its connector's type is 'other'"),
         ("Connector.schemas = lambda self: {}", "its schemas are []"),
         ("Connector.schemas = lambda self: {'source.kafka': schema}", "its schemas are ['source.kafka']"),
-        ("del Connector.input_factory", "it has a schema of a source and no input_factory()"),
+        ("del Connector.input_factory", "it has a source schema but no input_factory()"),
         ("schema['properties']['type']['const'] = 'x'", 'has no property type with "const": "acme"'),
         ("del schema['allOf']", '"allOf": [{"$ref": "query.json"}]'),
         (

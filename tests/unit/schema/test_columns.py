@@ -75,7 +75,7 @@ def test_errors_say_where(ddl: str, offset: int, word: str) -> None:
         ("id INT, _Change_Type INT", 8, "change feed"),
         ("id INT, _commit_version INT", 8, "change feed"),
         ("_commit_timestamp INT", 0, "change feed"),
-        ("_mzplan_at INT", 0, "makes itself"),
+        ("_mzplan_at INT", 0, "is reserved"),
         ("s STRUCT<a: INT, t: STRUCT<B: INT, b: INT>>", 35, "field 'b' is declared twice"),
         ("m MAP<INT, STRUCT<a: INT, A: INT>>", 26, "field 'A' is declared twice"),
         ("`user-id` INT, `a.b` INT, _change STRING, _committed INT", None, ""),
