@@ -152,11 +152,8 @@ def _path_place(setting: Setting, written: str, directory: str, server: str | No
         server = account.partition(".")[0] if at else None
     if scheme == "hdfs":  # without a host, Hadoop uses the one in core-site.xml
         server, bucket = bucket.removesuffix(_HDFS_PORT) or None, ""
-    yield Place(setting, written, (scheme, bucket), _normal(path), server)
-
-
-def _normal(path: str) -> str:
-    return posixpath.normpath("/" + path.lstrip("/"))
+    inner = posixpath.normpath("/" + path.lstrip("/"))
+    yield Place(setting, written, (scheme, bucket), inner, server)
 
 
 def _is_within(inner: str, outer: str) -> bool:

@@ -28,7 +28,8 @@ def fill(document: Document, variables: Variables, findings: Findings, skip: Ite
     Texts of sources and sinks with `${each` are checked later, when the key is filled in
     (mzplan.config.templates). `skip`: top-level keys to leave unchanged.
     """
-    left_alone = containers_below(_values_of(document.data, {"variables", *skip}))
+    data = document.data if isinstance(document.data, dict) else {}
+    left_alone = containers_below(data[key] for key in {"variables", *skip} & data.keys())
     for container, key in document.references:
         if id(container) in left_alone:
             continue
@@ -111,10 +112,6 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
         location=location,
     )
     findings.unusable.add((location.file.full_path, location.path))
-
-
-def _values_of(data: Any, keys: set[str]) -> list[Any]:
-    return [data[key] for key in keys if key in data] if isinstance(data, dict) else []
 
 
 def check_references(

@@ -135,9 +135,10 @@ def _find_uses(variables: Variables, state_at: Path) -> None:
 def _is_text(value: Any) -> bool:
     # Arguments and the environment are bytes; text that isn't UTF-8 could not be written to a file.
     try:
-        return not isinstance(value, str) or bool(value.encode() or True)
+        str(value).encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def given_values(variables: Variables) -> dict[str, Any]:

@@ -8,7 +8,6 @@ can give it. The schemas use JSON Schema draft 7, which every YAML language serv
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from mzplan.model.address import KINDS, Kind
@@ -154,7 +153,7 @@ def _property(schema: Any, repeated: bool) -> Any:
     if not repeated or not isinstance(edited, dict) or not _is_container(edited):
         return edited
     about = {key: edited[key] for key in _ABOUT if key in edited}
-    return {**about, "anyOf": [{k: v for k, v in edited.items() if k not in about}, copy.copy(_EACH)]}
+    return {**about, "anyOf": [{k: v for k, v in edited.items() if k not in about}, _EACH]}
 
 
 def _types(schema: Json) -> set[str]:
@@ -174,7 +173,7 @@ def _with_variables(schema: Json) -> Json:
     if _is_container(schema) or not narrow:
         return schema
     about = {key: schema[key] for key in _ABOUT if key in schema}
-    return {**about, "anyOf": [{k: v for k, v in schema.items() if k not in about}, copy.copy(_VARIABLE)]}
+    return {**about, "anyOf": [{k: v for k, v in schema.items() if k not in about}, _VARIABLE]}
 
 
 def _without_keywords(schema: Any) -> Any:

@@ -125,13 +125,8 @@ def _schema_problems(type_: str, name: str, schema: Json) -> Iterator[str]:
     if properties.get("type", {}).get("const") != type_:
         yield f'has no property type with "const": "{type_}"'
     if schema.get("type") != "object" or not any("$ref" in base for base in schema.get("allOf", [])):
-        base = {
-            "connection": "common.json",
-            "source": "query.json",
-            "view": "query.json",
-            "sink": "sink.json",
-        }
-        wanted = base[name.partition(".")[0]]
+        bases = {"connection": "common.json", "sink": "sink.json"}
+        wanted = bases.get(name.partition(".")[0], "query.json")
         yield f'is not "type": "object" with "allOf": [{{"$ref": "{wanted}"}}]'
     if name.startswith("view.") and any("x-key" in inner for inner in properties.values()):
         yield "has a key, but views of plug-ins only add rows"

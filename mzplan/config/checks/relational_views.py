@@ -16,7 +16,7 @@ from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
 from mzplan.schema.relations.analysis import Analysis, Input, Item
 from mzplan.schema.relations.parse import QueryError
-from mzplan.schema.relations.rules import WrongKeyError, rule_broken
+from mzplan.schema.relations.rules import WrongKeyError, broken_rules
 from mzplan.schema.relations.scopes import UnknownColumnError
 
 
@@ -62,8 +62,9 @@ class RelationalView:
         analysis = Analysis(query, inputs)
         try:
             result = analysis.result()
-            if not is_inlined(resource) and (broken := rule_broken(analysis, result, resource.body)):
-                raise broken
+            if not is_inlined(resource):
+                for broken in broken_rules(analysis, result, resource.body):
+                    raise broken
         except QueryError as refused:
             refused.offset = self._expanded.written(refused.offset)
             refuse(resource, self._property, refused, self._findings)

@@ -81,14 +81,15 @@ class Result:
 class Analysis:
     """The analysis of one query over these inputs, by name. Raises QueryError.
 
-    `starred`: the columns that `*` stands for, in lower case.
+    - `starred`: the columns that `*` stands for, in lower case.
+    - `is_certain`: sqlglot's tree has everything that is in the text.
     """
 
     query: RelationalQuery
     inputs: Mapping[str, Input]
     operators: list[Operator] = field(default_factory=list)
     starred: list[str] = field(default_factory=list)
-    _certain: bool = True
+    is_certain: bool = True
 
     def result(self) -> Result:
         """Return the columns of the whole query."""
@@ -99,7 +100,7 @@ class Analysis:
 
     def _result(self) -> Result:
         written = QueryTypes(self.query.text, Scope(), True)
-        self._certain = written.has_every_plus(self.query.tree)
+        self.is_certain = written.has_every_plus(self.query.tree)
         result = self._query(self.query.tree, {})
         if not result.stream:
             raise QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
@@ -165,10 +166,6 @@ class Analysis:
         fields = tuple(item.field for item in result.items)
         return Relation(alias.lower(), fields, result.stream, alias)
 
-    def types(self, scope: Scope) -> QueryTypes:
-        """Return an object that finds the types of expressions in a SELECT."""
-        return QueryTypes(self.query.text, scope, self._certain)
-
 
 class _Select:
     """The analysis of one SELECT."""
@@ -176,7 +173,7 @@ class _Select:
     def __init__(self, analysis: Analysis, node: Any, names: Mapping[str, Relation], named: bool):
         self._analysis, self._node, self._names, self._named = analysis, node, names, named
         self._scope = Scope()
-        self._types = analysis.types(self._scope)
+        self._types = QueryTypes(analysis.query.text, self._scope, analysis.is_certain)
 
     def result(self) -> Result:
         node = self._node

@@ -195,16 +195,13 @@ def parse_query(text: str) -> RelationalQuery:
     return RelationalQuery(written, tree, places, tables, reads)
 
 
-def ensure_few(reads: int, start: int = 0) -> None:
+def ensure_few(reads: int) -> None:
     """Raise QueryError if a query reads collections too often."""
     if reads > _MOST_READS:
-        problem = (
-            f"Spark would read collections {reads:,} times for it, and at most {_MOST_READS} are allowed"
-        )
         raise QueryError(
-            f"{problem}: it computes names in WITH and views with `materialize: false` again for each use",
-            start,
-            "make a view of a part that the query uses several times.",
+            f"Spark would read collections {reads:,} times for it, and at most {_MOST_READS} are allowed: it "
+            "computes names in WITH and views with `materialize: false` again for each use",
+            hint="make a view of a part that the query uses several times.",
         )
 
 

@@ -15,12 +15,8 @@ from mzplan.schema.relations.parse import QueryError
 _OUTPUTS = ("append", "update")
 
 
-def rule_broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> QueryError | None:
-    """Return the first rule that a query breaks with the settings of its view; None if it breaks none."""
-    return next(_broken(analysis, result, body), None)
-
-
-def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+def broken_rules(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+    """Yield an error for each rule that a query breaks with the settings of its view."""
     operators, output = analysis.operators, body.get("output", "append")
     if output not in _OUTPUTS:  # reported elsewhere
         return
