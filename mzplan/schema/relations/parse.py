@@ -275,8 +275,8 @@ class _Checks:
     def _arguments(self, node: Any, allowed: set[str]) -> None:
         for name in sorted(_argument_names(node) - allowed):
             why = _WORDS.get(name, f"{name.replace('_', ' ').upper()} isn't allowed here")
-            offset = _offset_of(self._text.sql, name)
-            raise QueryError(why, offset if offset is not None else start_of(node), _HINTS.get(name, ""))
+            match = re.search(rf"\b{re.escape(name)}\b", self._text.sql, re.IGNORECASE)
+            raise QueryError(why, match.start() if match else start_of(node), _HINTS.get(name, ""))
 
     def _select(self, node: Any) -> None:
         from sqlglot import exp
@@ -386,11 +386,6 @@ _HINTS = dict.fromkeys(
 def _argument_names(node: Any) -> set[str]:
     """Return the names of a node's arguments that have a value."""
     return {name.rstrip("_") for name, value in node.args.items() if value}
-
-
-def _offset_of(sql: str, word: str) -> int | None:
-    match = re.search(rf"\b{re.escape(word)}\b", sql, re.IGNORECASE)
-    return match.start() if match else None
 
 
 def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, TableName]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from mzplan.schema.columns import Column, parse_columns
@@ -46,10 +47,7 @@ class QueryTypes(ExpressionTypes):
     def column(self, node: Any) -> str | None:
         """Return the type of a column, or of a field in it. Raises QueryError for an unknown column."""
         field, rest = self._scope.find(node)
-        type_ = field.type
-        for name in rest:
-            type_ = field_type(type_, name) if type_ else None
-        return type_
+        return reduce(field_type, rest, field.type)
 
     def generated(self, node: Any) -> list[tuple[str, str | None]]:
         """Return the default names and types of a generator function's columns, such as explode."""
