@@ -20,7 +20,7 @@ from mzplan.connectors.delta.column_types import holds, whole_types
 from mzplan.connectors.delta.losses import rows_gone
 from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import column_parser
-from mzplan.connectors.formats.records import MARK, Records, checked
+from mzplan.connectors.formats.records import MARK, Records, check_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import CHANGE_FEED, exists_after, with_change
 from mzplan.connectors.frames.row_clock import row_clock
@@ -174,8 +174,8 @@ class DeltaSource(SourceConnector):
         values = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
         file = _file_below(uri_of(spark, folder), folder)
         rows = table.select(*values, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
-        records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
-        checked_rows = checked(records, column_parser(columns, None, {}), columns, body["on_error"])
+        records = Records(rows=rows, position=f.col(_PLACE), where=_where)
+        checked_rows = check_records(records, column_parser(columns), columns, body["on_error"])
         return with_change(checked_rows, "is_there") if query.keys else checked_rows
 
 

@@ -17,11 +17,13 @@ from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.formats.parsers import (
     CORRUPT,
     column_parser,
+    csv_column_parser,
     csv_options,
     parsed_ddl,
+    parser_of,
     raw_format_of,
 )
-from mzplan.connectors.formats.records import MALFORMED, MARK, Records, checked, parse_records
+from mzplan.connectors.formats.records import MALFORMED, MARK, Records, check_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.exact_files import EXACT_FILES
 from mzplan.connectors.frames.row_clock import row_clock
@@ -202,17 +204,17 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file
             options["multiLine"] = "true"  # a line break within quotes belongs to the field
             reader = reader.format("csv").schema(f"{parsed_ddl(columns, raw_format)}, {CORRUPT} STRING")
             records = _records(reader.options(**options, **heading).load(place), row_clock(), one_file_each)
-            parser = column_parser(columns, CORRUPT, options, raw_format)
-            return checked(records, parser, columns, on_error)
+            parser = csv_column_parser(columns, options, raw_format)
+            return check_records(records, parser, columns, on_error)
         case "parquet":
             reader = reader.format("parquet").schema(ddl(columns))
             records = _records(reader.load(place), "_metadata.row_index", one_file_each)
-            return checked(records, column_parser(columns, None, {}), columns, on_error)
+            return check_records(records, column_parser(columns), columns, on_error)
         case type_:
             records = _records(reader.format("text").load(place), row_clock(), one_file_each)
             if type_ == "json":  # a blank line is not a record
                 records = replace(records, rows=records.rows.where("trim(value) <> ''"))
-            return parse_records(records, format_, columns, on_error)
+            return check_records(records, parser_of(format_, columns), columns, on_error)
 
 
 def _records(rows: DataFrame, row: Expression | str, one_file_each: bool) -> Records:
@@ -230,7 +232,6 @@ def _records(rows: DataFrame, row: Expression | str, one_file_each: bool) -> Rec
     rows_with_place = rows.select("*", place.alias(_PLACE))
     return Records(
         rows=rows_with_place,
-        value="value",
         position=f.col(_PLACE),
         where=lambda at: f.concat(f.lit("file "), at["path"]),
     )

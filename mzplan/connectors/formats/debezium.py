@@ -125,12 +125,8 @@ class Debezium(Envelope):
             why = f.col("j.e")
             return ParsedRecord(
                 record=f.struct(row, f.col(f"{DECODED}.e").alias("e")),
-                text=None,
                 broken=why.isNotNull(),
-                source=f.lit(None).cast("string"),
-                text_of=lambda column: f.lit(None).cast("string"),
                 inner=RECORD,
-                needs_value=False,
                 reasons=((why.isNotNull(), why), *_wrong_ops(), without_row),
             )
         wrapped = f.col(f"j.{CORRUPT}")
@@ -144,10 +140,8 @@ class Debezium(Envelope):
             record=f.struct(row, f.col(f"{_ENVELOPE}.{CORRUPT}").alias(CORRUPT)),
             text=f.col("value").cast("string"),
             broken=wrapped.isNotNull(),
-            source=source,
             text_of=text_of,
             inner=RECORD,
-            needs_value=False,
             raw_format=self.raw_format,
             reasons=(
                 (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),

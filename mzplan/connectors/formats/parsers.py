@@ -26,6 +26,10 @@ CORRUPT = "_mzplan_corrupt"  # column: a record that Spark's parser can't parse
 STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
 
 
+def _no_text(column: Column) -> Expression:
+    return f.lit(None).cast("string")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRecord:
     """Expressions over records.
@@ -38,37 +42,36 @@ class ParsedRecord:
     These are over rows with the record as `j`, and mostly evaluated for broken records only:
 
     - `broken`: whether the record is broken.
-    - `source`: a broken record's text, from Spark's parser, so that rows don't carry it.
     - `text_of`: a column's text before its conversion.
     - `reasons`: what can be wrong with a whole record, most specific first.
     """
 
     record: Expression
-    text: Expression | None
     broken: Expression
-    source: Expression
-    text_of: Callable[[Column], Expression]
+    text: Expression | None = None
+    text_of: Callable[[Column], Expression] = _no_text
     inner: str = ""
-    needs_value: bool = True
+    needs_value: bool = False
     raw_format: str = ""
     several: Expression | None = None
     reasons: tuple[tuple[Expression, str | Expression], ...] = ()
 
 
-def parser_of(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> ParsedRecord:
+def parser_of(format_: Mapping[str, Any], columns: Sequence[Column]) -> ParsedRecord:
     """Return the parser of a format, for records in the column `value`. Avro rows must be decoded before
     (see avro.stream)."""
+    value = f.col("value")
     match format_["type"]:
         case "json":
-            return _json(columns, f.col(value).cast("string"), raw_format_of(format_))
+            return _json(columns, value.cast("string"), raw_format_of(format_))
         case "avro":
             return _decoded(f.col(DECODED))
         case "csv":
-            return _csv(columns, f.col(value).cast("string"), csv_options(format_), raw_format_of(format_))
+            return _csv(columns, value.cast("string"), csv_options(format_), raw_format_of(format_))
         case "text":
-            return _single(columns[0], f.col(value).cast("string"), is_text=True)
+            return _single(columns[0], value.cast("string"), is_text=True)
         case "raw":
-            return _single(columns[0], f.col(value), is_text=False)
+            return _single(columns[0], value, is_text=False)
     raise AssertionError(f"no format {format_['type']!r}: the schema allows nothing else")
 
 
@@ -116,38 +119,26 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def column_parser(
-    columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str], raw_format: str = ""
-) -> ParsedRecord:
-    """Return the parser of rows that Spark itself has read into columns. `corrupt`: the column with the text
-    of unreadable rows; `raw_format`: see ParsedRecord."""
-    fields = [f.col(quoted(column.name)) for column in columns]
-    if corrupt is None:
-        no_text = f.lit(None).cast("string")
-        return ParsedRecord(
-            record=f.struct(*fields),
-            text=None,
-            broken=f.lit(False),
-            source=no_text,
-            text_of=_no_text,
-            needs_value=False,
-        )
-    source = f.col(f"j.{CORRUPT}")
-    text_of, reasons = _of_csv_text(columns, options, source)
+def column_parser(columns: Sequence[Column]) -> ParsedRecord:
+    """Return the parser of rows that Spark itself has read into columns."""
     return ParsedRecord(
-        record=f.struct(*fields, f.col(corrupt).alias(CORRUPT)),
-        text=f.col(corrupt),
-        broken=source.isNotNull(),
-        source=source,
-        text_of=text_of,
-        reasons=reasons,
-        needs_value=False,
-        raw_format=raw_format,
+        record=f.struct(*(f.col(quoted(column.name)) for column in columns)), broken=f.lit(False)
     )
 
 
-def _no_text(column: Column) -> Expression:
-    return f.lit(None).cast("string")
+def csv_column_parser(columns: Sequence[Column], options: Mapping[str, str], raw_format: str) -> ParsedRecord:
+    """Return the parser of CSV that Spark itself has read into columns, and unreadable lines into CORRUPT."""
+    fields = [f.col(quoted(column.name)) for column in columns]
+    source = f.col(f"j.{CORRUPT}")
+    text_of, reasons = _of_csv_text(columns, options, source)
+    return ParsedRecord(
+        record=f.struct(*fields, f.col(CORRUPT)),
+        text=f.col(CORRUPT),
+        broken=source.isNotNull(),
+        text_of=text_of,
+        reasons=reasons,
+        raw_format=raw_format,
+    )
 
 
 def _json(columns: Sequence[Column], text: Expression, raw_format: str) -> ParsedRecord:
@@ -166,8 +157,8 @@ def _json(columns: Sequence[Column], text: Expression, raw_format: str) -> Parse
         record=parsed,
         text=text,
         broken=wrapped.isNotNull(),
-        source=source,
         inner=RECORD,
+        needs_value=True,
         raw_format=raw_format,
         text_of=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
         reasons=(
@@ -182,12 +173,8 @@ def _decoded(record: Expression) -> ParsedRecord:
     reason = f.col("j.e")
     return ParsedRecord(
         record=record,
-        text=None,
         broken=reason.isNotNull(),
-        source=f.lit(None).cast("string"),
-        text_of=_no_text,
         inner=RECORD,
-        needs_value=False,
         reasons=((reason.isNotNull(), reason), (f.col(f"j.{RECORD}").isNull(), "the record has no value")),
     )
 
@@ -204,9 +191,9 @@ def _csv(
         record=parsed,
         text=text,
         broken=source.isNotNull(),
-        source=source,
         text_of=text_of,
         reasons=reasons,
+        needs_value=True,
         raw_format=raw_format,
         several=_several_lines(text, options["quote"]),
     )
@@ -244,7 +231,4 @@ def _single(column: Column, value: Expression, *, is_text: bool) -> ParsedRecord
         record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
         text=value if is_text else None,
         broken=f.lit(False),
-        source=f.lit(None).cast("string"),
-        text_of=_no_text,
-        needs_value=False,
     )

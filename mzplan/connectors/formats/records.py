@@ -6,13 +6,13 @@ its column, or if a NOT NULL column has no value. The parsers of formats are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mzplan.connectors.formats.envelopes import Envelope
 from mzplan.connectors.formats.exact import INFINITE, convert, struct_of
-from mzplan.connectors.formats.parsers import CORRUPT, ParsedRecord, parser_of
+from mzplan.connectors.formats.parsers import CORRUPT, ParsedRecord
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, longest, quoted
 from mzplan.schema.columns import POSITION, Column
@@ -35,7 +35,7 @@ MARK = "mzplan"  # prefix of a failure raised inside Spark: `mzplan[MZ066]: …`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The records that a source reads.
+    """The records that a source reads. `rows` has the column `value`: their bytes or text.
 
     - `value`: the column of their bytes or text.
     - `where`: the text that names the record at a position ("topic orders, partition 0, offset 12").
@@ -45,7 +45,6 @@ class Records:
     """
 
     rows: DataFrame
-    value: str
     position: Expression
     where: Callable[[Expression], Expression]
     included: tuple[tuple[Column, Expression], ...] = ()
@@ -53,25 +52,20 @@ class Records:
     original: str = ""
 
 
-def parse_records(
-    records: Records, format_: Mapping[str, Any], columns: Sequence[Column], on_error: str
+def check_records(
+    records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str
 ) -> DataFrame:
     """Return the record's columns, the included ones and `_position`, and with an envelope `_change`.
 
     A malformed record raises an error that names it (`on_error: fail`), is left out (`skip`), or fills the
     column `DEAD` (`dead-letter`; then `records.rows` must also have a `key`).
     """
-    return checked(records, parser_of(format_, columns, records.value), columns, on_error)
-
-
-def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str) -> DataFrame:
-    """Return the same columns as parse_records, for records that a parser has already read (`parsed`)."""
     envelope = records.envelope
     columns = envelope.required(columns) if envelope is not None else columns
     inputs = envelope.inputs() if envelope is not None else []
     change = [envelope.change()] if envelope is not None else []
     if on_error == "dead-letter":
-        raw = {"key": "key", "value": records.original or records.value}
+        raw = {"key": "key", "value": records.original or "value"}
         inputs += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
     included = [expression.alias(_included_name(i)) for i, (_, expression) in enumerate(records.included)]
     # Faults of a text are computed here, not from a copy in each row, which would cost a tenth.
@@ -95,7 +89,7 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
             rows_to_check = rows_to_check.observe(SKIPPED, f.count_if(malformed).alias("records"))
         # A generator, not a filter: Spark would push the filter down and parse each record twice.
         kept_records = f.when(malformed, f.array().cast(_array_of(rows_to_check, parsed))).otherwise(
-            f.array(f.col(_record_path("j", parsed)))
+            f.array(f.col(_record_path(parsed)))
         )
         names = envelope.names if envelope is not None else []
         rows = rows_to_check.select(
@@ -121,7 +115,7 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
 def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> DataFrame:
     """Return the rows with the columns of their records `j` converted from their written form. _INEXACT says,
     by column, whether the given value isn't exactly of the column's type."""
-    record, inner = f.col("j"), f.col(_record_path("j", parsed))
+    record, inner = f.col("j"), f.col(_record_path(parsed))
     values, inexact = [], []
     for field in struct_of(ddl(columns)).fields:
         value, is_inexact = convert(
@@ -154,21 +148,21 @@ def _own_column(envelope: Envelope | None, column: Column, value: Expression) ->
     return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
 
 
-def _record_path(name: str, parsed: ParsedRecord) -> str:
+def _record_path(parsed: ParsedRecord) -> str:
     """Return the path of the columns in the parsed record."""
-    return f"{name}.{parsed.inner}" if parsed.inner else name
+    return f"j.{parsed.inner}" if parsed.inner else "j"
 
 
 def _array_of(rows: DataFrame, parsed: ParsedRecord) -> ArrayType:
     from pyspark.sql.types import ArrayType
 
-    return ArrayType(rows.select(_record_path("j", parsed)).schema.fields[0].dataType)
+    return ArrayType(rows.select(_record_path(parsed)).schema.fields[0].dataType)
 
 
 def _malformed(
     parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
-    malformed = parsed.broken | f.col(_record_path("j", parsed)).isNull()
+    malformed = parsed.broken | f.col(_record_path(parsed)).isNull()
     if parsed.text is not None:
         malformed = f.col("u") | malformed
     if parsed.several is not None:
@@ -262,4 +256,4 @@ def _reason(
 
 
 def _value_of(parsed: ParsedRecord, column: Column) -> Expression:
-    return f.col(f"{_record_path('j', parsed)}.{quoted(column.name)}")
+    return f.col(f"{_record_path(parsed)}.{quoted(column.name)}")

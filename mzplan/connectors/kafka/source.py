@@ -15,7 +15,7 @@ from mzplan.connectors.formats.avro.stream import decode_records
 from mzplan.connectors.formats.debezium import Debezium, members, with_envelope, without_tombstones
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
 from mzplan.connectors.formats.parsers import ParsedRecord, parser_of, raw_format_of, without_frame
-from mzplan.connectors.formats.records import Records, checked
+from mzplan.connectors.formats.records import Records, check_records
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.kafka.options import client_body, consumer_options, route, writer_options
@@ -98,14 +98,13 @@ class KafkaSource(KafkaPositions, SourceConnector):
         topic = f.lit(f"topic {body['topic']}, partition ")
         records_read = Records(
             rows=rows,
-            value="value",
             position=f.struct("partition", "offset", "timestamp"),
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(name)) for name, column in included.items()),
             envelope=envelope,
             original=_ORIGINAL if is_framed else "",
         )
-        return checked(records_read, parsed, columns, body["on_error"])
+        return check_records(records_read, parsed, columns, body["on_error"])
 
     def replay(
         self,
@@ -143,7 +142,7 @@ def _with_parser(
     if is_avro:
         keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
         rows = decode_records(rows, query, columns, keys)
-    return rows, parser_of(format_, columns, "value")
+    return rows, parser_of(format_, columns)
 
 
 def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) -> Envelope:

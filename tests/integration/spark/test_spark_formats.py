@@ -126,7 +126,8 @@ def parsed_records(
     """What a source makes of records, whose offsets are their numbers."""
     from pyspark.sql import functions as f
 
-    from mzplan.connectors.formats.records import Records, parse_records
+    from mzplan.connectors.formats.parsers import parser_of
+    from mzplan.connectors.formats.records import Records, check_records
     from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
@@ -135,11 +136,11 @@ def parsed_records(
         rows=spark.createDataFrame(
             [(b"", value, n) for n, value in enumerate(values)], "key BINARY, value BINARY, offset BIGINT"
         ),
-        value="value",
         position=f.struct("offset"),
         where=lambda at: f.lit("here"),
     )
-    return parse_records(records, format_, parse_columns(format_["schema"]), on_error)
+    columns = parse_columns(format_["schema"])
+    return check_records(records, parser_of(format_, columns), columns, on_error)
 
 
 def fates(lab: Lab, values: Sequence[bytes | None], format_: Mapping[str, str]) -> list[Any]:
@@ -328,7 +329,7 @@ def test_debeziums_placeholder_is_no_value(lab: Lab, type_: str) -> None:
     from pyspark.sql import functions as f
 
     from mzplan.connectors.formats.debezium import Debezium, with_envelope
-    from mzplan.connectors.formats.records import Records, checked
+    from mzplan.connectors.formats.records import Records, check_records
     from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
@@ -344,12 +345,11 @@ def test_debeziums_placeholder_is_no_value(lab: Lab, type_: str) -> None:
     envelope = Debezium(key=f.col("key"), row=columns, columns=columns[:1], raw_format="json")
     records = Records(
         rows=envelope.split(with_envelope(rows, columns, "json")),
-        value="value",
         position=f.struct("offset"),
         where=lambda at: f.lit("here"),
         envelope=envelope,
     )
-    found = checked(records, envelope.parsed(), columns, "dead-letter").orderBy("_position").collect()
+    found = check_records(records, envelope.parsed(), columns, "dead-letter").orderBy("_position").collect()
     why = [row[-1].reason if row[-1] is not None else None for row in found]
     assert all(str(one).startswith("Debezium did not receive the value of x") for one in why[:-2]), why
     assert why[-2:] == [None, None]

@@ -140,7 +140,6 @@ def test_what_a_record_does_to_its_key(lab: Lab) -> None:
         listed = [(key, value, i) for i, (key, value, _) in enumerate(records)]
         read = Records(
             rows=spark.createDataFrame(listed, "key BINARY, value BINARY, offset INT"),
-            value="value",
             position=f.struct("offset"),
             where=lambda at: f.concat(f.lit("offset "), at["offset"]),
             envelope=Tombstones(
@@ -182,7 +181,6 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     rows = spark.createDataFrame(listed, "key BINARY, came BINARY, offset INT")
     read = Records(
         rows=rows.select("*", without_frame(f.col("came")).alias("value")),
-        value="value",
         position=f.struct("offset"),
         where=lambda at: f.concat(f.lit("offset "), at["offset"]),
         included=((parse_columns("u BINARY")[0], f.col("key")),),
@@ -200,9 +198,10 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
 
 
 def _parsed(read: Any, columns: Any, on_error: str) -> Any:
-    from mzplan.connectors.formats.records import parse_records
+    from mzplan.connectors.formats.parsers import parser_of
+    from mzplan.connectors.formats.records import check_records
 
-    return parse_records(read, {"type": "json"}, columns, on_error)
+    return check_records(read, parser_of({"type": "json"}, columns), columns, on_error)
 
 
 def send(lab: Lab, topic: str, *changes: Change) -> None:

@@ -54,22 +54,23 @@ def send(lab: Lab, topic: str, *values: bytes | None) -> None:
 def test_a_malformed_record_has_a_reason(lab: Lab, record: bytes | None, why: str) -> None:
     from pyspark.sql import functions as f
 
-    from mzplan.connectors.formats.records import Records, parse_records
+    from mzplan.connectors.formats.parsers import parser_of
+    from mzplan.connectors.formats.records import Records, check_records
     from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
     assert spark is not None
     records = spark.createDataFrame([(record, 7)], "value BINARY, offset BIGINT")
     texts = records.select(f.col("value").cast("string").alias("value"), "offset")
+    columns = parse_columns(STRICT)
 
     def rows(on_error: str) -> list[Any]:
         read = Records(
             rows=texts,
-            value="value",
             position=f.struct("offset"),
             where=lambda at: f.concat(f.lit("offset "), at["offset"]),
         )
-        return parse_records(read, {"type": "json"}, parse_columns(STRICT), on_error).collect()
+        return check_records(read, parser_of({"type": "json"}, columns), columns, on_error).collect()
 
     with pytest.raises(Exception, match=r"mzplan\[MZ066\]: offset 7: ") as caught:
         rows("fail")
