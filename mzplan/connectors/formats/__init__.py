@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _reach(query: ResolvedQuery) -> Diagnostic | None:
     from mzplan.connectors.formats.registry import reach
 
-    return reach(query.link, query.directory, query.address)
+    return reach(query)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
@@ -36,6 +37,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+
 _NOT_A_SCHEMA = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _MAX_REASONS = 40  # reasons to show, because a schema may have many names
 _MAX_REASON = 500  # characters of a reason
+Answer = TypeVar("Answer")
 Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
 """Takes a schema's texts. Returns errors and warnings."""
 
@@ -71,25 +73,26 @@ def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
 
 def latest(query: ResolvedQuery) -> Subject:
     """Return the latest version of the topic's subject. Raises MzplanError."""
-    subject = _latest(query, query.connections[ROLE])
-    if isinstance(subject, Diagnostic):
-        raise MzplanError(subject)
-    return subject
+    subject = _subject(query)
+    return _ask(query, query.connections[ROLE], lambda request: latest_version(request, subject), subject)
 
 
-def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
-    """Return why a registry doesn't answer or refuses the connection's login, or None."""
-    answer = _ask(registry, directory, address, "", list_subjects)
-    return answer if isinstance(answer, Diagnostic) else None
+def reach(query: ResolvedQuery) -> Diagnostic | None:
+    """Return why a registry, the query's connection, doesn't answer or refuses the login, or None."""
+    try:
+        _ask(query, query.link, list_subjects)
+    except MzplanError as problem:
+        return problem.diagnostics[0]
+    return None
 
 
 def _check(query: ResolvedQuery, type_: str, problems_of: Compare) -> tuple[Diagnostic, ...]:
-    registry = query.connections.get(ROLE)
-    if registry is None:
+    if ROLE not in query.connections:
         return ()
-    subject = _latest(query, registry)
-    if isinstance(subject, Diagnostic):
-        return (subject,)
+    try:
+        subject = latest(query)
+    except MzplanError as problem:
+        return problem.diagnostics[:1]
     return _compare(query, subject, type_, problems_of)
 
 
@@ -119,19 +122,6 @@ def _compare(
 
 def _subject(query: ResolvedQuery) -> str:
     return str(query.body.get("subject") or f"{query.body['topic']}-value")
-
-
-def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Diagnostic:
-    subject = _subject(query)
-    answer = _ask(
-        registry,
-        query.directory,
-        query.address,
-        subject,
-        lambda request: latest_version(request, subject),
-    )
-    assert answer is not None, "a subject has a version"
-    return answer
 
 
 def _verb(query: ResolvedQuery) -> str:
@@ -196,26 +186,21 @@ def latest_version(request: Get, subject: str) -> Subject:
 
 
 def _ask(
-    registry: ResolvedConnection,
-    directory: str,
-    address: Address,
-    subject: str,
-    question: Callable[[Get], Subject | None],
-) -> Subject | Diagnostic | None:
-    """Return the answer, or a Diagnostic of why there is none."""
+    query: ResolvedQuery, registry: ResolvedConnection, question: Callable[[Get], Answer], subject: str = ""
+) -> Answer:
+    """Return the answer. Raises MzplanError."""
+    directory, address = query.directory, query.address
     host, port = RegistryServer(url=registry.body["url"], seconds=PROBE_TIMEOUT_S).host_and_port
     try:
         with through_tunnel(registry, host, port, directory, address) as local:
             registry_server = server(registry, directory)
             return question(lambda path: get(registry_server, path, local))
-    except MzplanError as problem:
-        return problem.diagnostics[0]
     except RegistryError as problem:
         in_tunnel = tunnel_problem(registry, host, port, directory, address)
-        return in_tunnel or _diagnostic(registry, address, subject, problem)
+        raise MzplanError(in_tunnel or _no_answer(registry, address, subject, problem)) from None
 
 
-def _diagnostic(
+def _no_answer(
     registry: ResolvedConnection, address: Address, subject: str, problem: RegistryError
 ) -> Diagnostic:
     where = f"{registry.address} ({registry.body['url']})"

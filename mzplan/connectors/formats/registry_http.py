@@ -232,7 +232,6 @@ class RegistrySchemas:
     tunnel: Callable[[], AbstractContextManager[int]] | None
     name: str
     mark: str
-    retry_delays: Sequence[float] = field(default=_WAITS)
 
     def texts(self, id_: int) -> Sequence[str]:
         """Return the texts of a schema (see decoder.Schemas). Raises RuntimeError if the registry doesn't
@@ -245,25 +244,23 @@ class RegistrySchemas:
         return schemas[id_]
 
     def _fetch_with_retries(self, id_: int) -> Sequence[str]:
-        for wait in (*self.retry_delays, None):
+        for wait in (*_WAITS, None):
             try:
                 return self._fetch(id_)
             except UnknownError:
                 raise
-            except RegistryError as problem:
-                if problem.why == "missing":
-                    raise UnknownError(f"its schema {id_} is not in {self.name}") from None
-                if problem.why == "large":
-                    raise UnknownError(f"schema {id_}: {problem.text}") from None
-                if wait is None or problem.why in ("refused", "forbidden"):
-                    raise RuntimeError(self._error(problem, id_)) from None
-            except (OSError, TimeoutError) as problem:
-                if wait is None:
-                    raise RuntimeError(self._error(RegistryError("unreachable", str(problem)), id_)) from None
-            except Exception as problem:  # from the tunnel, whose class isn't known here
-                if wait is None:
-                    text = f"its SSH tunnel can't be opened: {problem}"
-                    raise RuntimeError(self._error(RegistryError("unreachable", text), id_)) from None
+            except RegistryError as error:
+                problem = error
+            except OSError as error:
+                problem = RegistryError("unreachable", str(error))
+            except Exception as error:  # from the tunnel, whose class isn't known here
+                problem = RegistryError("unreachable", f"its SSH tunnel can't be opened: {error}")
+            if problem.why == "missing":
+                raise UnknownError(f"its schema {id_} is not in {self.name}")
+            if problem.why == "large":
+                raise UnknownError(f"schema {id_}: {problem.text}")
+            if wait is None or problem.why in ("refused", "forbidden"):
+                raise RuntimeError(self._error(problem, id_))
             time.sleep(wait)
         raise AssertionError("the last wait is None")
 

@@ -128,7 +128,7 @@ def told(monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str = "
     """What is said of a column, or an output, `a` and a subject with this schema."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
     subject = Subject(version=1, id=1, type=type_.upper(), schemas=(text,))
-    monkeypatch.setattr(registry, "_latest", lambda query, connection: subject)
+    monkeypatch.setattr(registry, "latest", lambda query: subject)
     address = Address(kind, "x")
     link = SimpleNamespace(address=Address("connection", "r"))
     query: Any = SimpleNamespace(
