@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from mzplan.warehouse.folder import Folder, decoded, decoding, delete_checksum, open_folder, read_text
+from mzplan.warehouse.folder import Folder, decoded, decoding, open_folder, read_text, replace_file
 from mzplan.warehouse.step_record import StepRecord
 
 _MOVED = "mzplanMoved"  # marks, in its settings, a step that only moved the checkpoint
@@ -100,18 +100,8 @@ class CheckpointLog:
         The query must be new and must not run. Repeating the call gives the same result."""
         folder = open_folder(self.spark)
         head = earlier.lines(earlier.committed())[:2] or earlier.lines(earlier.newest())[:2]
-        commit = self._commits_of(earlier) or _NO_WATERMARK
-        for log, name, data in (
-            (folder, "metadata", json.dumps({"id": query_id}).encode()),
-            (self._offsets, "0", "\n".join([*head, position]).encode()),
-            (self._commits, "0", commit),
-        ):
-            delete_checksum(log, name)
-            log.write(name, data)
-
-    def _commits_of(self, other: CheckpointLog) -> bytes | None:
-        committed = other.committed()
-        return other._commits.read(str(committed)) if committed >= 0 else None
+        replace_file(folder, "metadata", json.dumps({"id": query_id}).encode())
+        self._write_done(0, [*head, position], earlier._last_commit())
 
     def plan(self, position: str) -> None:
         """Plan the next step, as Spark would, to read up to `position`. It runs at the next start.
@@ -121,16 +111,15 @@ class CheckpointLog:
         with decoding(f"{self.spark}/offsets/{committed}"):
             version, settings = self.lines(committed)[:2]
             kept_settings = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
-        head = [version, json.dumps(kept_settings, separators=(",", ":"))]
-        delete_checksum(self._offsets, str(committed + 1))
-        self._offsets.write(str(committed + 1), "\n".join([*head, position]).encode())
+        self._write_offsets(
+            committed + 1, [version, json.dumps(kept_settings, separators=(",", ":")), position]
+        )
 
     def replace(self, step: int, position: str) -> None:
         """Set the position at which a step ended, if the step is there. The query must not run."""
         head = self.lines(step)[:2]
         if head:
-            delete_checksum(self._offsets, str(step))
-            self._offsets.write(str(step), "\n".join([*head, position]).encode())
+            self._write_offsets(step, [*head, position])
 
     def order_sources(self, tables: Sequence[str | None]) -> None:
         """Order the sources in the recent offsets by their Delta tables, as in the query's plan.
@@ -139,34 +128,26 @@ class CheckpointLog:
         Spark refuses to start. The query must not run."""
         for step in self.planned()[-_REREAD_STEPS:]:
             lines = self.lines(step)
-            offsets = [(_table_of(line), line) for line in lines[2:]]
-            if None in tables or Counter(tables) != Counter(table for table, _ in offsets):
+            by_table: dict[str | None, list[str]] = {}
+            for line in lines[2:]:
+                by_table.setdefault(table_of(_parsed(line)), []).append(line)
+            counts = {table: len(lines_of_table) for table, lines_of_table in by_table.items()}
+            if None in tables or counts != dict(Counter(tables)):
                 return
-            ordered = []
-            for table in tables:
-                offsets.remove(match := next(pair for pair in offsets if pair[0] == table))
-                ordered.append(match[1])
+            ordered = [by_table[table].pop(0) for table in tables]
             if ordered != lines[2:]:
-                delete_checksum(self._offsets, str(step))
-                self._offsets.write(str(step), "\n".join([*lines[:2], *ordered]).encode())
+                self._write_offsets(step, [*lines[:2], *ordered])
 
     def move(self, position: str) -> None:
         """Move the start of the next step to `position`, by a step without rows that is done at once.
 
         It replaces a step that is planned but not done. The query must not run."""
-        committed = self.committed()
         head = self.lines(self.newest())[:2]
         if len(head) < 2:
             settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
             head = ["v1", json.dumps(settings)]
         head[1] = _as_moved(head[1])
-        commit = self._commits.read(str(committed)) if committed >= 0 else None
-        for log, data in (
-            (self._offsets, "\n".join([*head, position]).encode()),
-            (self._commits, commit or _NO_WATERMARK),
-        ):
-            delete_checksum(log, str(committed + 1))
-            log.write(str(committed + 1), data)
+        self._write_done(self.committed() + 1, [*head, position], self._last_commit())
 
     def skip(self, step: int) -> None:
         """Record a step that has read nothing as planned and done, at the position of the step before.
@@ -177,9 +158,20 @@ class CheckpointLog:
         if len(lines) != 3 or commit is None:
             raise OSError(f"{self.spark} no longer says where step {step - 1} has ended")
         lines[1] = _as_moved(lines[1])
-        for log, data in ((self._offsets, "\n".join(lines).encode()), (self._commits, commit)):
-            delete_checksum(log, str(step))
-            log.write(str(step), data)
+        self._write_done(step, lines, commit)
+
+    def _last_commit(self) -> bytes:
+        """Return Spark's record of the last done step, which a further step without rows repeats."""
+        committed = self.committed()
+        data = self._commits.read(str(committed)) if committed >= 0 else None
+        return data or _NO_WATERMARK
+
+    def _write_offsets(self, step: int, lines: Sequence[str]) -> None:
+        replace_file(self._offsets, str(step), "\n".join(lines).encode())
+
+    def _write_done(self, step: int, lines: Sequence[str], commit: bytes) -> None:
+        self._write_offsets(step, lines)
+        replace_file(self._commits, str(step), commit)
 
     def initial_offset(self) -> Any:
         """Return the upstream's offset before step 0, for a source that logs it (Kafka)."""
@@ -191,15 +183,11 @@ class CheckpointLog:
             offset if isinstance(offset, dict) and all(isinstance(v, dict) for v in offset.values()) else None
         )
 
-    def files(self, start: Any, end: Any) -> tuple[str, ...]:
-        """Return the URIs of the files that a file source has logged between two of its offsets."""
-        return tuple(self.files_read(start, end))
+    def files(self, start: Any, end: Any) -> dict[str, int]:
+        """Return the URIs of the files that a file source has logged between two of its offsets.
 
-    def files_read(self, start: Any, end: Any) -> dict[str, int]:
-        """Return the same files with the time that each had when it was read.
-
-        Times are in milliseconds since the epoch. Spark's log keeps all entries, and now and then merges ten
-        into one."""
+        The values are the times that the files had when they were read, in milliseconds since the epoch.
+        Spark's log keeps all entries, and now and then merges ten into one."""
         folder = open_folder(f"{self.spark}/sources/0")
         with decoding(f"an offset in {self.spark}"):
             first, last = _log_offset(start) + 1, _log_offset(end)
@@ -232,9 +220,9 @@ def _as_moved(settings: str) -> str:
         return json.dumps({**json.loads(settings), _MOVED: True}, separators=(",", ":"))
 
 
-def _table_of(line: str) -> str | None:
-    offset = _parsed(line)
-    return str(offset["reservoirId"]) if isinstance(offset, dict) and "reservoirId" in offset else None
+def table_of(offset: Any) -> Any:
+    """Return the id of the Delta table that an offset belongs to; None for any other offset."""
+    return offset.get("reservoirId") if isinstance(offset, dict) else None
 
 
 def _parsed(text: str) -> Any:

@@ -37,9 +37,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from mzplan.model.codec import decode, encode
 from mzplan.model.observed import Versions
@@ -49,6 +50,8 @@ from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import decoding, open_folder, read_text, write_text
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_record import Count
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 OUTCOMES = 8  # outcomes of done tasks in a status
@@ -229,7 +232,7 @@ class Checkpoint:
         """Return the recorded identity of the upstream, or None.
 
         Raises OSError, also for a file with invalid content."""
-        return self._fact("upstream")
+        return self._fact("upstream", dict)
 
     def record_upstream(self, upstream: Mapping[str, Any]) -> None:
         """Record the upstream's identity durably and atomically."""
@@ -240,9 +243,7 @@ class Checkpoint:
 
         `position` is its position there. Returns None once a batch of the new upstream is done. Raises
         OSError."""
-        recorded = self._fact("departure")
-        with decoding(f"{self.folder}/departure.json"):
-            return recorded if recorded is not None and self.log.committed() <= recorded["batch"] else None
+        return self._fact("departure", lambda fact: fact if self.log.committed() <= fact["batch"] else None)
 
     def record_departure(self, upstream: Mapping[str, Any], position: str) -> None:
         """Durably record the upstream and position that a move is about to leave."""
@@ -255,17 +256,13 @@ class Checkpoint:
 
     def was_moved(self) -> bool:
         """Whether the checkpoint has read part of its rows from another upstream. Raises OSError."""
-        recorded = self._fact("departure")
-        with decoding(f"{self.folder}/departure.json"):
-            return recorded is not None and bool(recorded["upstream"])
+        return bool(self._fact("departure", lambda fact: fact["upstream"]))
 
     def last_read(self) -> tuple[int, str] | None:
         """Return the last version read of an upstream Delta table, with its commit's digest, if any.
 
         Raises OSError, also for a file with invalid content."""
-        recorded = self._fact("read")
-        with decoding(f"{self.folder}/read.json"):
-            return (int(recorded["version"]), str(recorded["commit"])) if recorded is not None else None
+        return self._fact("read", lambda fact: (int(fact["version"]), str(fact["commit"])))
 
     def record_last_read(self, version: int, commit: str) -> None:
         """Record, durably and atomically, the newest version that may be read next."""
@@ -273,9 +270,7 @@ class Checkpoint:
 
     def collection(self) -> str | None:
         """Return the id of the Delta table that the source writes; None if unrecorded. Raises OSError."""
-        recorded = self._fact("collection")
-        with decoding(f"{self.folder}/collection.json"):
-            return str(recorded["table"]) if recorded is not None else None
+        return self._fact("collection", lambda fact: str(fact["table"]))
 
     def record_collection(self, table_id: str) -> None:
         """Record durably which table the source writes, to detect a replaced table."""
@@ -285,7 +280,7 @@ class Checkpoint:
         """Return how the sink last wrote: `{delivery, target}`, with the target's identity.
 
         Returns None if nothing was recorded. Raises OSError, also for a file with invalid content."""
-        return self._fact("delivery")
+        return self._fact("delivery", dict)
 
     def record_delivery(self, delivery: Mapping[str, Any]) -> None:
         """Record durably how the sink writes from now on."""
@@ -295,9 +290,7 @@ class Checkpoint:
         """Return the descriptions under which a sink's steps began.
 
         Raises OSError, also for a file with invalid content."""
-        recorded = self._fact("begun")
-        with decoding(f"{self.folder}/begun.json"):
-            return decode(DescriptionHistory, recorded) if recorded is not None else DescriptionHistory()
+        return self._fact("begun", partial(decode, DescriptionHistory)) or DescriptionHistory()
 
     def record_descriptions(self, history: DescriptionHistory) -> None:
         """Record the history durably, before a step begins under its last description."""
@@ -307,9 +300,7 @@ class Checkpoint:
         """Return the rows with which a source began; None if it began without any.
 
         Raises OSError, also for a file with invalid content."""
-        recorded = self._fact("migrated")
-        with decoding(f"{self.folder}/migrated.json"):
-            return decode(MigratedRows, recorded) if recorded is not None else None
+        return self._fact("migrated", partial(decode, MigratedRows))
 
     def record_migrated_rows(self, migrated: MigratedRows) -> None:
         """Record the migration durably: before its rows are written, and again once it is done."""
@@ -319,9 +310,7 @@ class Checkpoint:
         """Return the versions that last wrote here; None if unrecorded.
 
         Raises OSError, also for a file with invalid content."""
-        recorded = self._fact("versions")
-        with decoding(f"{self.folder}/versions.json"):
-            return decode(Versions, recorded) if recorded is not None else None
+        return self._fact("versions", partial(decode, Versions))
 
     def record_versions(self, versions: Versions) -> None:
         """Record durably the versions that are about to write here."""
@@ -332,7 +321,7 @@ class Checkpoint:
 
         They are to be removed with this generation. Returns None if nothing was recorded, and an empty
         mapping once they are removed. Raises OSError."""
-        return self._fact("leaves")
+        return self._fact("leaves", dict)
 
     def record_leaves(self, description: Mapping[str, Any]) -> None:
         """Record durably the description of the query that created objects."""
@@ -340,16 +329,16 @@ class Checkpoint:
 
     def layout(self) -> int:
         """Return the version of mzplan's own layout here; 1 if unrecorded. Raises OSError."""
-        recorded = self._fact("layout")
-        with decoding(f"{self.folder}/layout.json"):
-            return int(recorded["version"]) if recorded is not None else 1
+        return self._fact("layout", lambda fact: int(fact["version"])) or 1
 
-    def _fact(self, name: str) -> dict[str, Any] | None:
-        text = read_text(f"{self.folder}/{name}.json")
+    def _fact(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
+        """Return the parsed content of a file; None if it is missing. Raises OSError."""
+        place = f"{self.folder}/{name}.json"
+        text = read_text(place)
         if text is None:
             return None
-        with decoding(f"{self.folder}/{name}.json"):
-            return dict(json.loads(text)[name])
+        with decoding(place):
+            return parse(dict(json.loads(text)[name]))
 
     def _record(self, name: str, fact: Mapping[str, Any]) -> None:
         data = {"format_version": FORMAT_VERSION, name: dict(fact)}

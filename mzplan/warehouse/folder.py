@@ -139,6 +139,12 @@ def delete_checksum(folder: Folder, name: str) -> None:
         folder.delete(f".{name}.crc")
 
 
+def replace_file(folder: Folder, name: str, data: Data) -> None:
+    """Create or replace a file that Hadoop may have written with a checksum."""
+    delete_checksum(folder, name)
+    folder.write(name, data)
+
+
 class LocalFolder:
     """A folder on a file system. Hidden names belong to mzplan or Hadoop."""
 

@@ -17,18 +17,9 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows
 from mzplan.warehouse.folder import decoding
-
-
-def table_read(entry: str | None) -> str | None:
-    """Return the id of the table in an entry of a sink's offset log; None if it has none."""
-    try:
-        with decoding("an offset"):
-            offset = json.loads(entry) if entry is not None else None
-    except OSError:
-        return None
-    return str(offset["reservoirId"]) if isinstance(offset, dict) and "reservoirId" in offset else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +71,7 @@ class GenerationMove:
     def _former(self) -> _Former | None:
         """Return the collection that the sink still reads, if it isn't the wanted one."""
         log, source = self._checkpoint.log, self._source
-        table = table_read(log.entry(log.newest()))
+        table = table_of(log.offset(log.newest())[0])
         place = Checkpoint.of(self._warehouse, *source.place)
         has_begun = source.predecessor is None or ((rows := place.migrated_rows()) is not None and rows.done)
         if table is not None and not has_begun:

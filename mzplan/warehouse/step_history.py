@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from mzplan.model.address import Place
-from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.warehouse.checkpoint_log import CheckpointLog, table_of
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecords, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.folder import decoding
@@ -208,13 +208,9 @@ def sink_tail(
 def _range_of(log: CheckpointLog, step: int, last: StepRecord | None) -> tuple[Any, Any, float | None]:
     """Return the offsets between which a step has read, and when it began."""
     start, end, began = log.range_of(step, last)
-    if _table_of(start) != _table_of(end):  # it moved to the next generation of its input
+    if table_of(start) != table_of(end):  # it moved to the next generation of its input
         start = log.offset(step - 1)[0]
     return start, end, began
-
-
-def _table_of(offset: Any) -> Any:
-    return offset.get("reservoirId") if isinstance(offset, dict) else None
 
 
 def in_flight(

@@ -35,7 +35,7 @@ from mzplan.model.losses import Loss
 from mzplan.model.words import one_line
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.folder import decoding, delete_checksum, open_folder
+from mzplan.warehouse.folder import decoding, open_folder, replace_file
 from mzplan.warehouse.foreign_query import ForeignQuery, files_read
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -78,7 +78,7 @@ class FilesSource(SourceConnector):
         try:
             with decoding("an offset"):
                 end = json.loads(position)
-            log = query.checkpoint.log.files_read(None, end) if query.checkpoint is not None else {}
+            log = query.checkpoint.log.files(None, end) if query.checkpoint is not None else {}
             times_read = {
                 path_in_folder: time
                 for path, time in islice(reversed(log.items()), _MAX_COMPARED)
@@ -133,8 +133,7 @@ class FilesSource(SourceConnector):
         log, copy = (open_folder(f"{checkpoint.spark}/sources/0") for checkpoint in (earlier, later))
         for name in log.names():
             if (entry := log.read(name)) is not None:
-                delete_checksum(copy, name)
-                copy.write(name, entry)
+                replace_file(copy, name, entry)
 
     def replay(
         self,

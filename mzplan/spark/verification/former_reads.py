@@ -10,6 +10,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.tasks import ReplayedSteps
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.source_columns import columns_of
+from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_history import StepHistory
@@ -55,7 +56,7 @@ def former_reads(
         if not history.has_read(end):
             raise GoneError("The sink has still to read the rest of a former generation of its source.")
         current_records = (replace(former[-1], start=end, end=end),)
-    tables = {_table(offset) for record in former for offset in (record.start, record.end)}
+    tables = {table_of(offset) for record in former for offset in (record.start, record.end)}
     columns = _former_columns(warehouse, query, tables)
     return FormerReads(first_current=first_current, columns=columns, records=current_records)
 
@@ -100,7 +101,3 @@ def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> t
 
 def _types(columns: Sequence[Column]) -> list[str]:
     return [spark_type(column.type) for column in columns]
-
-
-def _table(offset: Any) -> Any:
-    return offset.get("reservoirId") if isinstance(offset, dict) else None

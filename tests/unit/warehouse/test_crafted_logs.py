@@ -16,7 +16,6 @@ from mzplan.spark.versions import require_readable
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, versions_between
-from mzplan.warehouse.generation_move import table_read
 from mzplan.warehouse.replay import files_of
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
@@ -104,7 +103,6 @@ def test_spark_logs_that_are_none_are_named(tmp_path: Path, text: str) -> None:
         log.offset(1)
     with pytest.raises(OSError, match="is damaged"):
         log.files(None, {"logOffset": 3})
-    assert table_read(DEEP) is None
 
 
 def test_an_offset_whose_time_is_none(tmp_path: Path) -> None:

@@ -391,9 +391,9 @@ def test_the_files_of_a_step(tmp_path: Path) -> None:
     (noted / "9").write_text("\n".join(["v1", entry(9, "9%20a.json")]))
     (noted / "10").write_text("\n".join(["v1", entry(10, "b.json"), entry(10, "c.json")]))
     log = source.history.log
-    assert log.files(None, {"logOffset": 0}) == ("file:///in/0%20a.json",)
-    assert log.files({"logOffset": 8}, {"logOffset": 10}) == (
+    assert list(log.files(None, {"logOffset": 0})) == ["file:///in/0%20a.json"]
+    assert list(log.files({"logOffset": 8}, {"logOffset": 10})) == [
         "file:///in/9%20a.json",
         "file:///in/b.json",
         "file:///in/c.json",
-    )
+    ]
