@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.schema.columns import Column, parse_columns
+from mzplan.schema.columns import Column, longest, map_types, parse_columns
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
@@ -73,17 +73,6 @@ def arrow_type(type_: str) -> DataType:
         case "STRUCT":
             return pa.struct([pa.field(c.name, arrow_type(c.type)) for c in parse_columns(rest[:-1])])
     raise AssertionError(f"no type {type_!r}: columns are parsed before")
-
-
-def map_types(type_: str) -> tuple[str, str]:
-    """Return the key and value types of `MAP<K,V>`, split at the comma outside brackets."""
-    inner = type_.partition("<")[2][:-1]
-    depth = 0
-    for i, sign in enumerate(inner):
-        depth += (sign in "<(") - (sign in ">)")
-        if sign == "," and depth == 0:
-            return inner[:i], inner[i + 1 :].strip()
-    raise AssertionError(f"{inner!r} are not two types")
 
 
 def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
@@ -172,15 +161,9 @@ def _check(array: Any, column: Column) -> None:
     if not column.nullable and array.null_count:
         row = pc.index(array.is_null(), True).as_py()
         raise FitError(f"{column.name} is missing (NOT NULL)", column.name, row)
-    limit = _max_length(column.type)
+    limit = longest(column.type)
     if limit is not None:
         lengths = pc.utf8_length(array)
         if (pc.max(lengths).as_py() or 0) > limit:
             row = next(i for i, length in enumerate(lengths.to_pylist()) if (length or 0) > limit)
             raise FitError(f"{column.name} is longer than {column.type}", column.name, row)
-
-
-def _max_length(type_: str) -> int | None:
-    if not type_.startswith(("CHAR(", "VARCHAR(")):
-        return None
-    return int(type_.partition("(")[2].removesuffix(")"))

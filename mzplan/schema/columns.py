@@ -44,7 +44,8 @@ _MAX_DEPTH = 32
 OWN = "_mzplan_"  # prefix of mzplan's own temporary columns
 _FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 _NOT_STORED = re.compile(r"[ ,;{}()\n\t=]")
-_SIZED_TEXT = re.compile(r"\b(?:VAR)?CHAR\(\d+\)")
+_SIZED_TEXT = re.compile(r"\b(?:VAR)?CHAR\((\d+)\)")
+_SIGN = re.compile(r"[<>(),]|`[^`]*`")  # of a type
 _DOUBTFUL = re.compile(r"`|struct|_change_type|_commit_|_mzplan_", re.IGNORECASE)
 MAX_LENGTH = 100_000  # characters of one schema
 
@@ -147,6 +148,22 @@ def spark_type(type_: str) -> str:
     get such a column later.
     """
     return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
+
+
+def longest(type_: str) -> int | None:
+    """Return the maximum number of characters of a CHAR(n) or VARCHAR(n), or None for any other type."""
+    match = _SIZED_TEXT.fullmatch(type_)
+    return int(match[1]) if match else None
+
+
+def map_types(type_: str) -> tuple[str, str]:
+    """Return the key and value types of a canonical `MAP<K,V>`, split at the comma outside brackets."""
+    inner, depth = type_[len("MAP<") : -1], 0
+    for sign in _SIGN.finditer(inner):
+        if sign[0] == "," and not depth:
+            return inner[: sign.start()], inner[sign.end() :]
+        depth += (sign[0] in "<(") - (sign[0] in ">)")
+    raise AssertionError(f"{inner!r} are not two types")
 
 
 def canonical(ddl: str) -> str:

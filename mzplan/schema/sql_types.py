@@ -13,7 +13,15 @@ from contextlib import suppress
 from functools import lru_cache, reduce
 from typing import Any
 
-from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns, spark_type
+from mzplan.schema.columns import (
+    MAX_LENGTH,
+    Column,
+    DdlError,
+    canonical_type,
+    map_types,
+    parse_columns,
+    spark_type,
+)
 from mzplan.schema.sql_text import DIALECTS, BareText, bare, trees
 
 INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # with their digits as decimals
@@ -21,7 +29,6 @@ _BITS = {"INT": 31, "BIGINT": 63}  # types of literals
 _MAX_DIGITS = 38
 TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_SIGN = re.compile(r"[<>(),]|`[^`]*`")  # signs and quoted names in a type
 _CASTS = ("Cast", "TryCast")  # classes of sqlglot
 _NULL = "VOID"  # the type of NULL: never a result
 _PREFIX = "SELECT "
@@ -407,12 +414,7 @@ def inside(type_: str | None, kind: str) -> str | None:
 
 def pair_of(type_: str | None) -> tuple[str, str] | None:
     """Return the types of a map's keys and values."""
-    within, depth = inside(type_, "MAP") or "", 0
-    for sign in _SIGN.finditer(within):
-        if sign[0] == "," and not depth:
-            return within[: sign.start()], within[sign.end() :]
-        depth += (sign[0] in "<(") - (sign[0] in ">)")
-    return None
+    return map_types(type_) if type_ and type_.startswith("MAP<") else None
 
 
 def field_type(type_: str | None, name: str) -> str | None:

@@ -6,8 +6,7 @@ import math
 import re
 from typing import Any
 
-from mzplan.endpoints.arrow import map_types
-from mzplan.schema.columns import Column, canonical_type, parse_columns
+from mzplan.schema.columns import Column, canonical_type, map_types, parse_columns
 
 _DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds the ones before it

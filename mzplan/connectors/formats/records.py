@@ -14,8 +14,8 @@ from mzplan.connectors.formats.envelopes import Envelope
 from mzplan.connectors.formats.exact import INFINITE, convert, struct_of
 from mzplan.connectors.formats.parsers import CORRUPT, ParsedRecord
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import ddl, longest, quoted
-from mzplan.schema.columns import POSITION, Column
+from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.schema.columns import POSITION, Column, longest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

@@ -3,7 +3,6 @@ types."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,6 @@ from mzplan.schema.columns import Column, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
-
-_TEXT = re.compile(r"(?:VAR)?CHAR\((\d+)\)\Z")
-
-
-def longest(type_: str) -> int | None:
-    """Return the maximum number of characters of a CHAR(n) or VARCHAR(n), or None for any other type."""
-    match = _TEXT.match(type_)
-    return int(match[1]) if match else None
 
 
 def ddl(columns: Sequence[Column]) -> str:

@@ -11,8 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
-from mzplan.endpoints.arrow import map_types
-from mzplan.schema.columns import Column, parse_columns
+from mzplan.schema.columns import Column, longest, map_types, parse_columns
 
 Convert = Callable[[Any], Any]
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -147,7 +146,7 @@ def _decimal(type_: str) -> Convert:
 
 
 def _string(type_: str) -> Convert:
-    limit = int(type_.partition("(")[2][:-1]) if "(" in type_ else None
+    limit = longest(type_)
 
     def convert(value: Any) -> str:
         if not isinstance(value, str):

@@ -17,10 +17,10 @@ from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.files.source import FilesSource
-from mzplan.connectors.frames.types import ddl, longest
+from mzplan.connectors.frames.types import ddl
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.columns import parse_columns
+from mzplan.schema.columns import longest, parse_columns
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import absolute, local_path
