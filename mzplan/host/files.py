@@ -43,11 +43,15 @@ class UnfitError(OSError):
     Its text, also in `strerror`, says where it is, what it is, and how to fix it.
     """
 
-    def __init__(self, mode: int, place: str, what: str = "", fix: str = "move it away"):
+    def __init__(self, mode: int, place: str, what: str = ""):
         """`mode` is the mode of the entry. `what` describes it; by default, `mode` does."""
         is_link = stat.S_ISLNK(mode)
         self.what = what or f"is {kind_of(mode)}, not a regular file"
-        fix = "mzplan doesn't follow links here: replace it with its target, or remove it" if is_link else fix
+        fix = (
+            "mzplan doesn't follow links here: replace it with its target, or remove it"
+            if is_link
+            else "move it away"
+        )
         super().__init__(errno.ELOOP if is_link else errno.EINVAL, f"{place} {self.what}; {fix}", place)
 
     def __str__(self) -> str:

@@ -8,16 +8,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+_STATE, _PARENT, _STARTED = 0, 1, 19  # fields of /proc/PID/stat after the name
+
 LOG_FORMAT_VARIABLE = "MZPLAN_LOG_FORMAT"  # text or json, for a runner and the JVM that it starts
 
 
 def started_at(pid: int) -> float:
     """Return when a process started, in clock ticks since boot; 0.0 if the system doesn't report it."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return float(text.rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    return float(_stat(pid, _STARTED) or 0)
 
 
 def pid_space() -> str:
@@ -40,7 +38,7 @@ def is_alive(pid: int, started: float = 0.0) -> bool:
         return False
     except PermissionError:
         pass
-    if _is_zombie(pid):
+    if _stat(pid, _STATE) == "Z":
         return False
     now = started_at(pid)
     return not (started and now) or now == started
@@ -54,21 +52,17 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 def children() -> frozenset[int]:
     """Return the running processes that this process started; none if the system doesn't list processes."""
-    own_pid, pids = str(os.getpid()), set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError):
-            text = (folder / "stat").read_text(encoding="ascii", errors="replace")
-            if text.rpartition(")")[2].split()[1] == own_pid:
-                pids.add(int(folder.name))
-    return frozenset(pids)
+    own_pid, pids = str(os.getpid()), (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    return frozenset(pid for pid in pids if _stat(pid, _PARENT) == own_pid)
 
 
-def _is_zombie(pid: int) -> bool:
+def _stat(pid: int, field: int) -> str:
+    """Return a field of `/proc/PID/stat`, counted from the one after the name; "" without such a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return text.rpartition(")")[2].split()[0] == "Z"
+        return text.rpartition(")")[2].split()[field]
     except (OSError, IndexError):
-        return False
+        return ""
 
 
 def _read_or_empty(read: Callable[[], str]) -> str:

@@ -141,42 +141,27 @@ def _present(values: pa.Array) -> Any:
 def _hash_of(type_: pa.DataType) -> Callable[[pa.Array, Hashes], Hashes]:
     from pyarrow import types
 
-    by_type: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array, Hashes], Hashes]], ...] = (
-        (types.is_int64, lambda v, s: _longs(_words(v, "i8"), s)),
-        (_is_text, _texts),
-        (types.is_timestamp, _timestamps),
-        (types.is_decimal, _decimals),
-        (types.is_struct, _structs),
-        (_is_small_integer, lambda v, s: _ints(_words(v, "i4"), s)),
-        (types.is_floating, _floats),
-        (types.is_boolean, lambda v, s: _ints(_words(v.cast("int8"), "i4"), s)),
-        (types.is_date32, lambda v, s: _ints(_words(v.cast("int32"), "i4"), s)),
-        (types.is_map, lambda v, s: _sequences((v.keys, v.items), v.offsets, s)),
-        (_is_list, lambda v, s: _sequences((v.values,), v.offsets, s)),
-    )
-    for holds, hashed in by_type:
+    by_type: dict[Callable[[Any], bool], Callable[[pa.Array, Hashes], Hashes]] = {
+        types.is_int64: lambda v, s: _longs(_words(v, "i8"), s),
+        types.is_string: _texts,
+        types.is_large_string: _texts,
+        types.is_binary: _texts,
+        types.is_large_binary: _texts,
+        types.is_timestamp: _timestamps,
+        types.is_decimal: _decimals,
+        types.is_struct: _structs,
+        types.is_signed_integer: lambda v, s: _ints(_words(v, "i4"), s),  # shorter than 64 bits
+        types.is_floating: _floats,
+        types.is_boolean: lambda v, s: _ints(_words(v.cast("int8"), "i4"), s),
+        types.is_date32: lambda v, s: _ints(_words(v.cast("int32"), "i4"), s),
+        types.is_map: lambda v, s: _sequences((v.keys, v.items), v.offsets, s),
+        types.is_list: lambda v, s: _sequences((v.values,), v.offsets, s),
+        types.is_large_list: lambda v, s: _sequences((v.values,), v.offsets, s),
+    }
+    for holds, hashed in by_type.items():
         if holds(type_):
             return hashed
     raise TypeError(f"no collection has values of type {type_}")
-
-
-def _is_text(type_: Any) -> bool:
-    from pyarrow import types
-
-    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(is_kind(type_) for is_kind in kinds)
-
-
-def _is_small_integer(type_: Any) -> bool:
-    from pyarrow import types
-
-    return any(is_kind(type_) for is_kind in (types.is_int8, types.is_int16, types.is_int32))
-
-
-def _is_list(type_: Any) -> bool:
-    from pyarrow import types
-
-    return any(is_kind(type_) for is_kind in (types.is_list, types.is_large_list))
 
 
 # ── Hashes of values of one type; except for structs, no value is NULL

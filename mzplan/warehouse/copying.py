@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from mzplan.host.files import Readable
 from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.warehouse.folder import file_system
-from mzplan.warehouse.paths import local_path, split_storage, stays_below
+from mzplan.warehouse.paths import local_path, split_storage
 
 _AT_ONCE = 8
 _CHUNK = 4 << 20  # bytes
@@ -114,7 +114,7 @@ class _Remote:
             if entry.type != fs.FileType.File:
                 continue
             name = entry.path.removeprefix(f"{self._path}/")
-            if name == entry.path or not stays_below(name):
+            if name in (entry.path, "") or ".." in name.split("/"):
                 raise OSError(f"{self.place} has an object whose name leads out of it: {name[:200]!r}")
             files[name] = entry.size
         return files

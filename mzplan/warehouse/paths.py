@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlparse
 
 _STORAGE = re.compile(r"(.*)/((?:collections|checkpoints)/[^/]+/g\d+(?:/.*)?)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/")
-_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")  # an absolute path, or a scheme of any kind
 
 
 def is_uri(path: str) -> bool:
@@ -46,14 +45,3 @@ def split_storage(path: Path) -> tuple[Path, str]:
     The user chose the warehouse; others may have put links below it. Any other path is returned whole."""
     match = _STORAGE.fullmatch(str(path))
     return (Path(match[1] or "/"), match[2]) if match is not None else (path, "")
-
-
-def stays_below(name: str) -> bool:
-    """Whether an untrusted relative path stays inside its base folder.
-
-    Checks the path with its escapes (`%2e`) decoded once and twice, because readers may decode it."""
-    once = unquote(name)
-    elsewhere = any(not form or _ELSEWHERE.match(form) or "\0" in form for form in (name, once))
-    # A folder named after a value with slashes contains their escapes: `kind=a%2F..%2Fb`.
-    parts = (*name.split("/"), *(part for entry in once.split("/") for part in (entry, unquote(entry))))
-    return not elsewhere and ".." not in parts

@@ -142,10 +142,8 @@ def _refused(*_: object) -> None:
     [
         "../../../victim.txt",
         "offsets/../../../../victim.txt",
-        "/victim.txt",
         "..",
         "a/..",
-        "%2e%2e/victim.txt",
         "elsewhere",
     ],
 )
