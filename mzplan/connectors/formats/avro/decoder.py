@@ -18,8 +18,7 @@ from mzplan.connectors.formats.avro.values import (
     Read,
     UnfitSchemaError,
     ddl_of,
-    missing,
-    reader,
+    field_readers,
     require_name,
 )
 from mzplan.model.words import one_line
@@ -227,23 +226,7 @@ def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) ->
     if root.type != "record":
         raise UnfitSchemaError(f"its schema is {root.type}, not a record")
     require_name(root, latest, "it")
-    fields, latest_fields = root.fields, latest.fields if latest is not None else {}
-    readers: list[tuple[str, Read]] = []
-    problems: list[str] = []
-    for column in wanted:
-        newer = latest_fields.get(column.name)
-        older = newer.written_in(fields) if newer is not None else fields.get(column.name)
-        if older is None:
-            readers.append((column.name, missing(newer, column.type, column.name)))
-            continue
-        try:
-            inner = newer.node if newer is not None else None
-            readers.append((older.name, reader(older.node, column.type, column.name, inner)))
-        except UnfitSchemaError as problem:
-            problems.append(str(problem))
-    if problems:
-        raise UnfitSchemaError("; ".join(problems))
-    return readers
+    return field_readers(root, wanted, "", latest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

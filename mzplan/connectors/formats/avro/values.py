@@ -12,13 +12,14 @@ from __future__ import annotations
 import decimal
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
-    from mzplan.connectors.formats.avro.schema import AvroNode
+    from mzplan.connectors.formats.avro.schema import AvroNode, Field
 
 Read = Callable[[Sequence[Any]], "Array"]
 """Takes values as written, without logical types (None: null), and returns an array of the wanted type.
@@ -53,6 +54,12 @@ _CLASSES = {
     "record": dict,
 }
 _WIDER = {"int": "long", "float": "double"}
+# The column types that can read a moment, by its logical type without the unit.
+_TIMES = {
+    "timestamp": ("TIMESTAMP",),
+    "local-timestamp": ("TIMESTAMP_NTZ",),
+    "wall": ("TIMESTAMP", "TIMESTAMP_NTZ"),
+}
 _DECIMAL = 16  # bytes of 38 digits, and a sign
 _DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 digits
 
@@ -67,23 +74,26 @@ def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None 
     A missing field of a nested record gets its default in the `latest` schema, or NULL. `name` is the field's
     name for people.
     """
+    import pyarrow as pa
+
     branches = node.branches
     if not branches:
-        return lambda values: _nulls(len(values), wanted)
+        return lambda values: pa.nulls(len(values), wanted)
     if len(branches) == 1:
         return _single(branches[0], wanted, name, latest)
     return _union(node, branches, wanted, name, latest)
 
 
-def missing(field: Any, wanted: DataType, name: str) -> Read:
+def _missing(field: Field | None, wanted: DataType, name: str) -> Read:
     """Return the reader of a field that the records don't have: the default of another schema's `field`, if
     that fits, or NULL. `field` is None without a default."""
-    try:
-        default = field.default if field is not None else None
-        value = _nulls(1, wanted) if default is None else reader(field.node, wanted, name)([default])
-    except Exception:  # a default of another type is not used
-        value = _nulls(1, wanted)
-    return lambda values: _repeated(value, len(values))
+    import pyarrow as pa
+
+    value = pa.nulls(1, wanted)
+    with suppress(Exception):  # a default of another type isn't used
+        if field is not None and (default := field.default) is not None:
+            value = reader(field.node, wanted, name)([default])
+    return lambda values: value.take(pa.array([0] * len(values), pa.int32()))
 
 
 def ddl_of(type_: DataType) -> str:
@@ -187,16 +197,8 @@ def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
             return _mapped(lambda value: str(uuid.UUID(bytes=value)), wanted)
         case ("int", "date", "DATE"):
             return _as(pa.int32(), wanted)
-        case ("long", "timestamp-millis" | "timestamp-micros" | "timestamp-nanos", "TIMESTAMP"):
-            return _time(node.logical, wanted)
-        case (
-            "long",
-            "local-timestamp-millis" | "local-timestamp-micros" | "local-timestamp-nanos",
-            "TIMESTAMP_NTZ",
-        ):
-            return _time(node.logical, wanted)
-        case ("long", "wall-millis" | "wall-micros" | "wall-nanos", "TIMESTAMP" | "TIMESTAMP_NTZ"):
-            return _time(node.logical, wanted)
+        case ("long", logical, _) if ddl in _TIMES.get(logical.rpartition("-")[0], ()):
+            return _time(logical, wanted)
         case ("string", "zoned", "TIMESTAMP"):
             return _as(pa.string(), wanted)
         case ("int", "time-millis", "STRING"):
@@ -275,21 +277,37 @@ def _time(logical: str, wanted: DataType) -> Read:
     return read
 
 
-def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> Read:
-    import pyarrow as pa
+def field_readers(
+    node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
+) -> list[tuple[str, Read]]:
+    """Return the reader of each wanted field of a record, with the field's name there.
 
-    latest_fields = latest.fields if latest is not None else {}
-    fields = node.fields
-    reads: list[tuple[str, Read]] = []
+    Raises UnfitSchemaError that names all fields without a reader.
+    """
+    fields, latest_fields = node.fields, latest.fields if latest is not None else {}
+    readers: list[tuple[str, Read]] = []
+    problems: list[str] = []
     for field in wanted:
         place = f"{name}.{field.name}" if name else field.name
         newer = latest_fields.get(field.name)
         older = newer.written_in(fields) if newer is not None else fields.get(field.name)
-        if older is not None:
+        if older is None:
+            readers.append((field.name, _missing(newer, field.type, place)))
+            continue
+        try:
             inner = newer.node if newer is not None else None
-            reads.append((older.name, reader(older.node, field.type, place, inner)))
-        else:
-            reads.append((field.name, missing(newer, field.type, place)))
+            readers.append((older.name, reader(older.node, field.type, place, inner)))
+        except UnfitSchemaError as problem:
+            problems.append(str(problem))
+    if problems:
+        raise UnfitSchemaError("; ".join(problems))
+    return readers
+
+
+def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> Read:
+    import pyarrow as pa
+
+    reads = field_readers(node, wanted, name, latest)
 
     def read(values: Sequence[Any]) -> Array:
         empty: dict[str, Any] = {}
@@ -339,15 +357,3 @@ def _offsets(values: Sequence[Any]) -> Any:
 
     lengths = (len(value) if value is not None else 0 for value in values)
     return pa.array(list(accumulate(lengths, initial=0)), pa.int32()).buffers()[1]
-
-
-def _nulls(count: int, wanted: DataType) -> Array:
-    import pyarrow as pa
-
-    return pa.nulls(count, wanted)
-
-
-def _repeated(value: Array, count: int) -> Array:
-    import pyarrow as pa
-
-    return value.take(pa.array([0] * count, pa.int32()))
