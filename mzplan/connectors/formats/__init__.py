@@ -1,6 +1,6 @@
-"""The content of records: formats and envelopes, dead letters, and the schemas of a registry.
+"""The content of records: formats, envelopes, dead letters, and schemas in a registry.
 
-Independent of the server that a record comes from.
+Nothing here depends on the server that a record comes from.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Dead letters (`on_error: dead-letter`): keeps malformed records with their position and the reason, and
-reads them again."""
+"""Dead letters (`on_error: dead-letter`): stores malformed records with the reasons, and reads them again."""
 
 from __future__ import annotations
 
@@ -54,7 +53,8 @@ class DeadLetters:
     def split_off(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
         """Store the malformed records of a micro-batch, and yield the rows of the other records. If the step
         runs again, a table still has each letter once; a topic may have it twice."""
-        # Read and parsed once, so that both parts agree even if a schema is registered in between.
+        # The batch is parsed once. Otherwise a schema that is registered in between could move a record from
+        # one part to the other.
         batch.persist()
         try:
             bad = batch.where(f"{DEAD} IS NOT NULL")
@@ -84,8 +84,7 @@ class DeadLetters:
             return self.send(_records(letters))
         table = ensure_table(bad.sparkSession, folder)
         if self._may_repeat:
-            # Compared by record, because under another schema the step may have other dead letters than
-            # before.
+            # Compared record by record: with another schema, the step may have other dead letters.
             return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
 
@@ -98,14 +97,15 @@ def ensure_table(session: SparkSession, folder: str) -> str:
 
 
 def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
-    """Return the letters that a source's query has kept from the topic that it reads now."""
+    """Return the dead letters of a source's query from the topic that it reads now."""
     is_own = (f.col("query") == query.description.id) & (f.col("topic") == query.body["topic"])
     return table.where(is_own)
 
 
 def records_of(letters: DataFrame) -> DataFrame:
-    """Return the original records, as Spark's Kafka source has them. A record that several steps kept appears
-    once."""
+    """Return the original records, with the columns of Spark's Kafka source.
+
+    A record that several steps stored appears once."""
     return letters.dropDuplicates([*RECORD]).selectExpr(
         "CAST(key AS BINARY)",
         "CAST(value AS BINARY)",
@@ -128,13 +128,13 @@ def remove_letters(letters: DataFrame, table: str) -> None:
 
 
 def folder_of(query: ResolvedQuery) -> str | None:
-    """Return the table's folder, or None without a table."""
+    """Return the folder of the dead letters' table, or None if they go to a topic."""
     path = (query.body.get("dead_letter") or {}).get("path")
     return absolute(query.directory, path) if path is not None else None
 
 
 def lineage_names(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
-    """Return where a source's dead letters go, or () if it keeps none."""
+    """Return the table or topic of a source's dead letters, or () if it keeps none."""
     place = query.body.get("dead_letter")
     if query.body.get("on_error") != WORD or not place:
         return ()
@@ -143,7 +143,7 @@ def lineage_names(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> 
 
 
 def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:
-    """Return why malformed records can't be kept. `probe` checks whether a topic can be written."""
+    """Return why dead letters can't be stored. `probe` checks whether a topic can be written."""
     place = query.body["dead_letter"]
     if (folder := folder_of(query)) is not None:
         return _check_folder(query, folder)

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 _OP, _HAS_BEFORE = "_mzplan_op", "_mzplan_before"
 _ENVELOPE, _IS_MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
-# Debezium's placeholder for a value that PostgreSQL didn't send: the value is stored out of line, and an
-# update of its row didn't change it. It is text; for bytes written as text, it is base64 or digits; for an
-# hstore written as JSON, an object. An array has it as the only element; an array of UUIDs has its UUID, and
-# an array of numbers has its bytes. A map has it as the only key.
+# Debezium's placeholder for a value that PostgreSQL didn't send, because it is stored out of line and the
+# update didn't change it. The placeholder's form depends on the type:
+# - text: the placeholder; bytes written as text: in base64 or hexadecimal digits; hstore as JSON: an object;
+# - an array: its only element; of UUIDs: a UUID made of it; of numbers: its bytes;
+# - a map: its only key.
 _PLACEHOLDER = "__debezium_unavailable_value"
 _PLACEHOLDERS = (
     _PLACEHOLDER,
@@ -59,7 +60,7 @@ _TEXT, _NUMBER = (
 
 
 def members(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the fields of an envelope that are read, as columns."""
+    """Return the fields that are read from an envelope, as columns."""
     row = f"STRUCT<{','.join(replace(column, nullable=True).as_field for column in columns)}>"
     return Column("before", row), Column("after", row), Column("op", "STRING")
 
@@ -71,8 +72,9 @@ def without_tombstones(rows: DataFrame) -> DataFrame:
 
 
 def with_envelope(rows: DataFrame, columns: Sequence[Column], raw_format: str) -> DataFrame:
-    """Return JSON records with an added column for their envelope's content. It is a column because Spark
-    would evaluate an expression, and parse the record, at each use."""
+    """Add a column with the parsed envelope of JSON records.
+
+    With an expression instead of a column, Spark would parse the record again at each use."""
     *states, op = members(columns)
     inner = f"{parsed_ddl(states, raw_format)}, {ddl([op])}"
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
@@ -85,8 +87,8 @@ class Debezium(Envelope):
     """The envelope `debezium`.
 
     - `row`: the columns in the records.
-    - `avro`: whether the records are DECODED; otherwise they come from `with_envelope`. Both are `split`
-      afterwards.
+    - `avro`: whether the records come as Avro in the column DECODED, instead of from `with_envelope`. In both
+      cases, `split` is called next.
     - `raw_format`: see ParsedRecord.
     """
 
@@ -110,7 +112,7 @@ class Debezium(Envelope):
         return rows.select("*", f.explode(f.when(is_moved & differs, twice).otherwise(once)).alias(_IS_MOVED))
 
     def _exact_value(self, row: Expression, column: Column) -> Expression:
-        """Return a column of the row before or after the change."""
+        """Return a column of `row`, which is the row before or after the change."""
         return exactly(row.getField(column.name), column, self.raw_format)
 
     def parsed(self) -> ParsedRecord:
@@ -161,10 +163,10 @@ class Debezium(Envelope):
     def names(self) -> list[str]:
         return [_OP, _HAS_BEFORE, KEY] if self.columns else [_OP, _HAS_BEFORE]
 
-    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
+    def is_malformed(self, included: dict[str, Expression], broken: Expression) -> Expression:
         """Return whether a record can't be used. A delete needs only its key: its other columns may be NULL
         although declared NOT NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
-        is_included_key_missing = self.is_included_key_missing(beside)
+        is_included_key_missing = self.is_included_key_missing(included)
         is_key_missing = self._is_key_missing() if self.avro else f.col("u") | self._is_key_missing()
         usable = f.coalesce(f.col(_OP).isin(*_OPS), f.lit(False))
         is_delete = f.coalesce(f.col(_OP) == "d", f.lit(False))
@@ -188,7 +190,7 @@ class Debezium(Envelope):
             return otherwise
         names = ", ".join(column.name for column in self.columns)
         text = f"it is a delete, and neither the row before it nor the record's key says {names}"
-        return f.when(self.deletes() & self._is_key_missing(), f.lit(text)).otherwise(otherwise)
+        return f.when(self.is_delete() & self._is_key_missing(), f.lit(text)).otherwise(otherwise)
 
     def _unknown(self) -> dict[str, Expression]:
         """Return, by column name, whether the column holds Debezium's placeholder."""
@@ -199,15 +201,17 @@ class Debezium(Envelope):
                 conditions[column.name] = f.coalesce(is_unknown, f.lit(False))
         return conditions
 
-    def deletes(self) -> Expression:
+    def is_delete(self) -> Expression:
         return f.col(_OP) == "d"
 
     def is_by_key(self) -> Expression:
-        return self.deletes() & ~f.col(_HAS_BEFORE)
+        return self.is_delete() & ~f.col(_HAS_BEFORE)
 
     def _is_key_missing(self) -> Expression:
         """Return whether both the row and the record's key are missing a key column."""
-        values = (self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")) for column in self.columns)
+        values = (
+            self.column_value(column, f.col(f"j.{RECORD}.{quoted(column.name)}")) for column in self.columns
+        )
         return reduce(or_, (value.isNull() for value in values), f.lit(False))
 
     def _op(self) -> Expression:
@@ -263,10 +267,10 @@ _FULL = ", which the update didn't change: ALTER TABLE … REPLICA IDENTITY FULL
 def _wrong_ops() -> tuple[tuple[Expression, str | Expression], ...]:
     op = f.col(_OP)
     return (
-        (op.isNull(), "it has no op: is it Debezium's?"),
+        (op.isNull(), "it has no op: did Debezium write it?"),
         (
             op == "t",
-            "its op is t: the table was truncated, and a collection can't follow that: "
+            "its op is t: the table was truncated, which a collection can't repeat: "
             "replace the source, and have Debezium take another snapshot",
         ),
         (~op.isin(*_OPS), f.concat(f.lit("its op is "), op, f.lit(", not c, u, r or d"))),

@@ -1,4 +1,4 @@
-"""Envelopes: a record's effect on a keyed collection, beside the columns that it holds.
+"""Envelopes: how a record changes a keyed collection. It upserts a row or deletes one.
 
 The envelope `debezium` has its own module.
 """
@@ -23,17 +23,21 @@ if TYPE_CHECKING:
 
 KEY = "_mzplan_key"
 _IS_TOMBSTONE, _IS_FRAMED = "_mzplan_gone", "_mzplan_wire"
-_FRAMED_KEY = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
+_FRAMED_KEY = (
+    ": it begins with a schema's id, as a schema registry's serializer writes it. Is key_format right?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope(ABC):
-    """Expressions over the records of one source. `inputs` is computed over records. The other expressions
-    are over rows with the values of `inputs`, by `names`, and the record as `j` (see parsers.ParsedRecord).
+    """Builds Spark expressions for the changes in one source's records.
 
-    - `key`: the records' key.
-    - `columns`: the key columns of the collection that the records hold.
-    - `included_keys`: the names of the key columns that come with the records (`include`).
+    `inputs` returns expressions over the records. The other methods return expressions over rows that have
+    the columns of `inputs`, and the parsed record as `j` (see parsers.ParsedRecord).
+
+    - `key`: the column with the records' own keys.
+    - `columns`: the collection's key columns that are fields of the records.
+    - `included_keys`: the names of its other key columns, which come from `include`.
     """
 
     key: Expression
@@ -42,49 +46,49 @@ class Envelope(ABC):
 
     @abstractmethod
     def inputs(self) -> list[Expression]:
-        """Return the values of each record that the other methods need. KEY has the columns of the record's
+        """Return the columns that the other methods need. KEY is a struct of the key columns in the record's
         own key."""
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of the values of `inputs`."""
+        """Return the names of the columns of `inputs`."""
 
     @abstractmethod
-    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """Return whether a record can't be used. `broken`: whether its row can't be used; `beside`: the
-        columns that came with it, by name."""
+    def is_malformed(self, included: dict[str, Expression], broken: Expression) -> Expression:
+        """Return whether a record can't be used. `broken`: whether its columns can't be used; `included`: the
+        columns from `include`, by name."""
 
     @abstractmethod
     def reason(self, otherwise: Expression) -> Expression:
         """Return why the record can't be used, or `otherwise` if the envelope isn't the cause."""
 
     @abstractmethod
-    def deletes(self) -> Expression:
+    def is_delete(self) -> Expression:
         """Return whether the record deletes its row."""
 
     @abstractmethod
     def is_by_key(self) -> Expression:
-        """Return whether only the record's key identifies its row."""
+        """Return whether only the record's own key identifies its row."""
 
-    def required(self, columns: Sequence[Column]) -> list[Column]:
-        """Return the columns that a record holds, with the key columns as NOT NULL."""
+    def required_columns(self, columns: Sequence[Column]) -> list[Column]:
+        """Return the record's columns, with NOT NULL for the key columns."""
         names = {column.name for column in self.columns}
         return [replace(column, nullable=False) if column.name in names else column for column in columns]
 
-    def own(self, column: Column, value: Expression) -> Expression:
-        """Return a column of the collection: `value`, or the value in the record's key."""
+    def column_value(self, column: Column, value: Expression) -> Expression:
+        """Return the value of a column: `value`, or the one in the record's own key."""
         if column.name not in {key_column.name for key_column in self.columns}:
             return value
         return f.when(self.is_by_key(), f.col(f"{KEY}.{quoted(column.name)}")).otherwise(value)
 
     def change(self) -> Expression:
-        """Return the value of `_change`."""
-        return f.when(self.deletes(), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+        """Return the column `_change`."""
+        return f.when(self.is_delete(), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
 
-    def is_included_key_missing(self, beside: dict[str, Expression]) -> Expression:
-        """Return whether a key column that comes with the record has no value."""
-        return reduce(or_, (beside[name].isNull() for name in self.included_keys), f.lit(False))
+    def is_included_key_missing(self, included: dict[str, Expression]) -> Expression:
+        """Return whether a key column from `include` has no value."""
+        return reduce(or_, (included[name].isNull() for name in self.included_keys), f.lit(False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ class Tombstones(Envelope):
     and deletes the row.
 
     - `value`: the records' bytes.
-    - `format`: the format of the keys: text, json or avro (already decoded, see avro.stream).
+    - `format`: the format of the keys: text, json or avro. Avro keys are already decoded (see avro.stream).
     """
 
     value: Expression
@@ -111,9 +115,9 @@ class Tombstones(Envelope):
     def names(self) -> list[str]:
         return [_IS_TOMBSTONE, KEY, _IS_FRAMED] if self.columns else [_IS_TOMBSTONE]
 
-    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
+    def is_malformed(self, included: dict[str, Expression], broken: Expression) -> Expression:
         """Return whether a tombstone has no key, or any other record is `broken`."""
-        is_included_key_missing = self.is_included_key_missing(beside)
+        is_included_key_missing = self.is_included_key_missing(included)
         return f.when(f.col(_IS_TOMBSTONE), self._is_key_missing() | is_included_key_missing).otherwise(
             broken | is_included_key_missing
         )
@@ -122,7 +126,9 @@ class Tombstones(Envelope):
         if self.columns:
             listed = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
-            text = f"it has no value, so its key says what to delete, but the key is not {listed} {how}"
+            text = (
+                f"it has no value, so its key must name the row to delete, but the key is not {listed} {how}"
+            )
             reason = f.concat(f.lit(text), f.when(f.col(_IS_FRAMED), f.lit(_FRAMED_KEY)).otherwise(f.lit("")))
             otherwise = f.when(f.col(_IS_TOMBSTONE) & self._is_key_missing(), reason).otherwise(otherwise)
         if not self.included_keys:
@@ -130,11 +136,11 @@ class Tombstones(Envelope):
         text = "the record has no key, but the source needs it to find the row"
         return f.when(f.col(_IS_TOMBSTONE) & ~self._is_key_missing(), f.lit(text)).otherwise(otherwise)
 
-    def deletes(self) -> Expression:
+    def is_delete(self) -> Expression:
         return f.col(_IS_TOMBSTONE)
 
     def is_by_key(self) -> Expression:
-        return self.deletes()
+        return self.is_delete()
 
     def _is_key_missing(self) -> Expression:
         missing = (f.col(f"{KEY}.{quoted(column.name)}").isNull() for column in self.columns)
@@ -159,7 +165,7 @@ class Tombstones(Envelope):
             is_bytes = column.type == "BINARY"
             value = self.key if is_bytes else exactly(text, column, "text").try_cast(spark_type(column.type))
             return f.struct(value.alias(column.name))
-        # Wrapped in an object, so that nothing may follow the key, and a bare value can be parsed as well.
+        # The key is wrapped in an object, so that text after it is an error and a bare value can be parsed.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
         parsed = f.from_json(
             wrapped, f"r STRUCT<{parsed_ddl(self.columns, 'json')}>, {CORRUPT} STRING", STRICT

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, DecimalType, StructType
 
 _DAY = r"[+-]?\d{4,6}-\d\d?-\d\d?"
-# A time has a day, and no digits after its microseconds.
+# A timestamp has a date, and no digits but zeros after its microseconds.
 _TIMES = {
     "date": rf"^{_DAY}$",
     "timestamp": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?(?:[^.:\d].*)?)?$",
     "timestamp_ntz": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?)?$",
 }
-# So few digits that two different numbers are always two different doubles.
+# Numbers with so few digits that different numbers are also different doubles.
 _WITH_EXPONENT = r"^[+-]?\d(?:\.\d{1,14})?[eE][+-]?\d{1,3}$"
 INFINITE = "_mzplan_inf"  # column: whether a JSON record contains a word for infinity
-_SHORT = 16  # characters: the longer text of a double may have lost digits
+_SHORT = 16  # characters: if a double's text is longer, it may have lost digits
 
 
 def struct_of(ddl: str) -> StructType:
@@ -39,8 +39,9 @@ def struct_of(ddl: str) -> StructType:
 
 
 def raw_type(type_: DataType, *, json: bool) -> DataType:
-    """Return the type in which Spark's parser reads a column's values without loss. For JSON it is a STRING,
-    or a VARIANT, which tells numbers from text and keeps 38 digits."""
+    """Return the type with which Spark's parser reads a column's values without loss.
+
+    In JSON, decimals and text are read as VARIANT, which tells numbers from text and keeps 38 digits."""
     from pyspark.sql import types as t
 
     match type_:
@@ -61,8 +62,9 @@ def raw_type(type_: DataType, *, json: bool) -> DataType:
 
 
 def convert(value: Expression, type_: DataType, *, json: bool) -> tuple[Expression, Expression | None]:
-    """Return a value that was read as its `raw_type` in its column's type, and whether it isn't exactly of
-    that type. The latter is None if Spark's own parser decides."""
+    """Convert a value from its `raw_type` to its column's type.
+
+    Also returns whether the value isn't exactly of that type, or None if Spark's own parser decides that."""
     from pyspark.sql import types as t
 
     match type_:
@@ -141,10 +143,10 @@ def _decimal(raw: Expression, text: Expression, type_: DecimalType, json: bool) 
 
 
 def _floating(value: Expression, type_: DataType, json: bool) -> tuple[Expression, Expression]:
-    """Return the nearest number. A finite number isn't rounded to infinity."""
+    """Return the nearest number, and whether it is infinite although the written number is finite."""
     infinite = [float("inf"), float("-inf")]
     if json:
         return value, f.coalesce(value.isin(infinite), f.lit(False)) & ~f.col(INFINITE)
     number = value.try_cast(type_)
-    says_so = f.lower(value).contains("inf")
-    return _with_check(value, f.when(~number.isin(infinite) | says_so, number), json=False)
+    has_word = f.lower(value).contains("inf")
+    return _with_check(value, f.when(~number.isin(infinite) | has_word, number), json=False)

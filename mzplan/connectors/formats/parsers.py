@@ -1,5 +1,4 @@
-"""The parser of each format: from a record to a struct of the user's columns, and whether the record is
-broken."""
+"""The parsers of the formats. A parser turns a record into a struct of the user's columns."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
 RECORD = "r"
 BEFORE = f'{{"{RECORD}":'
-DECODED = "_mzplan_decoded"  # column: avro records that tasks have decoded
-KEY_DECODED = "_mzplan_decoded_key"  # column: their keys
+DECODED = "_mzplan_decoded"  # column: Avro records that Python tasks have decoded
+KEY_DECODED = "_mzplan_decoded_key"  # column: the decoded keys of these records
 _MAX_BYTES = (1 << 31) - 1
 CORRUPT = "_mzplan_corrupt"  # column: a record that Spark's parser can't parse
 # Options of Spark's JSON parser.
@@ -32,14 +31,16 @@ def _no_text(column: Column) -> Expression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRecord:
-    """Expressions over records.
+    """The Spark expressions that parse records of one format.
 
     - `record`: a struct with the columns, in its field `inner` if that is set.
-    - `text`: the original record; None if its format has already checked the text.
+    - `text`: the original record; None if an earlier parser has already checked the text.
+    - `needs_value`: whether a record without a value, or with a blank one, is malformed.
     - `several`: whether a record holds more than one line of CSV.
-    - `raw_format`: json or csv if the columns still have their written form (see exact.py).
+    - `raw_format`: json or csv if values still have the form in which they were written (see exact.py).
 
-    These are over rows with the record as `j`, and mostly evaluated for broken records only:
+    The others are expressions over rows that have the parsed record as `j`. All but `broken` are evaluated
+    only for broken records:
 
     - `broken`: whether the record is broken.
     - `text_of`: a column's text before its conversion.
@@ -76,12 +77,12 @@ def parser_of(format_: Mapping[str, Any], columns: Sequence[Column]) -> ParsedRe
 
 
 def raw_format_of(format_: Mapping[str, Any]) -> str:
-    """Return `ParsedRecord.raw_format` for a format; "" if Spark's parser converts the values."""
+    """Return `ParsedRecord.raw_format` of a format; "" if Spark's parser converts the values."""
     return str(format_["type"]) if format_.get("values") != "converted" else ""
 
 
 def parsed_ddl(columns: Sequence[Column], raw_format: str) -> str:
-    """Return the columns as Spark's parser reads them, in DDL."""
+    """Return the columns as DDL, with the types in which Spark's parser reads them."""
     types = ddl(columns)
     if not raw_format:
         return types
@@ -91,8 +92,7 @@ def parsed_ddl(columns: Sequence[Column], raw_format: str) -> str:
 
 
 def exactly(value: Expression, column: Column, raw_format: str) -> Expression:
-    """Return a value that `parsed_ddl` reads in its column's type, or NULL if it isn't exactly of that
-    type."""
+    """Convert a value from its type in `parsed_ddl` to its column's type; NULL if it doesn't fit exactly."""
     if not raw_format:
         return value
     (field,) = struct_of(ddl([column])).fields
@@ -107,7 +107,7 @@ def without_frame(value: Expression) -> Expression:
 
 
 def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options of Spark's CSV parser. The defaults are from mzplan's schema."""
+    """Return the options of Spark's CSV parser."""
     quote = format_.get("quote", '"')
     return {
         "sep": format_.get("delimiter", ","),
@@ -169,7 +169,8 @@ def _json(columns: Sequence[Column], text: Expression, raw_format: str) -> Parse
 
 
 def _decoded(record: Expression) -> ParsedRecord:
-    """Return the parser of rows with a record's columns, or the reason why it has none (see avro.decoder)."""
+    """Return the parser of records that are already decoded: a struct of columns, or a reason (see
+    avro.decoder)."""
     reason = f.col("j.e")
     return ParsedRecord(
         record=record,
@@ -200,7 +201,7 @@ def _csv(
 
 
 def _several_lines(text: Expression, quote: str) -> Expression:
-    """Return whether text follows a line break outside of quotes, because Spark would drop that text."""
+    """Return whether text follows a line break outside quotes. Spark would silently drop that text."""
     mark = re.escape(quote)
     rest = f.regexp_replace(text, f"{mark}[^{mark}]*{mark}", "")
     return f.when(f.contains(text, f.lit("\n")), rest.rlike("\\n\\s*\\S")).otherwise(f.lit(False))
@@ -209,8 +210,7 @@ def _several_lines(text: Expression, quote: str) -> Expression:
 def _of_csv_text(
     columns: Sequence[Column], options: Mapping[str, str], source: Expression
 ) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
-    """Return the `text_of` and `reasons` of a line. Only malformed lines are evaluated, so parsing again is
-    cheap."""
+    """Return `text_of` and `reasons` for lines. They parse the line again, but only malformed lines."""
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
     reparsed = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
     count = len(columns)

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import ArrayType
 
 MALFORMED = "MZ066"
-_BLANK = 16  # bytes: longer blank texts are reported as broken, which costs nothing to find
+_BLANK = 16  # bytes: of longer texts, none is called empty, because to look for blanks takes time
 DEAD = "_mzplan_dead"
-"""The last column with `on_error: dead-letter`: key, value and fault of a malformed record; NULL for
-others."""
+"""The last column with `on_error: dead-letter`: a malformed record's key, value and reason, or NULL."""
 SKIPPED = "mzplan_left_out"  # the metric that counts skipped records
 _AT = "_mzplan_at"  # the position; users' columns never begin with `_mzplan_`
 _INEXACT = "_mzplan_inexact"
@@ -35,12 +34,13 @@ MARK = "mzplan"  # prefix of a failure raised inside Spark: `mzplan[MZ066]: …`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The records that a source reads. `rows` has the column `value`: their bytes or text.
+    """The records that a source reads.
 
+    - `rows`: have the column `value`, which is the record's bytes or text.
     - `value`: the column of their bytes or text.
-    - `where`: the text that names the record at a position ("topic orders, partition 0, offset 12").
-    - `included`: columns beside the value.
-    - `envelope`: a record's effect on a keyed collection.
+    - `where`: returns the text that names the record at a position: "topic orders, partition 0, offset 12".
+    - `included`: the columns from `include`, which aren't part of the value.
+    - `envelope`: how a record changes a keyed collection.
     - `original`: the column of the original bytes, if `value` has another form.
     """
 
@@ -55,26 +55,27 @@ class Records:
 def check_records(
     records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str
 ) -> DataFrame:
-    """Return the record's columns, the included ones and `_position`, and with an envelope `_change`.
+    """Return the record's columns, the included columns, `_position` and, with an envelope, `_change`.
 
     A malformed record raises an error that names it (`on_error: fail`), is left out (`skip`), or fills the
     column `DEAD` (`dead-letter`; then `records.rows` must also have a `key`).
     """
     envelope = records.envelope
-    columns = envelope.required(columns) if envelope is not None else columns
+    columns = envelope.required_columns(columns) if envelope is not None else columns
     inputs = envelope.inputs() if envelope is not None else []
     change = [envelope.change()] if envelope is not None else []
     if on_error == "dead-letter":
         raw = {"key": "key", "value": records.original or "value"}
         inputs += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
     included = [expression.alias(_included_name(i)) for i, (_, expression) in enumerate(records.included)]
-    # Faults of a text are computed here, not from a copy in each row, which would cost a tenth.
+    # The flags are computed here, from the text itself. A copy of the text in each row would take 10% of the
+    # time.
     rows_to_check = records.rows.select(
         *_flags(parsed), records.position.alias(_AT), *inputs, *included, parsed.record.alias("j")
     )
     if parsed.raw_format:
         rows_to_check = _exact(rows_to_check, parsed, columns)
-    beside = [
+    included_columns = [
         f.col(_included_name(i)).alias(column.name).cast(column.type)
         for i, (column, _) in enumerate(records.included)
     ]
@@ -83,11 +84,11 @@ def check_records(
         included_by_name = {
             column.name: f.col(_included_name(i)) for i, (column, _) in enumerate(records.included)
         }
-        malformed = envelope.malformed(included_by_name, malformed)
+        malformed = envelope.is_malformed(included_by_name, malformed)
     if on_error == "skip":
         if envelope is None:
             rows_to_check = rows_to_check.observe(SKIPPED, f.count_if(malformed).alias("records"))
-        # A generator, not a filter: Spark would push the filter down and parse each record twice.
+        # This is a generator because Spark would push a filter down and parse each record twice.
         kept_records = f.when(malformed, f.array().cast(_array_of(rows_to_check, parsed))).otherwise(
             f.array(f.col(_record_path(parsed)))
         )
@@ -96,7 +97,7 @@ def check_records(
             _AT, *names, *(_included_name(i) for i in range(len(included))), f.inline(kept_records)
         )
         own_columns = [_own_column(envelope, column, f.col(quoted(column.name))) for column in columns]
-        return rows.select(*own_columns, *beside, f.col(_AT).alias(POSITION), *change)
+        return rows.select(*own_columns, *included_columns, f.col(_AT).alias(POSITION), *change)
     reason = _reason(parsed, columns, records.included)
     if envelope is not None:
         reason = envelope.reason(reason)
@@ -104,17 +105,21 @@ def check_records(
     if on_error == "dead-letter":
         bytes_ = [f.col(f"_mzplan_raw_{name}").alias(name) for name in ("key", "value")]
         dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_)).alias(DEAD)
-        return rows_to_check.select(*own_columns, *beside, f.col(_AT).alias(POSITION), *change, dead)
+        return rows_to_check.select(
+            *own_columns, *included_columns, f.col(_AT).alias(POSITION), *change, dead
+        )
     message = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
     failure = f.raise_error(f.concat(*message)).cast(rows_to_check.schema[_AT].dataType)
-    # In the position, which every collection stores; otherwise Spark builds the struct of all columns twice.
+    # The position raises the error, because every collection stores it. In any other place, the error would
+    # make Spark build the struct of all columns twice.
     position = f.when(malformed, failure).otherwise(f.col(_AT))
-    return rows_to_check.select(*own_columns, *beside, position.alias(POSITION), *change)
+    return rows_to_check.select(*own_columns, *included_columns, position.alias(POSITION), *change)
 
 
 def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> DataFrame:
-    """Return the rows with the columns of their records `j` converted from their written form. _INEXACT says,
-    by column, whether the given value isn't exactly of the column's type."""
+    """Convert the columns of the records `j` from the form in which they were written to their types.
+
+    Adds _INEXACT: a struct that says, by column, whether its value isn't exactly of the column's type."""
     record, inner = f.col("j"), f.col(_record_path(parsed))
     values, inexact = [], []
     for field in struct_of(ddl(columns)).fields:
@@ -144,8 +149,8 @@ def _included_name(index: int) -> str:
 
 
 def _own_column(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
-    """Return a column of the record, under its name."""
-    return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
+    """Return the value of a column, under its name."""
+    return (envelope.column_value(column, value) if envelope is not None else value).alias(column.name)
 
 
 def _record_path(parsed: ParsedRecord) -> str:
@@ -200,7 +205,7 @@ def _flags(parsed: ParsedRecord) -> list[Expression]:
 
 
 def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
-    """Return a mapping: name of each STRING column from `include` → whether its value is invalid UTF-8.
+    """Return, by name, whether the value of each STRING column from `include` is invalid UTF-8.
 
     A record's key is bytes, and not every target accepts invalid UTF-8."""
     return {

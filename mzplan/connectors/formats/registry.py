@@ -33,7 +33,7 @@ from mzplan.secrets.files import read_pem
 ROLE = "schema_registry"
 """The property of a source or sink that names its schema-registry connection."""
 _CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
-# Errors from comparing a JSON text that isn't a schema, because a registry may hold anything.
+# Errors of a comparison with JSON that isn't a schema: a registry may hold anything.
 _NOT_A_SCHEMA = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _MAX_REASONS = 40  # reasons to show, because a schema may have many names
 _MAX_REASON = 500  # characters of a reason
@@ -43,7 +43,7 @@ Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
 
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
-    """Return why records of the topic's schema can't be read as these columns."""
+    """Return why records with the topic's schema can't be read as these columns."""
     within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
@@ -210,7 +210,9 @@ def _no_answer(
             hint = f"check user and password of {registry.address}."
         case "forbidden":
             code, hint = "MZ054", "let this user read the subject."
-            summary = f"Subject {subject} may not be read" if subject else "The schema registry denies access"
+            summary = (
+                f"Access to subject {subject} is denied" if subject else "The schema registry denies access"
+            )
         case "missing":
             code, summary = "MZ052", f"Subject {subject} does not exist"
             hint = "register the schema there, or name the topic's subject: `subject: NAME`."
@@ -231,7 +233,7 @@ def _no_answer(
 
 
 def _unfit(query: ResolvedQuery, where: str, reasons: list[str], is_warning: bool = False) -> Diagnostic:
-    """Return MZ230: an error, or a warning about a difference that may be intended."""
+    """Return MZ230 as an error, or as a warning if the differences may be intended."""
     more = (
         [f"and {count(len(reasons) - _MAX_REASONS, 'more difference')}"]
         if len(reasons) > _MAX_REASONS

@@ -2,7 +2,7 @@
 
 JSON schemas are compared by the types that Spark's JSON reader accepts and its writer produces. Only the
 object's own fields with a directly declared type are compared; `$ref`, `oneOf` and the like aren't checked
-before a record arrives. Avro schemas are compared at any depth: by avro.values for reading, without loss for
+until a record arrives. Avro schemas are compared at any depth: by avro.values for reading, without loss for
 writing.
 """
 
@@ -64,7 +64,7 @@ def readable(
             continue
         types = _types(fields[column.name])
         if types and not any(_is_read(type_, column.type, converted) for type_ in types):
-            errors.append(f"its field {column.name} is {' or '.join(types)}, and the column {column.type}")
+            errors.append(f"its field {column.name} is {' or '.join(types)}, but the column is {column.type}")
     return errors, warnings
 
 
@@ -81,7 +81,7 @@ def avro_readable(
         return [str(problem)], []
     if within is not None:
         if within not in fields or not fields[within].node.fields:
-            return [f"it has no record in a field {within}: is it Debezium's?"], []
+            return [f"it has no record in a field {within}: did Debezium register it?"], []
         fields = fields[within].node.fields
     for column in columns:
         if column.name not in fields:
@@ -111,12 +111,12 @@ def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list
         types, written = _types(fields[output.name]), _json_type(output.type)
         if types and written and written not in types and not (written == "integer" and "number" in types):
             errors.append(
-                f"its field {output.name} is {' or '.join(types)}, and the sink writes {written} "
+                f"its field {output.name} is {' or '.join(types)}, but the sink writes {written} "
                 f"({output.type})"
             )
     required = schema.get("required", ()) if isinstance(schema, Mapping) else ()
     errors += [
-        f"its field {name} is required, and the sink does not write it"
+        f"its field {name} is required, but the sink doesn't write it"
         for name in required
         if name not in names
     ]
@@ -189,10 +189,10 @@ def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str
             errors.append(f"it has no field {output.name}, which the sink writes")
         elif output.type is not None and not _accepts(fields[output.name].node, _arrow(output.type)):
             declared = type_of(fields[output.name].node)
-            errors.append(f"its field {output.name} is {declared}, and the sink writes {output.type}")
+            errors.append(f"its field {output.name} is {declared}, but the sink writes {output.type}")
     names = {output.name for output in outputs}
     errors += [
-        f"its field {name} has no default, and the sink does not write it"
+        f"its field {name} has no default, but the sink doesn't write it"
         for name, field in fields.items()
         if name not in names and not _is_optional(field)
     ]

@@ -38,15 +38,15 @@ _NOT_AN_ANSWER = (AttributeError, TypeError, ValueError, OverflowError)
 
 Why = Literal["unreachable", "refused", "forbidden", "missing", "large", "answer"]
 _VERBS: Mapping[Why, tuple[str, str]] = {
-    "refused": ("MZ051", "refuses us"),
-    "forbidden": ("MZ054", "refuses us"),
+    "refused": ("MZ051", "refuses the credentials"),
+    "forbidden": ("MZ054", "denies access"),
 }
 Get = Callable[[str], Any]
 """Returns the answer to a path, as JSON. Raises RegistryError."""
 
 
 class RegistryError(Exception):
-    """Raised for a request without an answer. `why` is the kind of failure; `text` never holds a password."""
+    """A request failed. `why` is the kind of failure; `text` never holds a password."""
 
     def __init__(self, why: Why, text: str):
         super().__init__(why, text)  # both, so that it can be pickled
@@ -55,8 +55,12 @@ class RegistryError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryServer:
-    """A registry's address and login. `login` is USER:PASSWORD; `ca` is the certificates to trust (PEM, not a
-    path); `seconds` is the time limit."""
+    """A registry's address and login.
+
+    - `login`: USER:PASSWORD.
+    - `ca`: the certificates to trust, as PEM text.
+    - `seconds`: the time limit of a request.
+    """
 
     url: str
     login: str | None = field(default=None, repr=False)
@@ -146,8 +150,9 @@ def _references(answer: Mapping[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def _time_limit(line: http.client.HTTPConnection, seconds: float, is_late: threading.Event) -> Iterator[None]:
-    """Connect, and hang up after so many seconds. A socket's own limit starts again with each byte. Sets
-    `is_late` when it hangs up."""
+    """Connect, and close the connection after `seconds`; then `is_late` is set.
+
+    A socket's own time limit isn't enough, because it starts again with each byte."""
     if line.sock is None:
         line.connect()
     sock = line.sock  # an answer removes it from the line
@@ -209,8 +214,8 @@ def _reason(problem: Exception, seconds: float) -> str:
     return f"it doesn't speak HTTP: {type(problem).__name__}"
 
 
-# Seconds between requests to a registry that doesn't answer. After the last, the task and its query fail, and
-# the query restarts as after any failure.
+# Seconds between requests to a registry that doesn't answer. Then the task and its query fail, and the query
+# restarts as after any other failure.
 _WAITS = (0.5, 1.0, 2.0, 4.0)
 _CACHE = "_mzplan_schemas"
 
@@ -219,8 +224,8 @@ _CACHE = "_mzplan_schemas"
 class RegistrySchemas:
     """The schemas of one registry.
 
-    - `run`: the query's run; schemas that another run fetched aren't used.
-    - `known`: schemas that needn't be fetched.
+    - `run`: identifies the query's run. Schemas that another run fetched aren't used.
+    - `known`: schemas that are already fetched, by id.
     - `tunnel`: opens an SSH tunnel, and returns its local port.
     - `name`: the connection's name.
     - `mark`: the prefix of an error for people: `mzplan[MZ050]: …`.
@@ -281,8 +286,9 @@ class RegistrySchemas:
 
 
 def _fetched_schemas(run: str) -> dict[int, Sequence[str]]:
-    """Return the schemas that this process has fetched in a run. They live in a module of their own, because
-    code sent with tasks is created again for each task, with its globals."""
+    """Return the schemas that this process has fetched in a run.
+
+    They live in a module of their own, because each task gets new globals with its code."""
     module: Any = sys.modules.setdefault(_CACHE, ModuleType(_CACHE))
     runs: dict[str, dict[int, Sequence[str]]] = module.__dict__.setdefault("runs", {})
     return runs.setdefault(run, {})

@@ -43,13 +43,13 @@ SCHEMA = {
     [
         ("id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, who STRUCT<a: INT>", "", ""),
         ("at STRING, who INT", "", ""),
-        ("id STRING", "its field id is integer, and the column STRING", ""),
-        ("id TIMESTAMP", "its field id is integer, and the column TIMESTAMP", ""),
-        ("tags STRING", "its field tags is array, and the column STRING", ""),
+        ("id STRING", "its field id is integer, but the column is STRING", ""),
+        ("id TIMESTAMP", "its field id is integer, but the column is TIMESTAMP", ""),
+        ("tags STRING", "its field tags is array, but the column is STRING", ""),
         ("id DOUBLE, at DECIMAL(3,1)", "", ""),
-        ("id BOOLEAN", "its field id is integer, and the column BOOLEAN", ""),
-        ("amount BIGINT", "its field amount is number, and the column BIGINT", ""),
-        ("at BIGINT, tags MAP<STRING,INT>", "its field at is string, and the column BIGINT", ""),
+        ("id BOOLEAN", "its field id is integer, but the column is BOOLEAN", ""),
+        ("amount BIGINT", "its field amount is number, but the column is BIGINT", ""),
+        ("at BIGINT, tags MAP<STRING,INT>", "its field at is string, but the column is BIGINT", ""),
         ("id BIGINT, other STRING", "", "it has no field other: the column would be NULL in every row"),
         ("ID BIGINT", "", "it has no field ID: the column would be NULL in every row"),
     ],
@@ -71,8 +71,8 @@ def test_what_may_be_written() -> None:
     assert writable(SCHEMA, outputs(id="BIGINT", amount="INT", at="DATE", who=None)) == ([], [])
     wrong, doubtful = writable(SCHEMA, outputs(amount="STRING", other="INT"))
     assert wrong == [
-        "its field amount is number, and the sink writes string (STRING)",
-        "its field id is required, and the sink does not write it",
+        "its field amount is number, but the sink writes string (STRING)",
+        "its field id is required, but the sink doesn't write it",
     ]
     assert doubtful == ["it has no field other, which the sink writes"]
     closed = {**SCHEMA, "additionalProperties": False}
@@ -147,7 +147,7 @@ def test_validation_asks_the_registry(
         assert found(sink(source(kafka, registry, name, "id STRING"), name)) == [("MZ230", "error")]
         server.register(f"{name}-value", {**SCHEMA, "properties": {"id": {"type": "string"}}})
         latest = first(source(kafka, registry, name, "id BIGINT"))
-        assert "version 2: its field id is string, and the column BIGINT" in latest.detail
+        assert "version 2: its field id is string, but the column is BIGINT" in latest.detail
 
         for wrong in (connection(server.url), connection(server.url, user="app", password="${env:BAD}")):
             assert found(source(kafka, wrong, name, "id STRING")) == [("MZ051", "error")]

@@ -87,7 +87,8 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         first = registry.register(f"{name}-value", one, "AVRO")
         wrong = avro_source(lab, registry, name, "id INT, customer BIGINT, more INT")
         assert [d.detail.partition("version 1: ")[2] for d in lab.check(wrong).diagnostics] == [
-            "its field id is long, and the column INT; its field customer is string, and the column BIGINT.",
+            "its field id is long, but the column is INT; "
+            "its field customer is string, but the column is BIGINT.",
             "it has no field more: the column would be NULL in every row.",
         ]
         source = avro_source(lab, registry, name, columns, include={"key": "k"}, on_error="skip")
@@ -231,7 +232,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         key_id = registry.register(f"{avro_topic}-key", KEY, "AVRO")
         wrong = avro_source(lab, registry, avro_topic, "id INT, more STRING", envelope=envelope)
         assert [d.detail.partition("version 1: ")[2] for d in lab.check(wrong).diagnostics] == [
-            "its field id is long, and the column INT.",
+            "its field id is long, but the column is INT.",
             "it has no field more: the column would be NULL in every row.",
         ]
         sources = [
@@ -338,7 +339,7 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
         assert [lab.codes(one) for one in sinks] == [[], []]
         narrow = sink(once, select=["id", "amount"])
         assert [d.detail.partition("version 1: ")[2] for d in lab.check(narrow).diagnostics] == [
-            "its field at has no default, and the sink does not write it."
+            "its field at has no default, but the sink doesn't write it."
         ]
 
         def put(key: int, **row: Any) -> None:
@@ -366,7 +367,7 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
             assert (report.error_code, (report.error or "").partition(". Fix: ")[0]) == (
                 "MZ059",
                 f"a row can't be written with schema {ids[once]}: "
-                "orders.at is long timestamp-micros there, and NULL in the row",
+                "orders.at is long timestamp-micros in the schema, but NULL in the row",
             )
         lab.stop(source, *sinks)
 

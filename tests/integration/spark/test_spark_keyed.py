@@ -153,7 +153,7 @@ def test_what_a_record_does_to_its_key(lab: Lab) -> None:
         assert good == {i: found for i, (_, _, found) in enumerate(records) if found is not None}
         for i, (_, value, found) in enumerate(records):
             if found is None:
-                reason = "its key says what to delete" if value is None else "id is missing"
+                reason = "its key must name the row to delete" if value is None else "id is missing"
                 one = replace(read, rows=read.rows.where(f"offset = {i}"))
                 with pytest.raises(Exception, match=rf"mzplan\[MZ066\]: offset {i}: .*{reason}"):
                     _parsed(one, columns, "fail").collect()

@@ -211,7 +211,7 @@ def test_what_does_not_fit(type_: Schema, column: str, said: str) -> None:
     wanted = pa.struct(list(arrow_schema(parse_columns(f"x {column}"))))
     with pytest.raises(UnfitSchemaError) as caught:
         column_readers(parse_avro([json.dumps(schema)]).root, wanted, None)
-    assert str(caught.value) == f"its field x is {said}, and the column {column.partition('<')[0]}"
+    assert str(caught.value) == f"its field x is {said}, but the column is {column.partition('<')[0]}"
 
 
 def test_each_record_by_the_schema_that_it_was_written_with() -> None:
@@ -317,7 +317,7 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
     known = Known(schema, other, union, {"type": "nonsense"})
     rows, reasons = decode("id BIGINT, small TINYINT, price DECIMAL(6,2)", known, *records)
     assert [row is not None for row in rows] == [True, *[False] * 11, True]
-    no_wire = "the record is not Avro after a schema's id"
+    no_wire = "the record doesn't begin with a schema id, as Avro from a registry does"
     assert reasons[:8] == [
         None,
         None,
@@ -330,8 +330,8 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
     ]
     assert reasons[8] == "small is not a TINYINT, price is not a DECIMAL(6,2)"
     assert reasons[9] == (
-        "schema 2: its field id is string, and the column BIGINT; "
-        "its field small is boolean, and the column TINYINT"
+        "schema 2: its field id is string, but the column is BIGINT; "
+        "its field small is boolean, but the column is TINYINT"
     )
     assert reasons[10] == "schema 3: its schema is union, not a record"
     assert (reasons[11] or "").startswith("schema 4: its schema is not an Avro schema: ")

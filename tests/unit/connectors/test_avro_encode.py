@@ -114,10 +114,10 @@ def test_each_row_is_what_it_was() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"id": None}, "orders.id is long there, and NULL in the row"),
-        ({"color": "pink"}, "orders.color is one of red, blue there, and str in the row"),
-        ({"tags": None}, "orders.tags is map there, and NULL in the row"),
-        ({"at": None}, "orders.at is long timestamp-micros there, and NULL in the row"),
+        ({"id": None}, "orders.id is long in the schema, but NULL in the row"),
+        ({"color": "pink"}, "orders.color is one of red, blue in the schema, but str in the row"),
+        ({"tags": None}, "orders.tags is map in the schema, but NULL in the row"),
+        ({"at": None}, "orders.at is long timestamp-micros in the schema, but NULL in the row"),
     ],
 )
 def test_a_row_that_the_schema_does_not_allow_is_told_without_its_values(
@@ -136,15 +136,15 @@ def test_a_row_that_the_schema_does_not_allow_is_told_without_its_values(
 @pytest.mark.parametrize(
     ("name", "type_", "said"),
     [
-        ("id", "DOUBLE", "its field id is long, and the sink writes DOUBLE"),
-        ("id", "INTERVAL DAY TO SECOND", "its field id is long, and the sink writes INTERVAL DAY TO SECOND"),
-        ("amount", "DECIMAL(12,2)", "its field amount is decimal(12,4), and the sink writes DECIMAL(12,2)"),
-        ("at", "TIMESTAMP_NTZ", "its field at is timestamp-micros (long), and the sink writes TIMESTAMP_NTZ"),
-        ("tags", "MAP<INT,INT>", "its field tags is map, and the sink writes MAP<INT,INT>"),
+        ("id", "DOUBLE", "its field id is long, but the sink writes DOUBLE"),
+        ("id", "INTERVAL DAY TO SECOND", "its field id is long, but the sink writes INTERVAL DAY TO SECOND"),
+        ("amount", "DECIMAL(12,2)", "its field amount is decimal(12,4), but the sink writes DECIMAL(12,2)"),
+        ("at", "TIMESTAMP_NTZ", "its field at is timestamp-micros (long), but the sink writes TIMESTAMP_NTZ"),
+        ("tags", "MAP<INT,INT>", "its field tags is map, but the sink writes MAP<INT,INT>"),
         (
             "lines",
             "ARRAY<STRUCT<a: INT>>",
-            "its field lines is array, and the sink writes ARRAY<STRUCT<a: INT>>",
+            "its field lines is array, but the sink writes ARRAY<STRUCT<a: INT>>",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_fields_without_a_column_and_columns_without_a_field() -> None:
     types = {name: type_ for name, type_ in TYPES.items() if name != "id"}
     assert problems(SCHEMA, **types, other="INT") == [
         "it has no field other, which the sink writes",
-        "its field id has no default, and the sink does not write it",
+        "its field id has no default, but the sink doesn't write it",
     ]
     # One whose type only Spark knows is looked at when the query starts.
     assert problems(SCHEMA, **{**TYPES, "id": None}) == []
@@ -166,7 +166,7 @@ def test_what_is_no_record_and_what_may_be_of_several_types() -> None:
     assert problems("string", id="INT") == ["its schema is string, not a record"]
     assert problems({"type": "nonsense"}, id="INT")[0].startswith("its schema is not an Avro schema")
     either = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "float", "double"]}]}
-    assert problems(either, id="DOUBLE") == ["its field id is float or double, and the sink writes DOUBLE"]
+    assert problems(either, id="DOUBLE") == ["its field id is float or double, but the sink writes DOUBLE"]
 
 
 def test_a_schema_that_refers_to_another() -> None:

@@ -106,7 +106,7 @@ GIVEN = {
         ),
         (
             encoding,
-            "mzplan[MZ059]: a row can't be written with schema 1: r.id is int there, and NULL",
+            "mzplan[MZ059]: a row can't be written with schema 1: r.id is int in the schema, but NULL",
         ),
     ],
 )

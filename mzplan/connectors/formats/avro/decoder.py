@@ -48,8 +48,12 @@ class Schemas(Protocol):
 
 @dataclass(slots=True)
 class _RecordReader:
-    """The readers for records of one schema, of a whole record and of each column in order. Also the rows of
-    a batch with this schema."""
+    """Reads records of one schema.
+
+    - `whole`: reads a record as a mapping of its fields.
+    - `columns`: the field and the reader of each column, in order.
+    - `rows`, `values`: the records of the current batch with this schema: their rows, and their values.
+    """
 
     whole: Callable[[BytesIO], Any]
     columns: list[tuple[str, Read]]
@@ -101,7 +105,7 @@ class AvroDecoder:
     def _read(self, row: int, record: bytes) -> str | None:
         """Collect the values of a record, or return why it can't be read."""
         if len(record) < _HEADER or record[0]:
-            return "the record is not Avro after a schema's id"
+            return "the record doesn't begin with a schema id, as Avro from a registry does"
         id_ = int.from_bytes(record[1:_HEADER], "big")
         record_reader = self._readers.get(id_)
         if record_reader is None:
@@ -140,7 +144,7 @@ class AvroDecoder:
         place: list[int | None],
         reasons: list[str | None],
     ) -> None:
-        """Make an array of the values. If some don't fit, halve the values until those are found."""
+        """Build an array of the values. If some don't fit, build each half, until these values are found."""
         import pyarrow as pa
 
         try:
@@ -182,8 +186,8 @@ class AvroDecoder:
 def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
     """Return a function that reads a record as a mapping of all its fields."""
     if schema.is_recursive:
-        # The compiled reader crashes the process on a 10 KB record that is nested 5,000 deep. This one is
-        # slower, and raises RecursionError.
+        # The compiled reader crashes the process on a 10 KB record that is nested 5,000 deep. The Python
+        # reader is slower, but raises RecursionError.
         return _python_reader(schema)
     from fastavro import schemaless_reader
 
@@ -236,8 +240,9 @@ class Task:
     - `record_schema`: the record's fields.
     - `newest`: the texts of the latest schema.
     - `keeps_values`: whether to keep the values; otherwise they are emptied, to avoid sending them back.
-    - `keys`: one more column with the fields `key_schema` of the record's key, for deletes. Those are records
-      without a value (`tombstones`), or changes that are deletes without a row `before` (see debezium).
+    - `keys`: the name of one more column, with the fields `key_schema` of the record's key. Only deletes have
+      it: records without a value if `tombstones` is set, otherwise deletes without a row `before` (see
+      debezium).
     """
 
     schemas: Schemas
@@ -269,7 +274,7 @@ class Task:
 
 
 def _deletes(changes: Array) -> Array:
-    """Return a mask of the changes that are deletes without a row before them."""
+    """Return a mask of the deletes without a row `before`."""
     import pyarrow.compute as pc
 
     return pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
@@ -284,7 +289,7 @@ def _where(wanted: Array, values: Array) -> Array:
 
 
 def _emptied(records: Array) -> Array:
-    """Replace every record by an empty record; keep NULL as NULL."""
+    """Replace every record with an empty one. NULL stays NULL."""
     import pyarrow as pa
 
     bits = records.is_valid().buffers()[1]

@@ -71,8 +71,9 @@ class Encoder:
 
 
 def _converter(type_: DataType) -> Convert | None:
-    """Return the conversion of pyarrow's Python values to fastavro's (maps come as pairs). None if there is
-    nothing to convert, so that most rows cost nothing."""
+    """Return a function that converts pyarrow's Python values to fastavro's: maps come as pairs.
+
+    None if there is nothing to convert, so that most rows take no time."""
     from pyarrow import types
 
     if types.is_map(type_):
@@ -98,7 +99,7 @@ def _same(value: Any) -> Any:
 
 
 def _reason(written: Any, value: Any, problem: Exception) -> str:
-    """Return the field that doesn't fit, without its value, because more people read errors than rows."""
+    """Return which field doesn't fit. Leaves out its value, because more people may read errors than rows."""
     from fastavro.validation import ValidationError, validate
 
     try:
@@ -109,7 +110,7 @@ def _reason(written: Any, value: Any, problem: Exception) -> str:
             _type_text(mistake.schema) for mistake in invalid.errors if mistake.field == first.field
         )
         actual = type(first.datum).__name__
-        return f"{first.field} is {allowed} there, and {_NAMES.get(actual, actual)} in the row"
+        return f"{first.field} is {allowed} in the schema, but {_NAMES.get(actual, actual)} in the row"
     except Exception:
         pass
     return type(problem).__name__ if not str(problem) else str(problem).splitlines()[0][:200]

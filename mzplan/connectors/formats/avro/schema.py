@@ -56,8 +56,9 @@ class AvroNode:
 
     @property
     def definition(self) -> Any:
-        """Return the schema itself: a list for a union, otherwise a mapping. Only text is a name: a mapping's
-        `type` is always a word of Avro (fastavro parses no other), even if a schema has that name."""
+        """Return the schema itself: a list for a union, otherwise a mapping.
+
+        Names of schemas occur only as text. A mapping's `type` is always one of Avro's own words."""
         if not isinstance(self.written, str):
             return self.written
         return {"type": self.written} if self.written in PRIMITIVES else self.names[self.written]
@@ -105,8 +106,9 @@ class AvroNode:
         return str(self.definition["name"])
 
     def reads(self, written: AvroNode) -> bool:
-        """Whether this schema reads another one's records, by Avro's rules for names. Their names without
-        namespaces are the same, or an alias of this schema is the other's full name."""
+        """Whether this schema may read the other's records, by Avro's rules for names.
+
+        Their names without namespaces are the same, or the other's full name is an alias of this schema."""
         namespace, _, own = self.name.rpartition(".")
         if own == written.name.rpartition(".")[2]:
             return True
@@ -175,8 +177,11 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The size of a schema's values: whether each takes bytes in a record, how many values in it take none,
-    and its depth."""
+    """The size of a schema's values.
+
+    - `takes_bytes`: whether a value takes bytes in a record.
+    - `free`: how many values inside it take no bytes.
+    """
 
     takes_bytes: bool
     free: int
@@ -184,8 +189,10 @@ class _Extent:
 
 
 class _Survey:
-    """Visits each record in a schema once. Refuses a schema whose few bytes could become millions of values,
-    in a record or a default. `is_recursive`: see AvroSchema."""
+    """Measures a schema, visiting each of its records once.
+
+    Refuses a schema with which a few bytes could become millions of values.
+    `is_recursive`: see AvroSchema."""
 
     def __init__(self, names: Mapping[str, Any]):
         self.is_recursive = False

@@ -32,10 +32,11 @@ _PASSED = ("value", "partition", "offset", "timestamp")
 def decode_records(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
 ) -> DataFrame:
-    """Return the rows of a Kafka stream with a column `DECODED`: each record's columns, or the reason if
-    there are none. `value` keeps only whether it is NULL.
+    """Add the column `DECODED` to a Kafka stream: the record's columns, or the reason why it has none.
 
-    With `keys`, columns of the records' keys, deletes that need them also have `KEY_DECODED` (see
+    `value` becomes empty, unless it is NULL or needed for dead letters.
+
+    `keys` are the columns of the records' keys. With them, deletes have a column `KEY_DECODED` (see
     decoder.Task). Raises MzplanError if the registry doesn't return the topic's schema.
     """
     from pyspark.sql import types as t
@@ -87,8 +88,9 @@ def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> Regist
 
 
 def _other_columns(query: ResolvedQuery) -> list[str]:
-    """Return the other columns needed from a record: its key and its headers. A record without a value
-    deletes by its key, and a malformed one is stored with its key."""
+    """Return which of a record's key and headers are needed.
+
+    A record without a value deletes by its key, and a malformed record is stored with its key."""
     included = {*included_columns(query.description.type, query.body)}
     if query.keys or query.body["on_error"] == "dead-letter":
         included.add("key")

@@ -65,7 +65,7 @@ _DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 dig
 
 
 class UnfitSchemaError(Exception):
-    """Raised if a schema's values can't be read as a type. Message: `its field … is …, and the column …`."""
+    """A schema's values can't be read as a type. Message: `its field … is …, but the column is …`."""
 
 
 def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None = None) -> Read:
@@ -85,8 +85,9 @@ def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None 
 
 
 def _missing(field: Field | None, wanted: DataType, name: str) -> Read:
-    """Return the reader of a field that the records don't have: the default of another schema's `field`, if
-    that fits, or NULL. `field` is None without a default."""
+    """Return the reader of a field that the records don't have.
+
+    It returns the default of the latest schema's `field` if there is one that fits, otherwise NULL."""
     import pyarrow as pa
 
     value = pa.nulls(1, wanted)
@@ -175,7 +176,7 @@ def require_name(node: AvroNode, latest: AvroNode | None, subject: str) -> None:
 
 
 def _unfit(node: AvroNode, wanted: DataType, name: str) -> UnfitSchemaError:
-    return UnfitSchemaError(f"its field {name} is {type_of(node)}, and the column {ddl_of(wanted)}")
+    return UnfitSchemaError(f"its field {name} is {type_of(node)}, but the column is {ddl_of(wanted)}")
 
 
 def _inner_of(node: AvroNode | None, type_: str, key: str) -> AvroNode | None:
@@ -209,7 +210,7 @@ def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
 
 
 def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
-    """Return the reader that ignores the logical type, or None if it doesn't fit."""
+    """Return the reader of a type without its logical type, or None if it doesn't fit."""
     import pyarrow as pa
 
     match (type_, ddl):
@@ -248,7 +249,7 @@ def _mapped(convert: Callable[[Any], Any], wanted: DataType) -> Read:
 def _decimal(scale: int, wanted: DataType) -> Read:
     def convert(value: bytes) -> decimal.Decimal:
         number = int.from_bytes(value[-_DECIMAL:], "big", signed=True)
-        # Python would take minutes for a megabyte
+        # Python would take minutes for a megabyte.
         if value[:-_DECIMAL].strip(b"\xff" if number < 0 else b"\0"):
             raise ValueError("more digits than a DECIMAL has")
         return decimal.Decimal(number).scaleb(-scale, _DIGITS)
@@ -266,8 +267,7 @@ def _time(logical: str, wanted: DataType) -> Read:
     def read(values: Sequence[Any]) -> Array:
         numbers = pa.array(values, pa.int64())
         if unit == "nanos":
-            # Rounded towards the past, as clocks show time, because a division of integers rounds towards
-            # zero.
+            # Round towards the past, as clocks do. A division of integers alone rounds towards zero.
             rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, 1000), 1000))
             numbers = pc.subtract(pc.divide(numbers, 1000), pc.less(rest, 0).cast(pa.int64()))
         if unit == "millis":
