@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from mzplan.connectors.api.lineage_names import LineageNames
-    from mzplan.warehouse.checkpoints import Checkpoint
     from mzplan.warehouse.content_hash import ContentHash
     from mzplan.warehouse.foreign_query import ForeignQuery
     from mzplan.warehouse.step_record import StepRecord
 
 LastTimes = Callable[[], Mapping[int, int]]
-"""Returns the time of the last record read, by partition, in milliseconds since the epoch."""
+"""Returns, by partition, the time of the last record that was read, in milliseconds since the epoch."""
 
 
 class Side(Protocol):
@@ -101,17 +100,19 @@ class SourceConnector(Side, Protocol):
         return
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """Return how much data is unread after the last committed micro-batch, as numbers by name. The names
-        are `records`; or `steps` and `rows`; or `lag_bytes` and `retained_bytes` (see Observation). Returns
-        None if the upstream doesn't say. Never raises for a server's errors."""
+        """Return how much data is unread after the last committed micro-batch, as numbers by name.
+
+        The names are `records`; or `steps` and `rows`; or `lag_bytes` and `retained_bytes` (see Observation).
+        Returns None if it is unknown. Never raises for a server's errors."""
         return None
 
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
     ) -> str:
-        """Return the position to continue at, as an entry of Spark's offset log. The upstream is another one
-        (`on_upstream_change`), or it lost records. With `position`, the upstream is the same, and only the
-        parts of `position` that it no longer holds move. Raises MzplanError."""
+        """Return the position at which to continue, as an entry of Spark's offset log. Raises MzplanError.
+
+        Without `position`, the upstream is another one (`on_upstream_change`). With `position`, the upstream
+        is the same but has lost records: only the parts of `position` that it no longer holds change."""
         raise refusal("MZ043", "This kind of source can't be moved")
 
     def replay(
@@ -122,9 +123,9 @@ class SourceConnector(Side, Protocol):
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """Return the parsed rows between two entries of Spark's offset log, as a batch. For a source of
-        files, `files` finds the paths that the stream recorded between the entries; its exceptions
-        propagate."""
+        """Return the parsed rows between two entries of Spark's offset log, as a batch.
+
+        For a source of files, `files` returns the paths that the stream recorded between the entries."""
         raise AssertionError(f"{query.address} keeps no positions")
 
     def between_times(
@@ -142,24 +143,25 @@ class SourceConnector(Side, Protocol):
         raise no_times(query)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """Copy the data that the source keeps beside its position into a new checkpoint with the same
-        position. Called for `lifecycle: {replace: from-collection}`, if the schema offers it. Idempotent.
-        Raises OSError."""
+        """Copy the data that the source keeps beside its position into a new checkpoint.
+
+        Called for `lifecycle: {replace: from-collection}`, if the schema offers it. Idempotent. Raises
+        OSError."""
         return
 
     def upstream(self, query: ResolvedQuery) -> Upstream | None:
-        """Return a reader that reads a query's steps again without Spark, or None. Only endpoints, which keep
-        rows as they arrived, have one. The query has a checkpoint."""
+        """Return a reader of the query's steps that needs no Spark, or None. The query has a checkpoint."""
         return None
 
     def parse(self, records: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """Return the rows that `stream` makes from these records, which have the columns that `stream` reads
-        (`on_error: dead-letter`)."""
+        """Return the rows of these records, as `stream` would return them (`on_error: dead-letter`)."""
         raise AssertionError("the schema of no other source has this word")
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
-        """Write each malformed record once to another place on its server (`on_error: dead-letter`). Columns:
-        `key` and `value` (BINARY), and `headers`, an array of structs `key` STRING, `value` BINARY."""
+        """Write malformed records to the place for dead letters on the server (`on_error: dead-letter`).
+
+        Columns: `key` and `value` (BINARY), and `headers`, an array of structs `key` STRING, `value`
+        BINARY."""
         raise AssertionError("the schema of no other source has this word")
 
 
@@ -181,13 +183,15 @@ class SinkConnector(Side, Protocol):
         for a target that keeps no record."""
 
     def ensure_whole(self, query: ResolvedQuery) -> None:
-        """Check that the target holds every step that the checkpoint says was written. Runs after steps of a
-        running query. Raises MzplanError MZ069 if a step is missing."""
+        """Raise MzplanError MZ069 if the target is missing a step that the checkpoint has recorded.
+
+        Called after steps of a running query."""
         return
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
-        """Create whatever the target is missing, all or nothing, if the description asks for it
-        (`Probe.must_create`).
+        """Create all missing parts of the target, or none, if the description asks for it.
+
+        `Probe.must_create` says whether it does.
 
         Does nothing if nothing is missing or a column's type isn't known. Never drops or retypes anything.
         Several processes may call it at once. Raises MzplanError for a server's errors.
@@ -195,16 +199,15 @@ class SinkConnector(Side, Protocol):
         return
 
     def forget(self, query: ResolvedQuery) -> None:
-        """Remove the data that a generation keeps in its target to resume from, as far as that is allowed.
+        """Remove the data with which a generation would resume from its target, as far as rights allow.
 
-        Does nothing if it is gone. Called when the storage is removed, because until then a dropped
-        generation can be restored. Raises MzplanError for a server's errors.
+        Idempotent. Called only when the storage is removed: until then, a dropped generation can be restored.
+        Raises MzplanError for a server's errors.
         """
         return
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
-        """Compact a target that receives small steps, if its declaration asks for it (`compaction`) and it is
-        due.
+        """Compact a target that receives small steps, if `compaction` asks for it and it is due.
 
         Returns a description of the work done, or None. Rows and records of steps stay. Called repeatedly
         while the query runs; may take long. Raises MzplanError and Spark's errors, such as for a concurrent
@@ -236,8 +239,9 @@ class Upstream(Protocol):
     """Whether reading a record again gives the same `_position`."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """Return the hash of the step's records as the upstream holds them now. Covers `_position` only with
-        `keeps_positions`. Raises GoneError."""
+        """Return the hash of the step's records as the upstream holds them now. Raises GoneError.
+
+        The hash covers `_position` only with `keeps_positions`."""
 
     def close(self) -> None:
         """Release the resources."""
@@ -253,8 +257,9 @@ class Adoption(Protocol):
     def problems(
         self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
-        """Yield each reason why the source can't continue from there, as a sentence. `position` is the newest
-        entry of the query's offset log. Raises OSError."""
+        """Yield, as sentences, the reasons why the source can't continue from this query. Raises OSError.
+
+        `position` is the newest entry of the query's offset log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +269,7 @@ class Ddl:
     - `place`: the server and database, in words.
     - `enter`: the psql command that connects to `place`, for a script that visits several.
     - `statements`: each ends with a semicolon and can be run again.
-    - `notes`: whatever no statement can do, one line each.
+    - `notes`: steps that no statement can do, one line each.
     """
 
     place: str
@@ -281,23 +286,23 @@ class Connector:
     its server, which may not be installed.
 
     - `source`, `sink`: make the connector that serves all queries of a process.
-    - `reach`: why an unused connection of this type can't be reached, or None. Takes a placeholder query and
-      reads its `link`. May also raise MzplanError.
+    - `reach`: returns why a connection that no query uses can't be reached, or None. Takes a placeholder
+      query and reads only its `link`. May also raise MzplanError.
     - `adoption`: makes the check whether a source can continue from a hand-written query.
-    - `lineage_ends`: OpenLineage's names for a query's upstream or target; None without a name. Secrets are
-      references.
-    - `ddl`: the SQL that an administrator runs on the server before the query can run. Secrets are
+    - `lineage_ends`: returns OpenLineage's names for a query's upstream or target. Secrets are references.
+    - `ddl`: returns the SQL that an administrator runs on the server before the query can run. Secrets are
       references. Raises MzplanError.
     - `by_time`: whether the source can read a bounded range of times again (SourceConnector.between_times).
     - `replays`: whether the sink can write rows once more (SinkConnector.put_again).
 
     The others describe where a connection's secrets go:
 
-    - `servers`: the servers it reaches itself, as `host:port`, from its body with defaults, where secrets are
-      references. None if they can't be known.
-    - `carries_traffic`: whether its users reach their own servers through it.
-    - `lends_secrets`: whether its users sign in with its secrets.
-    - `machine`: the reference that stands for the machine's own credentials, or "" if it doesn't use them.
+    - `servers`: returns the servers to which a connection itself connects, as `host:port`. Takes its body
+      with defaults, where secrets are references. None if the servers can't be known.
+    - `carries_traffic`: whether other connections reach their servers through it.
+    - `lends_secrets`: whether other connections sign in with its secrets.
+    - `machine`: returns the reference that stands for the machine's own credentials, or "" if the connection
+      doesn't use them.
     """
 
     type: str

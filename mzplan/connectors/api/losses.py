@@ -1,5 +1,8 @@
-"""The rows that a replace of a source would lose: the new generation reads again, and the upstream may no
-longer hold everything that the previous generation has read."""
+"""Checks whether replacing a source loses rows.
+
+The new generation reads from the beginning, but the upstream may no longer hold everything that the previous
+generation has read.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,18 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.step_index import StepIndex
 
-_MAX_GENERATIONS = 20  # earlier generations; only a few never start
+_MAX_GENERATIONS = 20  # earlier generations to look at; only a few never start
 _MAX_NAMES = 8  # partitions or files that a message names
 
 
 def check_losses(
     connector: SourceConnector, query: ResolvedQuery, warehouse: str, upstream: Mapping[str, Any] | None
 ) -> tuple[Diagnostic, ...]:
-    """Return MZ292 if a new, not yet started generation can't read again all that the previous one has read.
+    """Return MZ292 if a new generation can't read again all that the previous one has read.
 
-    It is a warning if the commit allowed the loss, otherwise an error. `upstream` is the identity that the
-    probe found. Changes nothing. Raises MzplanError for a server's errors, because an unknown loss isn't
-    allowed either.
-    """
+    Once the new generation has begun, nothing is checked. MZ292 is a warning if the commit allowed the loss,
+    otherwise an error. `upstream` is the identity that the probe found. Changes nothing. Raises MzplanError
+    for a server's errors: then the loss is unknown, and the new generation must not start."""
     checkpoint, description = query.checkpoint, query.description
     if checkpoint is None or description.generation == 1 or description.predecessor is not None:
         return ()

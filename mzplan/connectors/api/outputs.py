@@ -17,8 +17,11 @@ _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The columns of the collection that one column of a sink is computed from. `is_copy`: it is one of them,
-    unchanged."""
+    """The origin of one of a sink's columns.
+
+    - `columns`: the columns of the collection from which it is computed.
+    - `is_copy`: whether it is a copy of a single column.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -34,16 +37,16 @@ class SelectedColumn(NamedTuple):
 
 
 def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
-    """Return the columns of a sink: all names, and the types that are certain (schema.sql_types). Leaves out
-    items that can't be parsed; Spark reports what is wrong with them."""
+    """Return the columns of a sink, with the types that are certain without Spark (schema.sql_types).
+
+    Leaves out items that can't be parsed. Spark reports the error later."""
     items = query.body.get("select") or ["*"]
     column_groups = (columns_selected(item, query.columns) for item in items)
     return tuple(Output(name=c.name, type=c.type) for columns in column_groups for c in columns)
 
 
 def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[SelectedColumn, ...]:
-    """Return the columns that an item of `select` produces from these columns, or () if it can't be
-    parsed."""
+    """Return the columns that an item of `select` produces, or () if it can't be parsed."""
     if (all_of_them := _star_columns(item, columns)) is not None:
         return tuple(SelectedColumn(c.name, c.type, c.nullable) for c in all_of_them)
     if (plain := _plain_column(item, columns)) is not None:
@@ -56,8 +59,7 @@ def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[SelectedCo
 
 
 def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:
-    """Return the origins of a sink's columns, in order. Leaves out columns that are computed from no
-    column."""
+    """Return the origins of a sink's columns, in order. Leaves out columns that read no column."""
     origins: list[Origin] = []
     for item in query.body.get("select") or ["*"]:
         if (all_of_them := _star_columns(item, query.columns)) is not None:
@@ -80,8 +82,9 @@ def filter_columns(query: ResolvedQuery) -> tuple[str, ...]:
 
 
 def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
-    """Return the collection's columns that a sink copies, by output name. Returns None if it computes or
-    filters anything."""
+    """Return the collection's columns that a sink copies, by output name.
+
+    Returns None if the sink computes or filters anything."""
     if "where" in query.body:
         return None
     columns: dict[str, str] = {}
@@ -97,8 +100,10 @@ def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
 
 
 def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
-    """Return the names of the outputs that are certain never to be NULL. These are copies of NOT NULL
-    columns, and of key columns whose missing values make a record malformed (`x-key-certain`)."""
+    """Return the names of the outputs that are never NULL.
+
+    They are copies of NOT NULL columns, and of key columns without which a record is malformed
+    (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
     source = query.description.input
     if source is not None and collection_kind(source.type).is_key_certain:
@@ -125,7 +130,7 @@ def _star_columns(item: str, columns: tuple[Column, ...]) -> list[Column] | None
 
 
 def _existing_columns(names: tuple[tuple[str, int], ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """Return each column that an expression reads once. Leaves out the variables of lambdas."""
+    """Return the columns that an expression reads, each once. Leaves out the variables of lambdas."""
     columns_read = (_column(name, columns) for name, _ in names)
     return tuple(dict.fromkeys(column.name for column in columns_read if column is not None))
 

@@ -16,14 +16,16 @@ PROBE_TIMEOUT_S = 5.0
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a key for connection settings that, unlike them, holds no secret."""
+    """Return a key for connection settings. It holds no secrets, unlike the settings."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Memo(Generic[Value]):
-    """A cache whose values expire after `seconds`. One thread makes a value while others that want it wait.
-    With a dead server, the first thread pays the time limit for all."""
+    """A cache whose values expire after `seconds`.
+
+    One thread makes a value, and other threads that need it wait. If a server is dead, only the first thread
+    waits for the time limit."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -32,8 +34,7 @@ class Memo(Generic[Value]):
         self._values: dict[str, tuple[float, Value]] = {}
 
     def get(self, key: str, make: Callable[[], Value]) -> Value:
-        """Return the value of the key; make it if it is missing or expired. An exception of `make` isn't
-        cached."""
+        """Return the value of the key. Makes it if it is missing or expired; exceptions aren't cached."""
         with self._lock:
             key_lock = self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
@@ -55,7 +56,7 @@ class Memo(Generic[Value]):
             self._key_locks.setdefault(key, threading.Lock())
 
     def drop(self, key: str) -> None:
-        """Forget a value that proved wrong."""
+        """Forget a value."""
         with self._lock:
             self._values.pop(key, None)
 
@@ -67,8 +68,9 @@ class Memo(Generic[Value]):
 
 
 def with_time_limit(work: Callable[[], Value], seconds: float = PROBE_TIMEOUT_S + 1) -> Value:
-    """Return the result of `work`. Raises TimeoutError after `seconds`: resolving a host name can take longer
-    than libpq's own limit."""
+    """Return the result of `work`. Raises TimeoutError after `seconds`.
+
+    The client's own time limit isn't enough: libpq, for example, doesn't limit the look-up of a host name."""
     results: list[Value] = []
     problems: list[BaseException] = []
 

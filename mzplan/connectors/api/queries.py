@@ -18,14 +18,17 @@ from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
 
 Rewriting = Callable[[str], AbstractContextManager[Any]]
-"""The lock to hold while rewriting files of the Delta table at a path. Delta lets only one of two concurrent
-rewrites commit. It covers this process only; other writers of a table don't take it."""
+"""Returns the lock to hold while rewriting files of the Delta table at a path.
+
+Delta lets only one of two concurrent rewrites commit. The lock covers this process only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConnection:
-    """A connection with its defaults and secrets filled in, so it's never shown. `connections` are the
-    connections that it uses itself, by the property that names them."""
+    """A connection with its defaults and secrets filled in. Because of the secrets, it's never shown.
+
+    - `connections`: the connections that it uses itself, by the property that names them.
+    """
 
     address: Address
     type: str
@@ -119,14 +122,14 @@ class SinkRun:
     - `outputs`: its columns as Spark analysed them.
     - `epoch`: the epoch of the runner's lease.
     - `checkpoint`, `is_new`: its checkpoint, and whether that is still empty.
-    - `fail`: takes the error of a batch, to show to people instead of Spark's error.
-    - `warn`: takes a diagnostic that people should see although the query continues.
-    - `interrupt`: takes a function that ends a batch that waits for a server. It is called when the query
-      should stop and the batch still runs.
+    - `fail`: call it with the error of a batch. People see this error instead of Spark's.
+    - `warn`: call it with a diagnostic that people should see although the query continues.
+    - `interrupt`: call it with a function that interrupts a batch which waits for a server. The function runs
+      if the query should stop while the batch still runs.
     - `covers`: returns the first and last step of the source that a planned step covers, at least in part;
       None if unknown.
-    - `wrote`: takes a step and the number of rows written, from a connector that writes batches itself. For
-      rows that Spark writes, `frames.metrics.with_count` counts.
+    - `wrote`: call it with a step and the number of rows written, if the connector writes batches itself. If
+      Spark writes them, `frames.metrics.with_count` counts the rows.
     - `rewriting`: see `Rewriting`.
     """
 
@@ -144,7 +147,7 @@ class SinkRun:
 
 
 def empties_target(query: ResolvedQuery) -> bool:
-    """Whether this is a new generation of a sink whose target should be emptied first."""
+    """Whether the sink's target must be emptied first, because this is a new generation."""
     return query.description.generation > 1 and query.body.get("on_replace") == "truncate"
 
 
@@ -153,7 +156,7 @@ def resolve(
 ) -> ResolvedQuery:
     """Fill in a query's defaults and secrets.
 
-    Descriptions also come from the store and the warehouse, so checks made when files were loaded run again.
+    Descriptions also come from the store and the warehouse, so the checks of the loader are repeated here.
     Raises MzplanError: MZ056 or MZ103 for a secret without a value here, MZ102 for a reference where none is
     allowed, and the errors of `Secrets.permit`.
     """

@@ -1,4 +1,4 @@
-"""The result of computing a relational view again from all rows that it has read (`mzplan verify VIEW`)."""
+"""The result of `mzplan verify VIEW`, which computes a relational view again from all of its input."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputationResult:
-    """The rows that the view's query gives, compared with the rows of its collection, as of a step.
+    """The comparison of the rows that the view's query returns with its collection, as of a step.
 
-    - `expected_rows`, `collection_rows`: how many rows the query gives, and how many the collection has.
-    - `missing`, `more`: how many rows only the query gives, and how many only the collection has.
+    - `expected_rows`, `collection_rows`: the number of rows that the query returns, and of the collection.
+    - `missing`: how many rows only the query returns.
+    - `more`: how many rows only the collection has.
     - `examples`: some of these rows as JSON, each with `-` (missing) or `+` before it.
     - `not_compared`: the columns that weren't compared.
     - `late`: how many late rows the view has dropped; None if that isn't known.
@@ -34,5 +35,5 @@ class RecomputationResult:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a row differs, and nothing but a fault explains it."""
+        """Whether a row differs and there is no harmless explanation."""
         return not self.is_equal and not self.explanation

@@ -1,10 +1,11 @@
-"""Reading a sink's target for `mzplan verify`, and the diagnostics about targets and repeated steps.
+"""Reads a sink's target for `mzplan verify`, and makes the diagnostics about targets and repeated steps.
 
-A connector returns the target's content, and the sink's rows as the target would hold them.
-`mzplan.spark.verification.content_comparison` compares the two. After a crash, Spark runs its last
-micro-batch again, from the same files and under the description that began it (mzplan.warehouse.checkpoints).
-Its rows are the same, unless that was impossible or they hold something like rand() or current_timestamp().
-mzplan.endpoints.replay has the rule for such steps; this module has the messages.
+A connector returns the target's content, and the sink's rows in the form in which the target holds them.
+`mzplan.spark.verification.content_comparison` compares the two.
+
+After a crash, Spark repeats its last micro-batch, with the same files and the description under which it
+began (mzplan.warehouse.checkpoints). Usually its rows are the same. They differ if they contain, for example,
+rand() or current_timestamp(). `mzplan.endpoints.replay` decides about such steps; the messages are here.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ PLACE = "_mzplan_place"
 
 
 class Content(Protocol):
-    """The content of a target at one moment, which stays the same however long it is read.
+    """The content of a target at one moment. Later writes don't change it.
 
     - `keys`: the columns that identify a row; empty if rows are only added.
-    - `frontier`: the last step whose rows are included, completely and without rows of later steps; -1 for
-      none.
+    - `frontier`: the last step that the content includes. It has all rows up to this step, and none of later
+      steps. -1 for none.
     - `since`: rows written before this time (seconds since the epoch) may have expired; None if they never
       do.
     - `repeats`: whether the sink may have written a row more than once.
@@ -76,7 +77,7 @@ class HoldsContent(Protocol):
 
 
 class Recorded(Protocol):
-    """A target's record of a sink's steps, or the rows of them that it still holds.
+    """A target's record of a sink's steps, or the rows of these steps that it still holds.
 
     - `keys`: only the last row of each key in a step counts; empty if all rows do.
     - `partitions`: the target's partition columns.
@@ -86,7 +87,8 @@ class Recorded(Protocol):
     partitions: Sequence[str] = ()
 
     def step(self, step: int) -> Written | None:
-        """Return the step's row count and content hash, or None if the target has no record of it (any more).
+        """Return the step's row count and content hash, or None if the target doesn't know the step.
+
         Raises MzplanError for a server's errors, and GoneError if the step's rows can't be read."""
 
     def close(self) -> None:
@@ -98,12 +100,13 @@ class Recorded(Protocol):
 class ComparisonResult:
     """The comparison of a target with the rows that its sink should have written.
 
-    - `first`: the first step whose rows must all be there, because older ones have expired; None if all have.
-    - `last`: the last step compared; -1 if the sink has written nothing.
-    - `expected_rows`, `target_rows`: the rows that the collection gives, and the rows of the target.
+    - `first`: the first step whose rows must all be there. The rows of earlier steps may have expired. None if
+      the rows of every step may have.
+    - `last`: the last step that was compared; -1 if the sink has written nothing.
+    - `expected_rows`, `target_rows`: the number of rows that the target should have, and has.
     - `missing`: how many rows the target is missing.
-    - `doubled`: how many rows are there more often than they should be.
-    - `more`: how many rows of the target are not among the sink's rows, or not with these values.
+    - `doubled`: how many rows the target has more often than it should.
+    - `more`: how many rows of the target the sink has never written, or only with other values.
     - `repeats`: whether the sink is allowed to write rows twice.
     - `examples`: rows of each of these three groups, by the name of the group.
     - `not_compared`: the parts that weren't compared.
@@ -123,8 +126,7 @@ class ComparisonResult:
     not_compared: tuple[str, ...] = ()
 
     def is_equal(self, *, shared: bool) -> bool:
-        """Whether each row is there once. `shared`: others also write to the target, so more rows are
-        fine."""
+        """Whether the target has each row once. `shared`: others also write to it, so `more` is allowed."""
         return not (self.missing or (self.doubled and not self.repeats) or (self.more and not shared))
 
 
@@ -140,8 +142,7 @@ def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
 
 
 def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = False) -> MzplanError:
-    """Return MZ177 for a target that keeps no record of its steps. `has_content`: its content can be
-    compared."""
+    """Return MZ177 for a target without a record of its steps. `has_content`: verify can read its rows."""
     also = (
         f"; or compare the target's content: mzplan verify {query.address} --content" if has_content else ""
     )
@@ -155,8 +156,9 @@ def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = Fals
 
 
 def hash_files(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
-    """Return the count and content hash of the rows of Parquet files. Each file comes with the values of
-    columns that aren't in it. Raises GoneError, OSError."""
+    """Return the count and content hash of the rows of Parquet files.
+
+    Each file comes with the values of its partition columns. Raises GoneError, OSError."""
 
     def batches() -> Iterator[RecordBatch]:
         for file, values in files:
@@ -189,14 +191,13 @@ def different_rows(address: Address, text: str) -> Diagnostic:
 
 
 def different_rows_error(address: Address, text: str) -> MzplanError:
-    """Return MZ088 as an error: with `compare: fail`, a step whose rows differ from the written ones is
-    refused."""
+    """Return MZ088 as an error, for `compare: fail`."""
     hint = "the written rows stay as they are; check them, then let the sink continue with compare: warn."
     return MzplanError(replace(different_rows(address, text), severity="error", hint=hint))
 
 
 def later_steps(run: SinkRun, text: str) -> Diagnostic:
-    """Return MZ069: the target already holds steps after the one being written, as `text` says."""
+    """Return MZ069: the target already holds later steps than the one to write, as `text` says."""
     return Diagnostic(
         severity="warning",
         code="MZ069",
@@ -209,7 +210,7 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
 
 
 def unknown_step(run: SinkRun, step: int, last: int) -> Diagnostic:
-    """Return MZ069 for a step whose record the target has dropped, so its rows can't be counted."""
+    """Return MZ069 for a step whose record the target no longer has, so its rows can't be compared."""
     return later_steps(run, f"step {step} is written again, {LATER}{last}")
 
 
@@ -224,7 +225,7 @@ def _sentence(text: str) -> str:
 
 
 def another_target(query: ResolvedQuery, difference: str) -> Diagnostic:
-    """Return MZ043: the target is another one. `difference` says where, and how it differs."""
+    """Return MZ043: the sink would write to another target. `difference` says where they differ."""
     refusal = Diagnostic(
         code="MZ043",
         kind="another-upstream",
@@ -239,8 +240,7 @@ def another_target(query: ResolvedQuery, difference: str) -> Diagnostic:
 
 
 def missing_steps(query: ResolvedQuery, target: str, first: int, last: int) -> Diagnostic:
-    """Return MZ069: the target was restored to a copy without these steps, which the checkpoint says were
-    written."""
+    """Return MZ069: the target was restored to a copy without steps that the checkpoint has recorded."""
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     refusal = Diagnostic(
         code="MZ069",
@@ -257,7 +257,7 @@ def missing_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
 
 
 def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic:
-    """Return the refusal or, if the sink accepts the change, a notice that it continues."""
+    """Return the refusal, or a notice that the sink continues if it accepts another target."""
     if query.body.get("on_target_change") != "accept":
         return refusal
     return Diagnostic(

@@ -1,4 +1,4 @@
-"""One-off tasks, as connectors see them: the open ones, and why one can't run.
+"""One-off tasks, as connectors see them: which are open, and why a task can't run.
 
 Each kind of task has its check here, which needs no Spark. mzplan.spark.tasks runs the tasks.
 """
@@ -21,7 +21,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 
 
 def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
-    """Return the tasks that aren't recorded as done, in the order of their requests. Raises OSError."""
+    """Return the open tasks, in the order in which they were requested. Raises OSError."""
     tasks = query.description.tasks
     done = [record.task for record in checkpoint.tasks.all() if record.done] if tasks else []
     return sorted((task for task in tasks if task not in done), key=lambda task: task.serial)
@@ -41,14 +41,13 @@ def check_tasks(
                 diagnostics += [
                     diagnostic for diagnostic in problem.diagnostics if diagnostic not in diagnostics
                 ]
-    except OSError:  # the start reports what is wrong with the storage
+    except OSError:  # the start of the query reports the error of the storage
         return ()
     return tuple(diagnostics)
 
 
 def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> None:
-    """Raise MzplanError MZ278 if the checkpoint has no step yet. The task is a step itself and must follow
-    another."""
+    """Raise MzplanError MZ278 if the checkpoint has no step yet: the task is a step that follows another."""
     if checkpoint.log.committed() >= 0:
         return
     raise error(
@@ -64,10 +63,11 @@ def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> N
 def range_of_backfill(
     connector: SourceConnector, query: ResolvedQuery, task: Task, position: str | None
 ) -> tuple[Any, Any]:
-    """Return the range of a backfill, as far as the upstream holds it, as two entries of Spark's offset log.
+    """Return the range of a backfill as two entries of Spark's offset log.
 
     The range ends before `position`, the checkpoint's position. Raises MzplanError: MZ273 for a type that
-    can't read by time, MZ277 for a range that is gone, MZ278 for a range that wasn't read yet.
+    can't read by time, MZ277 for a range that the upstream no longer holds, MZ278 for a range that the query
+    hasn't read yet.
     """
     start, end = (instant(str(task.arguments.get(name))) for name in ("from", "to"))
     if start is None or end is None:
@@ -77,8 +77,11 @@ def range_of_backfill(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedSteps:
-    """The arguments of a replay: a sink's steps from `first` to `last` (None: the newest). `missing`: only
-    the rows that the target is missing."""
+    """The arguments of a replay.
+
+    - `first`, `last`: the sink's first and last step to replay; None for the newest.
+    - `missing`: replay only the rows that the target is missing.
+    """
 
     first: int = 0
     last: int | None = None
@@ -108,7 +111,7 @@ def _check_backfill(
     records = checkpoint.tasks.all()
     committed = checkpoint.log.committed()
     has_begun = any(r.task == task and r.step is not None and r.step > committed for r in records)
-    if source is not None and not has_begun:  # otherwise its offsets are known, and its rows may be there
+    if source is not None and not has_begun:  # otherwise the range is recorded, and rows may be written
         range_of_backfill(source, query, task, checkpoint.position())
 
 

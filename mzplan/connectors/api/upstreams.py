@@ -1,8 +1,8 @@
 """Whether an upstream is still the same, and what the source does if it isn't.
 
-A checkpoint's offsets are valid only on the upstream that they came from. The checkpoint always stays: a
-synthetic micro-batch, planned and committed at once, moves it, and steps keep counting.
-"""
+A checkpoint's offsets are valid only on the upstream that they came from. For another upstream, the
+checkpoint isn't replaced but moved: by an empty micro-batch that is planned and committed at once. Steps keep
+counting."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class UpstreamVerdict:
     """The result of checking an upstream.
 
     - `diagnostic`: an error if the upstream is refused, or a notice of what `policy` will do.
-    - `needs_position`: whether a new position has to be found.
-    - `is_same`: whether it's still the recorded upstream, without some of its offsets.
-    - `return_position`: the position to return to, if nothing was read since the checkpoint left it.
+    - `needs_position`: whether the source must find a new position.
+    - `is_same`: whether this is still the recorded upstream, which only no longer holds some offsets.
+    - `return_position`: the checkpoint's former position on this upstream, if the source has returned to it
+      without reading anything elsewhere.
     """
 
     diagnostic: Diagnostic | None = None
@@ -44,8 +45,9 @@ class UpstreamVerdict:
 
 
 def origin_of(query: ResolvedQuery) -> int:
-    """Return the generation that names the source's objects on its upstream and beside its checkpoint. It is
-    the query's own, or the one whose rows were migrated first. Raises MzplanError."""
+    """Return the generation after which the source's objects on its upstream are named.
+
+    This is the query's own generation, or the first whose rows were migrated. Raises MzplanError."""
     checkpoint, description = query.checkpoint, query.description
     if checkpoint is None or description.predecessor is None:
         return description.generation
@@ -64,8 +66,9 @@ def start_over_hint(query: ResolvedQuery) -> str:
 
 
 def another_upstream(query: ResolvedQuery, kind: str, difference: str) -> Diagnostic:
-    """Return MZ043: the source would read another upstream, of this `kind`. `difference` says where, and how
-    it differs."""
+    """Return MZ043: the source would read another upstream.
+
+    `kind` is a noun for the upstream, such as "cluster". `difference` says where the upstreams differ."""
     return Diagnostic(
         code="MZ043",
         kind="another-upstream",
@@ -106,7 +109,7 @@ def judge_upstream(
             is_same=True,
         )
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
-        # The change was undone before anything was read, so there is nothing to decide.
+        # The source is back at its former upstream and has read nothing elsewhere.
         position_problem = connector.check_position(query, departure["position"])
         return (
             UpstreamVerdict(diagnostic=position_problem)
@@ -133,11 +136,10 @@ def take_upstream(
     found: Mapping[str, Any],
     last_times: LastTimes,
 ) -> None:
-    """Make the found upstream the checkpoint's own. Records it at first, and moves the checkpoint if the
-    source says so. Raises MzplanError if it doesn't. The query must not run.
+    """Accept the found upstream, and move the checkpoint if the source's policy says so.
 
-    After a crash, it runs again, because the identity is recorded last.
-    """
+    Raises MzplanError if the policy doesn't allow another upstream. The query must not run. After a crash,
+    this function runs again, because it records the upstream's identity last."""
     verdict = judge_upstream(connector, query, checkpoint, found)
     if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
         raise MzplanError(verdict.diagnostic)
