@@ -1,4 +1,4 @@
-"""Arrow types for the user's columns, and batches that are converted to fit them."""
+"""Arrow types for the user's columns, and the conversion of batches to these types."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _DECIMAL_DIGITS, _MOST_DIGITS = 38, 76  # limits of Spark's and of Arrow's decim
 
 
 class FitError(ValueError):
-    """Records don't fit the columns. `column` and `row` (from 0, in the batch) give the position, if
-    known."""
+    """Records don't fit the columns. `column` and `row` are the place, if known; the batch's first row is
+    0."""
 
     def __init__(self, message: str, column: str, row: int | None = None):
         super().__init__(message)
@@ -115,7 +115,7 @@ def cast_exactly(array: Any, wanted: DataType) -> Any:
         whole, places = wanted.precision - wanted.scale, wanted.scale
         fits = pc.match_substring_regex(array, rf"\A-?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{places}}}0*)?\z")
         if pc.any(pc.invert(fits)).as_py():
-            raise pa.ArrowInvalid(f"not all are of type {wanted}")
+            raise pa.ArrowInvalid(f"not all values are of type {wanted}")
         if pc.less(_DECIMAL_DIGITS, pc.max(pc.binary_length(array))).as_py():
             array = pc.replace_substring_regex(array, rf"(\.[0-9]{{{places}}})0+\z", r"\1")
     return array.cast(wanted)
@@ -134,7 +134,9 @@ def _cast(array: Any, wanted: DataType, column: Column) -> Any:
 
 
 def _first_unfit(array: Any, wanted: DataType) -> Iterator[int]:
-    """Yield the index of the first value that can't be cast, found by bisection."""
+    """Yield the index of the first value that can't be cast, found by bisection.
+
+    Yields nothing if Arrow has no cast between the types."""
     import pyarrow as pa
 
     def fits(part: Any) -> bool:

@@ -1,11 +1,11 @@
 """The two connector interfaces of seed 003: inputs read steps of records, outputs write them.
 
-All calls are single-threaded and deterministic. Each call does its work and signals before it returns, and
-one thread uses one endpoint. Endpoints are cheap to create: they don't connect before the first call, and
+Calls are synchronous and deterministic: a call finishes its work and sends its signals before it returns.
+Only one thread uses an endpoint. Endpoints are cheap to create: they don't connect before the first call, and
 don't import slow modules. Optional abilities are separate protocols, checked with `isinstance`: the Supports…
 protocols, PartedInputEndpoint and ParallelOutputFactory.
 
-Texts in quotation marks are the seed's contract.
+Texts in quotation marks are quoted from the seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Written:
 
 
 class StepError(ValueError):
-    """The endpoint doesn't have the requested step, or the order of calls makes no sense.
+    """The endpoint doesn't have the requested step, or the call isn't allowed now.
 
     The message is for people. It names the step and the available steps.
     """
@@ -90,25 +90,24 @@ class DurableInputEndpoint(Protocol):
     def commit(self, step: Step) -> None:
         """ "Requests that the endpoint commits `step`, which must be the step previously passed to `read()`."
 
-        Make the step durable, as that `read` pushed it to its consumer, then call `eoi()` and
+        Make the step durable with the records that `read` pushed to the consumer, then call `eoi()` and
         `committed()`. If the endpoint finds more records of the step at this moment, it pushes them first.
-        A step that is already durable doesn't change, and no signal is sent: a caller that crashed may not
+        If the step is already durable, nothing changes and no signal is sent: a caller that crashed may not
         know of its commit. Raises StepError for any other step.
         """
 
     def steps(self) -> range:
         """ "The range of steps that the endpoint has available without blocking".
 
-        These steps are durable, not expired, and without gaps. Without steps, returns `range(n, n)`, where
-        n is the next step. Neither bound ever decreases.
+        These steps are durable and not expired, and no step between them is missing. If there are none,
+        returns `range(n, n)`, where n is the next step. Neither bound ever decreases.
         """
 
     def expire(self, step: Step) -> None:
         """ "Notifies the endpoint that steps less than `step` aren't needed anymore. It may optionally
         discard them."
 
-        Expiring the same or fewer steps again changes nothing. Raises StepError beyond the end of
-        `steps()`.
+        Idempotent. Raises StepError if `step` is beyond the end of `steps()`.
         """
 
 
@@ -190,17 +189,16 @@ class OutputEndpoint(Protocol):
     def finish_step(self) -> None:
         """Finish the step, whose records have all been pushed. It is durable when this returns.
 
-        This is our one addition to this part of the seed, because a transactional output must know where a
-        step ends. Otherwise the output would learn this only from the next `start_step`, and would hold back
-        the last step. Raises StepError if no step is started.
-        """
+        The seed doesn't have this method. A transactional output needs it to know where a step ends. Without
+        it, only the next `start_step` would tell, and the last step would have to wait. Raises StepError if
+        no step is started."""
 
     def expire_step(self, step: Step) -> None:
         """ "Notifies the output endpoint that it no longer needs to track the positions of steps before
         `step`. It may optionally discard that tracking metadata."
 
-        The records stay. Idempotent. Starting an expired step raises StepError, because its length is no
-        longer known.
+        The records stay. Idempotent. After this, `start_step` raises StepError for an expired step, because
+        the step's length is no longer known.
         """
 
 

@@ -6,12 +6,11 @@
         …write fresh, in one transaction with…
     note = replay.finish()                # …this: the step's rows and digest, to record
 
-Rows that are pushed again are discarded up to the previously written length, and compared with the written
-rows. Rows beyond that length are appended if the rows before them equal the written rows, and the step is
-the last one in the output. Otherwise the step doesn't change, and the difference is reported. After
-different rows, the new rows belong to another version of the step: some rows would be lost and some
-duplicated. After later steps, they would be out of order.
-"""
+Rows that are pushed again are compared with the written rows and discarded, up to the previously written
+length. Rows beyond that length are appended if the rows before them equal the written rows, and if the step
+is the last one in the output. Otherwise the output keeps the step as it is, and the replay reports the
+difference. If the rows differ, the new rows belong to another version of the step: some rows would be lost
+and others duplicated. If the output has later steps, appended rows would be out of order."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def combine_parts(parts: Iterable[Written]) -> Written:
 
 
 class DiffersError(Exception):
-    """A step was pushed again with other rows than before, and the sink sets `compare: fail`."""
+    """A step was pushed again with different rows, and the sink sets `compare: fail`."""
 
 
 # Warnings by thread id, not a ContextVar: tasks pickle this module, and a ContextVar can't be pickled.
@@ -76,11 +75,11 @@ def report_warning(text: str) -> None:
 class StepReplay:
     """One step that is pushed, possibly again.
 
-    `written`: the output's record of the step, or None if it is new to the output.
-    `last`: the newest step in the output, or None if the output is empty.
-    `warn`: receives warnings; see report_warning.
+    - `written`: the output's record of the step, or None if the output doesn't have the step.
+    - `last`: the newest step in the output, or None if the output is empty.
+    - `warn`: receives warnings; see report_warning.
 
-    Raises StepError if the step isn't written but lies before the last: it has expired, or was skipped.
+    Raises StepError if the output doesn't have the step but has later steps: it has expired, or was skipped.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class StepReplay:
         self._is_compared = written is None or self._length == 0
         if written is None and not self._is_last:
             raise StepError(
-                f"step {step} is not known to the output, whose newest is {last}: it was expired, "
+                f"the output doesn't know step {step}, and its newest step is {last}: the step has expired, "
                 "or it was never written"
             )
         if not self._is_last:
@@ -120,7 +119,7 @@ class StepReplay:
         return self._written is not None
 
     def push(self, batch: RecordBatch) -> RecordBatch:
-        """Return the rows of the batch to write: none, its end, or all of them.
+        """Return the rows of the batch that must be written: none, the last ones, or all.
 
         Raises DiffersError before it returns anything beyond the written length.
         """
@@ -137,10 +136,10 @@ class StepReplay:
         return fresh
 
     def finish(self) -> Written:
-        """Return the record to store for the step. Raises DiffersError if fewer rows came than were
+        """Return the record to store for the step. Raises DiffersError if fewer rows came than are
         written."""
         if self._pushed < self._length:
-            self._record_difference(f"{self._pushed} rows were pushed where {self._length} are written")
+            self._record_difference(f"{self._pushed} rows were pushed, but {self._length} are written")
         self._report()
         if self._written is not None and (self._pushed <= self._length or self._keeps_written):
             return self._written
@@ -151,10 +150,10 @@ class StepReplay:
         return bool(self._difference) or not self._is_last
 
     def _report(self) -> None:
-        beyond = f"{self._surplus} rows beyond the {self._length} that are written are not appended"
+        beyond = f"{self._surplus} rows beyond the {self._length} written rows are not appended"
         if self._difference and self._compare == "warn":
             more = f", and {beyond}" if self._surplus else ""
-            self._warn(f"{self._difference}; what is written stays{more}")
+            self._warn(f"{self._difference}; the written rows stay{more}")
         elif self._surplus and not self._is_last:
             self._warn(f"step {self.step}: {beyond}, {LATER}{self._last}")
 
@@ -166,7 +165,7 @@ class StepReplay:
         """Compare the rows, once all written rows have been pushed again."""
         self._is_compared = True
         if self._written_hash is not None and self._written_hash != self._hash:
-            self._record_difference(f"the first {self._length} rows differ from those that are written")
+            self._record_difference(f"the first {self._length} rows differ from the written rows")
 
     def _record_difference(self, difference: str) -> None:
         self._difference = f"step {self.step} is written again with other rows: {difference}"

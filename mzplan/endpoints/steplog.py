@@ -18,8 +18,9 @@ _START = "start.json"
 
 
 class StepLog:
-    """Notes by step, for one writer at a time and any number of readers. Raises OSError if the storage
-    fails."""
+    """The log of one endpoint's steps: a note for each step. Only one process may write at a time.
+
+    Raises OSError if the storage fails."""
 
     def __init__(self, storage: str):
         self._folder: Folder = open_folder(storage)
@@ -57,7 +58,7 @@ class StepLog:
         if step in steps:
             return
         if step != steps.stop:
-            raise StepError(f"step {step} can't be noted: the next one is {steps.stop}")
+            raise StepError(f"step {step} can't be added to the log: the next step is {steps.stop}")
         self._folder.write(_name(step), json.dumps(note, sort_keys=True).encode())
 
     def expire(self, step: Step) -> None:

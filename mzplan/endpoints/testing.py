@@ -1,12 +1,11 @@
-"""Contract suites, which any connector, built-in or not, runs in one line of a pytest module.
+"""Contract suites. A pytest module runs a suite for its connector, built-in or not, in one line:
 
     TestInput = input_contract(lambda folder: InputSubject(factory=…, config=…, feed=…))
     TestOutput = output_contract(lambda folder: OutputSubject(factory=…, config=…, contents=…))
 
-Each test calls the function with an empty folder. It must create an upstream or target for this test
-alone. Records have the columns `id BIGINT, name STRING` (`COLUMNS`). The configuration must declare them;
-`config_columns()` returns them in mzplan's format.
-"""
+Each test calls the function with an empty folder. The function must create an upstream or target for this
+test alone. Records have the columns `id BIGINT, name STRING` (`COLUMNS`). The configuration must declare
+them; `config_columns()` returns them in mzplan's format."""
 
 from __future__ import annotations
 
@@ -119,10 +118,10 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
     """Return a class of pytest tests for the contract of DurableInputEndpoint."""
 
     class InputContract:
-        def test_begins_without_steps(self, tmp_path: Path) -> None:
+        def test_new_endpoint_has_no_steps(self, tmp_path: Path) -> None:
             assert make(tmp_path).endpoint().steps() == range(0)
 
-        def test_a_step_is_read_whole_and_again(self, tmp_path: Path) -> None:
+        def test_step_can_be_read_again(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             step = _feed_step(subject, endpoint, rows(0, 7))
@@ -130,7 +129,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             for again in (endpoint, endpoint, subject.endpoint()):
                 assert read_step(again, 0) == rows(0, 7)
 
-        def test_the_step_just_beyond_waits_for_commit(self, tmp_path: Path) -> None:
+        def test_next_step_waits_for_commit(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             _feed_step(subject, endpoint, rows(0, 3))
@@ -145,7 +144,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             assert (recorder.rows, recorder.signals) == (rows(3, 5), DONE)
             assert endpoint.steps() == range(2)
 
-        def test_each_record_is_in_one_step(self, tmp_path: Path) -> None:
+        def test_each_record_is_in_exactly_one_step(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             for first in range(0, 12, 4):
@@ -169,7 +168,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             other.commit(0)
             assert (recorder.rows, recorder.signals) == (rows(0, 2), DONE)
 
-        def test_reading_the_next_step_again_begins_anew(self, tmp_path: Path) -> None:
+        def test_reading_the_next_step_again_starts_over(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             forgotten, recorder = Recorder(), Recorder()
@@ -190,7 +189,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
                 assert again.steps() == before
                 assert read_step(again, 0) == rows(0, 3)
 
-        def test_an_empty_step(self, tmp_path: Path) -> None:
+        def test_empty_step(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             recorder = Recorder()
@@ -201,7 +200,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             again = subject.endpoint()
             assert (read_step(again, 0), read_step(again, 1)) == ([], rows(0, 2))
 
-        def test_a_consumer_that_fails_leaves_nothing(self, tmp_path: Path) -> None:
+        def test_failing_consumer_leaves_nothing_durable(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             subject.feed(rows(0, 3))
@@ -213,7 +212,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             endpoint.commit(0)
             assert (recorder.rows, recorder.signals) == (rows(0, 3), DONE)
 
-        def test_a_restart_goes_on(self, tmp_path: Path) -> None:
+        def test_steps_continue_after_a_restart(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             for step in range(3):
                 assert _feed_step(subject, subject.endpoint(), rows(step, step + 1)) == step
@@ -247,7 +246,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
                     if steps.start > 0:
                         _assert_raises(StepError, partial(again.read, 0, Recorder()))
 
-        def test_the_count_goes_on_when_all_has_expired(self, tmp_path: Path) -> None:
+        def test_step_numbers_continue_after_all_steps_expired(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             for step in range(3):
@@ -265,20 +264,20 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
     """Return a class of pytest tests for the contract of OutputEndpoint, including the output rule."""
 
     class OutputContract:
-        def test_steps_one_after_the_other(self, tmp_path: Path) -> None:
+        def test_steps_are_written_in_order(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             for step in range(3):
                 write_step(endpoint, step, rows(step * 4, step * 4 + 4), 3)
                 assert subject.contents() == rows(0, step * 4 + 4)
 
-        def test_a_step_without_records_and_one_that_is_skipped(self, tmp_path: Path) -> None:
+        def test_empty_and_skipped_steps(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             for step, pushed in ((5, rows(0, 2)), (6, []), (9, rows(2, 3)), (6, [])):
                 write_step(subject.endpoint(), step, pushed)
             assert subject.contents() == rows(0, 3)
 
-        def test_a_step_that_is_pushed_again_is_discarded(self, tmp_path: Path, caplog: Any) -> None:
+        def test_repeated_step_is_discarded(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint("fail")
             write_step(endpoint, 0, rows(0, 7), 2)
@@ -287,7 +286,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
                 assert subject.contents() == rows(0, 7)
             assert not caplog.messages
 
-        def test_beyond_the_written_length_the_last_step_grows(self, tmp_path: Path) -> None:
+        def test_last_step_grows_beyond_its_written_length(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             write_step(subject.endpoint(), 0, rows(0, 2))
             write_step(subject.endpoint(), 1, rows(2, 5))
@@ -295,9 +294,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
                 write_step(subject.endpoint("fail"), 1, rows(2, last), 4)
                 assert subject.contents() == rows(0, last)
 
-        def test_beyond_the_written_length_an_earlier_step_is_reported(
-            self, tmp_path: Path, caplog: Any
-        ) -> None:
+        def test_earlier_step_does_not_grow(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             write_step(endpoint, 0, rows(0, 2))
@@ -307,7 +304,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             assert subject.contents() == rows(0, 4)
             assert any("steps up to 3" in message for message in caplog.messages), caplog.messages
 
-        def test_other_records_are_compared(self, tmp_path: Path, caplog: Any) -> None:
+        def test_different_records_are_reported(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)
             write_step(subject.endpoint(), 0, rows(0, 4))
             caplog.clear()
@@ -319,7 +316,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             _assert_raises(Exception, lambda: write_step(subject.endpoint("fail"), 0, other))
             assert subject.contents() == rows(0, 4)
 
-        def test_nothing_is_appended_to_other_records(self, tmp_path: Path, caplog: Any) -> None:
+        def test_nothing_is_appended_to_different_records(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)
             write_step(subject.endpoint(), 0, [{"id": i, "name": f"name {i}"} for i in (1, 3, 5)])
             contents = list(subject.contents())
@@ -340,7 +337,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             write_step(subject.endpoint("fail"), 0, rows(0, 4))
             assert subject.contents() == rows(0, 4)
 
-        def test_a_step_that_was_given_up_is_written_once(self, tmp_path: Path) -> None:
+        def test_abandoned_step_is_written_once(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             write_step(subject.endpoint(), 0, rows(0, 2))
             for _ in range(2):

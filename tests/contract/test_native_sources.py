@@ -56,8 +56,8 @@ def native(folder: Path) -> InputSubject:
 
 
 class TestNativeSource(input_contract(native)):  # type: ignore[misc]
-    test_an_empty_step = None
-    test_reading_the_next_step_again_begins_anew = None
+    test_empty_step = None
+    test_reading_the_next_step_again_starts_over = None
 
     def test_a_step_is_made_by_the_sources_query_alone(self, tmp_path: Path) -> None:
         subject = native(tmp_path)

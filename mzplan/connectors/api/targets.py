@@ -100,8 +100,8 @@ class Recorded(Protocol):
 class ComparisonResult:
     """The comparison of a target with the rows that its sink should have written.
 
-    - `first`: the first step whose rows must all be there. The rows of earlier steps may have expired. None if
-      the rows of every step may have.
+    - `first`: the first step whose rows must all be there. The rows of earlier steps may have expired. None
+      if the rows of every step may have.
     - `last`: the last step that was compared; -1 if the sink has written nothing.
     - `expected_rows`, `target_rows`: the number of rows that the target should have, and has.
     - `missing`: how many rows the target is missing.

@@ -68,7 +68,7 @@ def start_over_hint(query: ResolvedQuery) -> str:
 def another_upstream(query: ResolvedQuery, kind: str, difference: str) -> Diagnostic:
     """Return MZ043: the source would read another upstream.
 
-    `kind` is a noun for the upstream, such as "cluster". `difference` says where the upstreams differ."""
+    `kind` is a noun for the upstream, such as "folder". `difference` says where the upstreams differ."""
     return Diagnostic(
         code="MZ043",
         kind="another-upstream",

@@ -127,7 +127,7 @@ def test_a_hash_that_was_stored_by_an_earlier_version_is_understood() -> None:
             Written(rows=len(ROWS), digest=digest(whole)),
             [],
         )
-        # Other rows: what is written stays, and nothing is added to it.
+        # Other rows: the written rows stay, and no row is added.
         other = pa.concat_batches([whole.slice(1, 1), whole.slice(1, 1), rest])
         note, told = replayed(Written(rows=2, digest=stored), other)
         assert note == Written(rows=2, digest=stored)

@@ -99,7 +99,7 @@ GIVEN = {
         (kafka_with_a_token, "_TRANSPORT"),
         # What stands for the password here is blotted out.
         (straight, 'connection to server at "***", port 1 failed: Connection refused'),
-        (staging, "0 rows were pushed where 1 are written"),
+        (staging, "0 rows were pushed, but 1 are written"),
         (
             decoding,
             "'d': {'r': {'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}",
