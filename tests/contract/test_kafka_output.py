@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import RecordBatch
 
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.kafka.options import transaction_options
 from mzplan.connectors.kafka.output import KafkaOutput
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, output_contract
+from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH, row_hashes
 from tests.integration.committed import committed
 
@@ -59,8 +61,9 @@ class Outputs:
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
         body = {"brokers": [self.bootstrap], "security": {"protocol": "PLAINTEXT"}, "options": {}}
+        cluster = ResolvedConnection(address=Address("connection", "k"), type="kafka", body=body)
         transaction = KafkaTransaction(
-            transaction_options(body, "."), f"mzplan.{self.topic}", self.topic, 60_000
+            transaction_options(cluster, "."), f"mzplan.{self.topic}", self.topic, 60_000
         )
         writer = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
         if transaction.read() is None:  # as the driver claims it

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.kafka.options import client_body, librdkafka_options, route
+from mzplan.connectors.kafka.options import librdkafka_options, route
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 
 _SLICE_S = 0.4
@@ -70,7 +70,7 @@ def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
 def options_of(query: ResolvedQuery) -> dict[str, Any]:
     """Return the client's settings. Raises ClusterError."""
     try:
-        return librdkafka_options(client_body(query.link), query.directory)
+        return librdkafka_options(query.link, query.directory)
     except OSError as problem:
         raise _unreadable(query, problem) from None
 

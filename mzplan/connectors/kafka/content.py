@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, incomparable, nothing_recorded
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
+from mzplan.connectors.kafka.options import librdkafka_options, reader_options
 from mzplan.connectors.kafka.problems import KafkaProblems, transaction_of
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.network.aws_spark import require_packages
@@ -53,7 +53,7 @@ class KafkaContent(Content):
         self.keys = ("key",) if query.body["mode"] == "upsert" else ()
         self.repeats = query.body["delivery"] != "exactly-once"
         self._transaction = transaction_of(query)
-        self._admin = AdminClient(librdkafka_options(client_body(query.link), query.directory))
+        self._admin = AdminClient(librdkafka_options(query.link, query.directory))
         with KafkaProblems(query).explaining(self._transaction):
             partitions = self._partitions()
             self.frontier, self._last = self._between_steps(partitions)
@@ -136,8 +136,7 @@ class KafkaContent(Content):
             consumer.close()
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        client = consumer_options(client_body(self._query.link), self._query.directory)
-        options = {f"kafka.{key}": value for key, value in client.items()} | {
+        options = reader_options(self._query.link, self._query.directory) | {
             "kafka.isolation.level": "read_committed",
             "assign": json.dumps({self._topic: sorted(self._last)}),
             "startingOffsets": json.dumps({self._topic: self._first}),

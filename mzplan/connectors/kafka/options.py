@@ -61,29 +61,28 @@ _LOGIN_MODULES = {
 }
 
 
-def client_body(link: ResolvedConnection) -> Mapping[str, Any]:
-    """Return the argument of the functions below: the connection's body, with its aws connection inlined."""
-    return {**link.body, AWS: link.connections[AWS]} if AWS in link.connections else link.body
+def reader_options(connection: ResolvedConnection, directory: str) -> dict[str, str]:
+    """Return the options of Spark's Kafka reader that connect to the cluster. Raises OSError if a PEM file
+    can't be read."""
+    return _spark_options(_CONSUMER_DEFAULTS, connection, directory)
 
 
-def consumer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
-    """Return the options of Java's Kafka consumer. Raises OSError if a PEM file can't be read."""
-    return {**_CONSUMER_DEFAULTS, **_java_options(connection, directory)}
+def writer_options(connection: ResolvedConnection, directory: str, topic: str) -> dict[str, str]:
+    """Return the options of Spark's Kafka writer. Raises OSError if a PEM file can't be read."""
+    return {"topic": topic, **_spark_options(_PRODUCER_DEFAULTS, connection, directory)}
 
 
-def producer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
-    """Return the options of Java's Kafka producer. Raises OSError if a PEM file can't be read."""
-    return {**_PRODUCER_DEFAULTS, **_java_options(connection, directory)}
-
-
-def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+def _spark_options(
+    defaults: Mapping[str, str], connection: ResolvedConnection, directory: str
+) -> dict[str, str]:
     # PEM files are read here, so that executors don't need them.
-    security = connection["security"]
-    options = {**_JAVA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
+    body = connection.body
+    security = body["security"]
+    options = {**defaults, **_JAVA_DEFAULTS, "bootstrap.servers": ",".join(body["brokers"])}
     options["security.protocol"] = security["protocol"]
     sasl, ssl = security.get("sasl"), security.get("ssl") or {}
-    if isinstance(connection.get(AWS), ResolvedConnection):
-        options |= java_kafka_options(connection[AWS])
+    if AWS in connection.connections:
+        options |= java_kafka_options(connection.connections[AWS])
     if sasl:
         options["sasl.mechanism"] = sasl["mechanism"]
         options["sasl.jaas.config"] = jaas(sasl["mechanism"], sasl["username"], sasl["password"])
@@ -96,24 +95,20 @@ def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, st
         options["ssl.keystore.key"] = ssl["key"]
     if not ssl.get("verify_hostname", True):
         options["ssl.endpoint.identification.algorithm"] = ""
-    return {**options, **{key: scalar_text(value) for key, value in connection["options"].items()}}
+    options |= {key: scalar_text(value) for key, value in body["options"].items()}
+    return {f"kafka.{key}": value for key, value in options.items()}
 
 
-def writer_options(connection: ResolvedConnection, directory: str, topic: str) -> dict[str, str]:
-    """Return the options of Spark's Kafka writer. Raises OSError if a PEM file can't be read."""
-    options = producer_options(client_body(connection), directory)
-    return {"topic": topic, **{f"kafka.{key}": value for key, value in options.items()}}
-
-
-def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
+def librdkafka_options(connection: ResolvedConnection, directory: str) -> dict[str, Any]:
     """Return the options of librdkafka for connecting, authenticating and requesting metadata. Raises OSError
     if a PEM file can't be read."""
-    security = connection["security"]
-    options = {**_LIBRDKAFKA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
+    body = connection.body
+    security = body["security"]
+    options = {**_LIBRDKAFKA_DEFAULTS, "bootstrap.servers": ",".join(body["brokers"])}
     options["security.protocol"] = security["protocol"]
     sasl, ssl = security.get("sasl"), security.get("ssl") or {}
-    if isinstance(connection.get(AWS), ResolvedConnection):
-        options |= aws_librdkafka_options(connection[AWS])
+    if AWS in connection.connections:
+        options |= aws_librdkafka_options(connection.connections[AWS])
     if sasl:
         options["sasl.mechanism"] = sasl["mechanism"]
         options["sasl.username"] = sasl["username"]
@@ -125,15 +120,15 @@ def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[st
         options["ssl.key.pem"] = ssl["key"]
     if not ssl.get("verify_hostname", True):
         options["ssl.endpoint.identification.algorithm"] = "none"
-    shared = {key: value for key, value in connection["options"].items() if key in _SHARED_OPTIONS}
+    shared = {key: value for key, value in body["options"].items() if key in _SHARED_OPTIONS}
     return {**options, **shared}
 
 
-def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
+def transaction_options(connection: ResolvedConnection, directory: str) -> dict[str, Any]:
     """Return the options of librdkafka's transactional producer and its consumer. Translates options of
     Java's producer that have another name. Raises OSError if a PEM file can't be read."""
     options = librdkafka_options(connection, directory)
-    own = connection["options"]
+    own = connection.body["options"]
     return {**options, **{theirs: own[ours] for ours, theirs in _PRODUCER_OPTIONS.items() if ours in own}}
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.kafka.client import allow, user_of
-from mzplan.connectors.kafka.options import client_body, route, transaction_options
+from mzplan.connectors.kafka.options import route, transaction_options
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction, TransactionError
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind, error
@@ -43,7 +43,7 @@ def transactional_id(query: ResolvedQuery) -> str:
 
 def transaction_of(query: ResolvedQuery) -> KafkaTransaction:
     """Return a transaction for reading a sink's step record. Raises OSError if a PEM file can't be read."""
-    client = transaction_options(client_body(query.link), query.directory)
+    client = transaction_options(query.link, query.directory)
     return KafkaTransaction(client, transactional_id(query), query.body["topic"], timeout_ms=60_000)
 
 

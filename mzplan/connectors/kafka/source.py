@@ -18,7 +18,7 @@ from mzplan.connectors.formats.parsers import ParsedRecord, parser_of, raw_forma
 from mzplan.connectors.formats.records import Records, check_records
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.kafka.options import client_body, consumer_options, route, writer_options
+from mzplan.connectors.kafka.options import reader_options, route, writer_options
 from mzplan.connectors.kafka.positions import KafkaPositions
 from mzplan.connectors.kafka.probe import compare_upstreams, identify
 from mzplan.connectors.network.aws_spark import require_packages
@@ -171,9 +171,7 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) 
 
 def record_options(query: ResolvedQuery) -> dict[str, str]:
     """Return the options of Spark's Kafka reader, stream or batch, without the range of records."""
-    client = consumer_options(client_body(query.link), query.directory)
-    options = {f"kafka.{key}": value for key, value in client.items()}
-    options |= {
+    options = reader_options(query.link, query.directory) | {
         "failOnDataLoss": "true",
         "groupIdPrefix": "mzplan",
         "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT_MS),

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 from mzplan.connectors.api.queries import ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import another_target, different_rows_error, unknown_step, warn_repeated
 from mzplan.connectors.frames.task_code import in_one_task
-from mzplan.connectors.kafka.options import client_body, route, transaction_options
+from mzplan.connectors.kafka.options import route, transaction_options
 from mzplan.connectors.kafka.output import REPORT, task
 from mzplan.connectors.kafka.problems import FENCED, KafkaProblems, transactional_id
 from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, KafkaStepRecord
@@ -66,7 +66,7 @@ class TransactionalWriter:
         self._unfinished_step = run.checkpoint.log.unfinished()
         self._problems = KafkaProblems(query)
         self._partitions = 1
-        self._client = transaction_options(client_body(query.link), query.directory)
+        self._client = transaction_options(query.link, query.directory)
         self._name = transactional_id(query)
         self._topic: str = query.body["topic"]
         self._timeout_ms = milliseconds(query.body["transaction_timeout"])

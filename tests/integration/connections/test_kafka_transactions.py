@@ -22,12 +22,14 @@ from confluent_kafka.admin import (
 )
 
 from examples.servers import KafkaBroker, create_topic
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.kafka.options import transaction_options
 from mzplan.connectors.kafka.output import report
 from mzplan.connectors.kafka.problems import FENCED
 from mzplan.connectors.kafka.step_record import KEPT_STEPS, KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.endpoints.interface import Written
+from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH
 from tests.integration.committed import committed, step_record
 from tests.support import eventually
@@ -40,7 +42,8 @@ FIRST = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
 
 def transaction(bootstrap: str, topic: str, timeout_ms: int = 60_000) -> KafkaTransaction:
     body = {"brokers": [bootstrap], "security": {"protocol": "PLAINTEXT"}, "options": {}}
-    return KafkaTransaction(transaction_options(body, "."), f"mzplan.{topic}", topic, timeout_ms)
+    cluster = ResolvedConnection(address=Address("connection", "k"), type="kafka", body=body)
+    return KafkaTransaction(transaction_options(cluster, "."), f"mzplan.{topic}", topic, timeout_ms)
 
 
 def batch(first: int, last: int) -> pa.RecordBatch:

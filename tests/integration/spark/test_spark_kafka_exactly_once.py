@@ -179,7 +179,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     link = resolve(pipe.sink, lab.secrets, str(lab.folder)).link
 
     def transaction() -> KafkaTransaction:
-        options = transaction_options(link.body, ".")
+        options = transaction_options(link, ".")
         return KafkaTransaction(options, f"mzplan.{pipe.sink.id}", pipe.output, 60_000)
 
     # A runner of epoch 6 has noted down that it writes; this one is of epoch 5, and learns of it before it

@@ -14,8 +14,8 @@ import pytest
 from mzplan.connectors.api.probes import fingerprint
 from mzplan.connectors.api.queries import ResolvedConnection, resolve
 from mzplan.connectors.checks import check_description
-from mzplan.connectors.kafka.options import client_body, consumer_options, producer_options
 from mzplan.connectors.kafka.options import librdkafka_options as all_librdkafka_options
+from mzplan.connectors.kafka.options import reader_options, writer_options
 from mzplan.connectors.network.aws import librdkafka_options, s3a_settings, sign_in
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -98,25 +98,22 @@ def test_kafka_with_iam() -> None:
     assert references_of(described) == {"${env:AWS}"}
     query = resolve(described, Secrets(".", {"AWS": 'hunter2"\\'}), ".")
     assert "hunter2" not in repr(query)
-    for options in (
-        consumer_options(client_body(query.link), "."),
-        producer_options(client_body(query.link), "."),
-    ):
-        assert options["security.protocol"] == "SASL_SSL"
-        assert options["sasl.mechanism"] == "AWS_MSK_IAM"
-        assert options["sasl.client.callback.handler.class"].endswith(".IAMClientCallbackHandler")
-        assert options["sasl.jaas.config"] == (
+    for options in (reader_options(query.link, "."), writer_options(query.link, ".", "t")):
+        assert options["kafka.security.protocol"] == "SASL_SSL"
+        assert options["kafka.sasl.mechanism"] == "AWS_MSK_IAM"
+        assert options["kafka.sasl.client.callback.handler.class"].endswith(".IAMClientCallbackHandler")
+        assert options["kafka.sasl.jaas.config"] == (
             "software.amazon.msk.auth.iam.IAMLoginModule required "
             f'awsRoleArn="{ROLE}" awsRoleSessionName="mzplan" awsStsRegion="eu-central-1" '
             'awsRoleAccessKeyId="AKIA1" awsRoleSecretAccessKey="hunter2\\"\\\\";'
         )
-    options = all_librdkafka_options(client_body(query.link), ".")
+    options = all_librdkafka_options(query.link, ".")
     assert (options["security.protocol"], options["sasl.mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
     assert "hunter2" not in repr(options) + str(options) + f"{options['oauth_cb']}"
-    again = all_librdkafka_options(client_body(query.link), ".")
+    again = all_librdkafka_options(query.link, ".")
     assert fingerprint(options) == fingerprint(again)
     rotated = resolve(described, Secrets(".", {"AWS": "other"}), ".")
-    assert fingerprint(options) != fingerprint(all_librdkafka_options(client_body(rotated.link), "."))
+    assert fingerprint(options) != fingerprint(all_librdkafka_options(rotated.link, "."))
 
 
 @pytest.mark.parametrize(
@@ -149,8 +146,8 @@ def test_no_credentials_to_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_the_machine_s_own_credentials() -> None:
     query = resolve(description({"type": "aws", "region": "eu-central-1"}), Secrets(".", {}), ".")
-    options = consumer_options(client_body(query.link), ".")
-    assert options["sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
+    options = reader_options(query.link, ".")
+    assert options["kafka.sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
 
 
 def test_a_token_is_a_signed_request() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.kafka import client, probe
 from mzplan.connectors.kafka.client import ClusterError
-from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options
+from mzplan.connectors.kafka.options import jaas, librdkafka_options, reader_options
 from mzplan.connectors.kafka.probe import compare_upstreams
 from mzplan.connectors.kafka.problems import _DENIED, KafkaProblems
 from mzplan.connectors.kafka.source import record_options, stream_options
@@ -31,9 +31,12 @@ from mzplan.secrets.references import Secrets
 RECORDED = {"type": "kafka", "cluster_id": "c1", "topic": "orders", "topic_id": "t1", "partitions": 3}
 
 
-def connection(**body: Any) -> dict[str, Any]:
-    return resource_kind("connection", "kafka").with_defaults(
-        {"type": "kafka", "brokers": ["a:1", "b:2"], **body}
+def connection(**body: Any) -> ResolvedConnection:
+    defaults = resource_kind("connection", "kafka").with_defaults
+    return ResolvedConnection(
+        address=Address("connection", "k"),
+        type="kafka",
+        body=defaults({"type": "kafka", "brokers": ["a:1", "b:2"], **body}),
     )
 
 
@@ -154,8 +157,8 @@ def test_a_password_can_not_leave_its_quotes() -> None:
 
 
 def test_plain_text_needs_nothing_but_the_brokers() -> None:
-    assert consumer_options(connection(), ".")["bootstrap.servers"] == "a:1,b:2"
-    assert consumer_options(connection(), ".")["security.protocol"] == "PLAINTEXT"
+    assert reader_options(connection(), ".")["kafka.bootstrap.servers"] == "a:1,b:2"
+    assert reader_options(connection(), ".")["kafka.security.protocol"] == "PLAINTEXT"
     options = librdkafka_options(connection(), ".")
     assert options["bootstrap.servers"] == "a:1,b:2"
     assert not any(key.startswith(("sasl", "ssl")) for key in options)
@@ -164,7 +167,7 @@ def test_plain_text_needs_nothing_but_the_brokers() -> None:
 def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("CA")
     (tmp_path / "me.pem").write_text("ME")
-    body = connection(
+    cluster = connection(
         security={
             "protocol": "SASL_SSL",
             "sasl": {"mechanism": "SCRAM-SHA-512", "username": "app", "password": "secret"},
@@ -172,15 +175,15 @@ def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
         },
         options={"client.id": "me", "fetch.min.bytes": 1, "check.crcs": True},
     )
-    java = consumer_options(body, str(tmp_path))
-    assert java["ssl.truststore.certificates"] == "CA"
-    assert java["ssl.keystore.certificate.chain"] == "ME"
-    assert java["ssl.keystore.key"] == "KEY"
-    assert java["ssl.endpoint.identification.algorithm"] == ""
-    assert java["sasl.mechanism"] == "SCRAM-SHA-512"
-    assert 'ScramLoginModule required username="app" password="secret";' in java["sasl.jaas.config"]
-    assert (java["fetch.min.bytes"], java["check.crcs"]) == ("1", "true")
-    other = librdkafka_options(body, str(tmp_path))
+    java = reader_options(cluster, str(tmp_path))
+    assert java["kafka.ssl.truststore.certificates"] == "CA"
+    assert java["kafka.ssl.keystore.certificate.chain"] == "ME"
+    assert java["kafka.ssl.keystore.key"] == "KEY"
+    assert java["kafka.ssl.endpoint.identification.algorithm"] == ""
+    assert java["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert 'ScramLoginModule required username="app" password="secret";' in java["kafka.sasl.jaas.config"]
+    assert (java["kafka.fetch.min.bytes"], java["kafka.check.crcs"]) == ("1", "true")
+    other = librdkafka_options(cluster, str(tmp_path))
     assert other["ssl.ca.pem"] == "CA"
     assert other["ssl.key.pem"] == "KEY"
     assert other["ssl.endpoint.identification.algorithm"] == "none"
@@ -190,7 +193,8 @@ def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
 
 
 def test_options_of_the_user_win() -> None:
-    assert consumer_options(connection(options={"request.timeout.ms": 1}), ".")["request.timeout.ms"] == "1"
+    options = reader_options(connection(options={"request.timeout.ms": 1}), ".")
+    assert options["kafka.request.timeout.ms"] == "1"
 
 
 def test_secrets_are_in_no_repr() -> None:
