@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -157,10 +157,7 @@ def _all_routes(of: Description | InlinedConnection) -> Iterator[Route]:
     """Yield the routes to all servers that a query or connection connects to, with or without a secret."""
     if isinstance(of, InlinedConnection):
         yield from _routes(of)
-        connections: Iterable[InlinedConnection] = of.connections.values()
-    else:
-        connections = of.connections.values()
-    for inlined in connections:
+    for inlined in of.connections.values():
         yield from _all_routes(inlined)
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from mzplan.connectors.api.connector import Adoption
 from mzplan.connectors.catalogue import find_connector, own_connectors
+from mzplan.connectors.delta.column_types import whole_types
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError, open_table
-
-_SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 
 def adopting_types() -> tuple[str, ...]:
@@ -69,27 +68,13 @@ def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[s
             f"{left.table} has micro-batch {micro_batch} of this query, but its checkpoint has finished "
             f"{left.last_done}: they don't belong together."
         )
-    types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
+    types = whole_types(table)
     wanted = {column.name: column for column in columns}
     for name in sorted(types.keys() - wanted.keys() - {POSITION}):
         yield f"The table has a column {name}, which the source does not declare."
     for name in sorted(wanted.keys() - types.keys()):
         yield f"The table has no column {name}, which the source declares."
     for name in sorted(types.keys() & wanted.keys()):
-        actual, declared = canonical_type(_ddl(types[name])), canonical_type(spark_type(wanted[name].type))
+        actual, declared = canonical_type(types[name]), canonical_type(spark_type(wanted[name].type))
         if actual != declared:
             yield f"The table's column {name} is {actual or types[name]}, and the source declares {declared}."
-
-
-def _ddl(type_: Any) -> str:
-    """Return a type of Delta's schema as DDL: `"long"` → `BIGINT`."""
-    if not isinstance(type_, dict):
-        return _SIMPLE.get(type_, str(type_).upper())
-    match type_.get("type"):
-        case "array":
-            return f"ARRAY<{_ddl(type_['elementType'])}>"
-        case "map":
-            return f"MAP<{_ddl(type_['keyType'])}, {_ddl(type_['valueType'])}>"
-        case _:
-            fields = (f"{field['name']}: {_ddl(field['type'])}" for field in type_["fields"])
-            return f"STRUCT<{', '.join(fields)}>"

@@ -42,13 +42,10 @@ def own_connectors() -> tuple[Connector, ...]:
 def find_connector(type_: str) -> Connector | None:
     """Return the connector of a type, mzplan's own or a plug-in's, or None. Imports no client of a server.
     Raises MzplanError MZ080 for a broken plug-in."""
-    own = _OWN.get(type_)
-    if own is not None:
-        return own
+    if type_ in _OWN:
+        return _OWN[type_]
     plugin = find_plugin(type_)
-    if plugin is None:
-        return None
-    return _plugin_connector(plugin)
+    return _plugin_connector(plugin) if plugin is not None else None
 
 
 def _plugin_connector(plugin: Plugin) -> Connector:

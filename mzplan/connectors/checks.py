@@ -72,7 +72,7 @@ def check_description(
             if description.address.is_connection:  # unused
                 inlined = as_connection(description)
                 return Probe(
-                    diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory)) or ()
+                    diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory))
                 )
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.writes_target:
@@ -131,11 +131,11 @@ def _reach(type_: str) -> Callable[[ResolvedQuery], Diagnostic | None] | None:
 
 def check_connection(
     connection: InlinedConnection, secrets: Secrets, directory: str
-) -> tuple[Diagnostic, ...] | None:
-    """Return why this connection can't be used, or None if its type can't be checked by itself."""
+) -> tuple[Diagnostic, ...]:
+    """Return why this connection can't be used; () if it can, or if its type can't be checked by itself."""
     reach = _reach(connection.type)
     if reach is None:
-        return None
+        return ()
     try:
         resolved = resolve_connection(connection, secrets)
         with missing_extras_reported():

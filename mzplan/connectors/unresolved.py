@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mzplan.connectors.api.connector import Ddl
-from mzplan.connectors.api.lineage_names import LineageName, at_path
+from mzplan.connectors.api.lineage_names import LineageName, LineageNames, at_path
 from mzplan.connectors.api.outputs import Origin, column_origins, filter_columns, outputs_without_spark
 from mzplan.connectors.api.queries import Output, resolve
 from mzplan.connectors.catalogue import find_connector
@@ -50,12 +50,9 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     """
     query = resolve(description, _Unresolved(directory, {}), directory)
     connector = find_connector(description.type)
-    ends = (
-        connector.lineage_ends(query)
-        if connector is not None and connector.lineage_ends is not None
-        else None
-    )
-    reads, writes = (ends.reads, ends.writes) if ends is not None else ((), ())
+    ends = LineageNames()
+    if connector is not None and connector.lineage_ends is not None:
+        ends = connector.lineage_ends(query)
     collection = LineageEnd(
         name=at_path(collection_path(warehouse, *description.rows_of.place)),
         columns=tuple(Output(name=column.name, type=column.type) for column in query.columns),
@@ -64,9 +61,9 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
         collections = (
             at_path(collection_path(warehouse, *read.place)) for read in description.inputs.values()
         )
-        dead_letters = (LineageEnd(name=name) for name in writes)
+        dead_letters = (LineageEnd(name=name) for name in ends.writes)
         return QueryLineage(
-            inputs=tuple(LineageEnd(name=name) for name in (*collections, *reads)),
+            inputs=tuple(LineageEnd(name=name) for name in (*collections, *ends.reads)),
             outputs=(collection, *dead_letters),
         )
     targets = (
@@ -76,7 +73,7 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
             origins=column_origins(query),
             filtered=filter_columns(query),
         )
-        for name in writes
+        for name in ends.writes
     )
     return QueryLineage(inputs=(collection,), outputs=tuple(targets))
 

@@ -114,7 +114,7 @@ class SparkExecutor(SparkDriver):
         return measured(self._warehouse, query, self._connectors)
 
     def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        return check_connection(connection, secrets, self._context.directory) or ()
+        return check_connection(connection, secrets, self._context.directory)
 
     def foreign_queries(self) -> list[str]:
         return self._progress.foreign()

@@ -15,19 +15,6 @@ _HOLDS["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
 _INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
-def column_types(table: Any) -> dict[str, str | None]:
-    """Return the simple types of a deltalake.DeltaTable's columns, in Spark DDL. None for a nested type,
-    whose fields Spark compares."""
-    return {field.name: _spark_type(field.type) for field in table.schema().fields}
-
-
-def _spark_type(type_: Any) -> str | None:
-    name = getattr(type_, "type", None)
-    if not isinstance(name, str) or name in ("struct", "array", "map"):
-        return None
-    return spark_type(name)
-
-
 def whole_types(table: Any) -> dict[str, str]:
     """Return the types of a deltalake.DeltaTable's columns in Spark DDL, with nested fields."""
     return {field.name: _whole_type(field.type) for field in table.schema().fields}

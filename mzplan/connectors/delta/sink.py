@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
-from mzplan.connectors.delta.column_types import column_types, holds
+from mzplan.connectors.delta.column_types import holds, whole_types
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import (
@@ -27,7 +27,7 @@ from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems, unfit_partitions
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
-from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.schema.columns import CHANGE, POSITION, canonical_type
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.lost_steps import HeldStep, lost_steps, newest_held
 from mzplan.warehouse.paths import local_path
@@ -183,7 +183,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         return []
     if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
         return []  # it will get the sink's own columns
-    type_by_name = column_types(table)
+    type_by_name = whole_types(table)
     # Spark ignores case when it resolves names.
     types = {name.lower(): type_ for name, type_ in type_by_name.items()}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
@@ -202,7 +202,11 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     retyped = [
         f"{output.name} is {stored} there, and the sink writes {output.type}"
         for output in outputs
-        if (stored := types.get(output.name.lower())) and output.type and not holds(stored, output.type)
+        if (stored := types.get(output.name.lower()))
+        and "<" not in stored  # Spark compares the fields of nested types
+        and canonical_type(stored)
+        and output.type
+        and not holds(stored, output.type)
     ]
     return [_type_mismatch(query, folder, retyped)] if retyped else []
 

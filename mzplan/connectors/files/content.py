@@ -59,7 +59,9 @@ class FilesContent(Content):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         is_json, is_parquet = self._format == "json", self._format == "parquet"
-        schema = self._schema() if is_parquet else self._lines() if is_json else self._texts()
+        names = [_LINE, *self._partitions] if is_json else [output.name for output in self._outputs]
+        types = {output.name: output.type for output in self._outputs} if is_parquet else {}
+        schema = ", ".join(f"{quoted(name)} {types.get(name) or 'STRING'}" for name in names)
         if not self._files:
             return spark.createDataFrame([], f"{schema}, {PLACE} STRING")
         exactly = EXACT_PARTITIONED_FILES if self._partitions else EXACT_FILES
@@ -73,7 +75,6 @@ class FilesContent(Content):
             rows = reader.text(files, lineSep="\n")
         else:
             rows = reader.csv(files, header=True, multiLine=True)
-        names = [_LINE, *self._partitions] if is_json else [output.name for output in self._outputs]
         return rows.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
 
     def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
@@ -96,15 +97,6 @@ class FilesContent(Content):
             name = names.get(output.name.lower())
             values.append((f.col(quoted(name)) if name else f.lit(None)).alias(output.name))
         return rows.select(*values, POSITION)
-
-    def _schema(self) -> str:
-        return ", ".join(f"{quoted(output.name)} {output.type or 'STRING'}" for output in self._outputs)
-
-    def _lines(self) -> str:
-        return ", ".join(f"{quoted(name)} STRING" for name in (_LINE, *self._partitions))
-
-    def _texts(self) -> str:
-        return ", ".join(f"{quoted(output.name)} STRING" for output in self._outputs)
 
 
 class FilesRecorded(Recorded):

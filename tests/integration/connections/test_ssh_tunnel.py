@@ -278,7 +278,7 @@ def test_validation_goes_through_the_tunnel(
     assert check_connection(far, secrets, str(tmp_path)) == ()
     assert check_connection(behind(far, postgres, name), secrets, str(tmp_path)) == ()
     by_file = bastion(door, host_keys=[], known_hosts="known")
-    (found,) = check_connection(by_file, secrets, str(tmp_path)) or ()
+    (found,) = check_connection(by_file, secrets, str(tmp_path))
     assert found.code == "MZ120" and "No such file" in found.detail
     (tmp_path / "known").write_text(f"[127.0.0.1]:{door.port} {door.host_key}\n")
     assert check_connection(by_file, secrets, str(tmp_path)) == ()
