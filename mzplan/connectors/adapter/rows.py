@@ -6,7 +6,7 @@ Rows have the declared columns and their `_position`, as in the collection. Impo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.adapter.config import as_error, open_endpoint, secret_values
@@ -49,11 +49,24 @@ class StepRows:
         pass
 
 
-def with_positions(batch: RecordBatch, columns: Sequence[Column], step: Step, row: int) -> RecordBatch:
-    """Return the columns in order, then `_position`. `row` is the number of the first row. Raises
-    FitError."""
-    fitted = fit(batch, columns)
-    return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
+def read_step(endpoint: DurableInputEndpoint, step: Step) -> list[RecordBatch]:
+    """Return the rows of a durable step. Raises StepError if the endpoint leaves its end out."""
+    rows = StepRows(keep=True)
+    endpoint.read(step, rows)
+    if not rows.complete:
+        raise StepError(f"step {step} has no end: the endpoint didn't call eoi()")
+    return rows.batches
+
+
+def with_positions(
+    batches: Iterable[RecordBatch], columns: Sequence[Column], step: Step
+) -> Iterator[RecordBatch]:
+    """Yield the columns in order, then `_position`, whose `row` counts from 0. Raises FitError."""
+    row = 0
+    for batch in batches:
+        fitted = fit(batch, columns)
+        yield fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
+        row += fitted.num_rows
 
 
 def _positions(step: Step, rows: range) -> StructArray:
@@ -103,23 +116,12 @@ class EndpointUpstream:
                 f"The upstream: step {step} is gone; steps {steps.start} to {steps.stop} (excluded) are "
                 "there."
             )
-        for batches in _parts(endpoint, step):
-            row = 0
-            for batch in batches:
-                yield with_positions(batch, self._query.columns, step, row)
-                row += batch.num_rows
-
-
-def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[RecordBatch]]:
-    """Yield the batches of each part of a durable step. Each part counts its rows from 0."""
-    if isinstance(endpoint, PartedInputEndpoint):
-        yield from (endpoint.batches(part) for part in endpoint.parts(step))
-        return
-    rows = StepRows(keep=True)
-    endpoint.read(step, rows)
-    if not rows.complete:
-        raise StepError(f"step {step} has no end: the endpoint didn't call eoi()")
-    yield iter(rows.batches)
+        columns = self._query.columns
+        if isinstance(endpoint, PartedInputEndpoint):
+            for part in endpoint.parts(step):
+                yield from with_positions(endpoint.batches(part), columns, step)
+        else:
+            yield from with_positions(read_step(endpoint, step), columns, step)
 
 
 def endpoint_steps(record: StepRecord) -> range:

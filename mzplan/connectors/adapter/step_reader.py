@@ -23,13 +23,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from mzplan.connectors.adapter.config import as_task_error
-from mzplan.connectors.adapter.rows import StepRows, with_positions
+from mzplan.connectors.adapter.rows import StepRows, read_step, with_positions
 from mzplan.endpoints.interface import (
     DurableInputEndpoint,
     DurableInputFactory,
@@ -123,8 +122,9 @@ class StepReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StepPartition)
         if partition.part is not None:
-            return self._read_part(partition.step, partition.part)
-        return self._read_steps(range(partition.step, partition.step + partition.count))
+            return self._until_stop(self._read_part(partition.step, partition.part))
+        steps = range(partition.step, partition.step + partition.count)
+        return self._until_stop(self._read_steps(steps))
 
     def commit(self, end: dict[str, Step]) -> None:
         self._explain_errors(lambda: self._open_endpoint().expire(end["step"]))
@@ -184,39 +184,22 @@ class StepReader(DataSourceStreamReader):
 
     def _read_steps(self, steps: range) -> Iterator[RecordBatch]:
         """Yield the steps one after the other, so that memory holds one step at a time."""
-        try:
-            for step in steps:
-                rows = StepRows(keep=True)
-                self._explain_errors(partial(self._read_durable, step, rows))
-                yield from self._add_all_positions(step, rows.batches)
-        finally:
-            self.stop()
+        for step in steps:
+            batches = read_step(self._open_endpoint(), step)
+            yield from with_positions(batches, self._plan.columns, step)
 
     def _read_part(self, step: Step, part: Any) -> Iterator[RecordBatch]:
-        endpoint = self._explain_errors(self._open_endpoint)
+        endpoint = self._open_endpoint()
         assert isinstance(endpoint, PartedInputEndpoint)
-        row = 0
+        batches = iter(endpoint.batches(part))
+        yield from batches if self._plan.has_positions else with_positions(batches, self._plan.columns, step)
+
+    def _until_stop(self, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         try:
-            batches = iter(endpoint.batches(part))
             while (batch := self._explain_errors(lambda: next(batches, None))) is not None:
-                yield batch if self._plan.has_positions else self._add_positions(step, batch, row)
-                row += batch.num_rows
+                yield batch
         finally:
             self.stop()
-
-    def _read_durable(self, step: Step, rows: StepRows) -> None:
-        self._open_endpoint().read(step, rows)
-        if not rows.complete:
-            raise StepError(f"step {step} has no end: the endpoint didn't call eoi()")
-
-    def _add_all_positions(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
-        row = 0
-        for batch in batches:
-            yield self._add_positions(step, batch, row)
-            row += batch.num_rows
-
-    def _add_positions(self, step: Step, batch: RecordBatch, row: int) -> RecordBatch:
-        return self._explain_errors(partial(with_positions, batch, self._plan.columns, step, row))
 
     def _open_endpoint(self) -> DurableInputEndpoint:
         if self._endpoint is None:
