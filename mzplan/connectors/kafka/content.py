@@ -117,13 +117,7 @@ class KafkaContent(Content):
         return max(self._time_of_first(partition) for partition in lossy)
 
     def _time_of_first(self, partition: int) -> float:
-        settings: dict[str, Any] = {
-            **self._transaction.client,
-            "group.id": self._transaction.name,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-        consumer = Consumer(settings)
+        consumer = Consumer(self._transaction.reader_settings("read_committed"))
         try:
             consumer.assign([TopicPartition(self._topic, partition, self._first[partition])])
             message = consumer.poll(_ANSWER_S)

@@ -21,7 +21,7 @@ from mzplan.connectors.api.upstreams import start_over_hint
 from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, how_it_differs, identify
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.losses import Loss
 from mzplan.model.times import instant, instant_text
 from mzplan.warehouse.checkpoint_log import CheckpointLog
@@ -175,11 +175,17 @@ class KafkaPositions:
             p: record.timestamp for p, record in first_records.items() if 0 < first[p] == record.offset
         }
         if oldest_times or not present:
-            raise MzplanError(_range_gone(query, start, end, oldest_times))
+            raise _range_gone(query, start, end, oldest_times)
         end_offsets = {p: min(end_offsets[p], read.get(p, 0)) for p in present}
         parts = sorted(p for p in present if first_records[p].offset < end_offsets[p])
         if not parts:
-            raise MzplanError(_not_read_yet(query, start, end))
+            raise refusal(
+                "MZ278",
+                f"{query.address} has not read the records {_range_text(start, end)} yet",
+                f"{route(query)}, topic {topic}: it will still read them by itself.",
+                "to write them twice, wait until it has caught up (mzplan status).",
+                address=query.address,
+            )
         return {topic: {str(p): first_records[p].offset for p in parts}}, {
             topic: {str(p): end_offsets[p] for p in parts}
         }
@@ -270,40 +276,29 @@ def _offsets_gone(query: ResolvedQuery, problems: list[str]) -> Diagnostic:
     )
 
 
-def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mapping[int, int]) -> Diagnostic:
+def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mapping[int, int]) -> MzplanError:
     """Return MZ277. `oldest_times`: the time of the oldest record left, by partition, if the range begins
     with it."""
-    wanted = f"from {instant_text(start)} to {instant_text(end)}"
     where = f"{route(query)}, topic {query.body['topic']}"
     if not oldest_times:
-        return Diagnostic(
-            code="MZ277",
-            summary=f"{query.address} has no records {wanted}",
-            detail=f"{where}: no record has a timestamp in that range.",
-            hint="look at the timestamps of the records, and at the topic's message.timestamp.type.",
+        return refusal(
+            "MZ277",
+            f"{query.address} has no records {_range_text(start, end)}",
+            f"{where}: no record has a timestamp in that range.",
+            "look at the timestamps of the records, and at the topic's message.timestamp.type.",
             address=query.address,
-            exit_code=ExitCode.REFUSED,
         )
     oldest = "; ".join(
         f"partition {p}: the oldest is from {instant_text(t)}" for p, t in sorted(oldest_times.items())
     )
-    return Diagnostic(
-        code="MZ277",
-        summary=f"Records of {query.address} {wanted} may be gone",
-        detail=f"{where}: {oldest}. Older records were deleted, and some of them may be in that range.",
-        hint=f"use the complete part: --from {instant_text(max(oldest_times.values()) + 1)} or later.",
+    return refusal(
+        "MZ277",
+        f"Records of {query.address} {_range_text(start, end)} may be gone",
+        f"{where}: {oldest}. Older records were deleted, and some of them may be in that range.",
+        f"use the complete part: --from {instant_text(max(oldest_times.values()) + 1)} or later.",
         address=query.address,
-        exit_code=ExitCode.REFUSED,
     )
 
 
-def _not_read_yet(query: ResolvedQuery, start: int, end: int) -> Diagnostic:
-    wanted = f"from {instant_text(start)} to {instant_text(end)}"
-    return Diagnostic(
-        code="MZ278",
-        summary=f"{query.address} has not read the records {wanted} yet",
-        detail=f"{route(query)}, topic {query.body['topic']}: it will still read them by itself.",
-        hint="to write them twice, wait until it has caught up (mzplan status).",
-        address=query.address,
-        exit_code=ExitCode.REFUSED,
-    )
+def _range_text(start: int, end: int) -> str:
+    return f"from {instant_text(start)} to {instant_text(end)}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from confluent_kafka import KafkaException
 
@@ -157,14 +156,6 @@ class KafkaProblems:
             self._replace_hint(),
             kind="target-restored",
         )
-
-    def other_topic(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> MzplanError:
-        if before.get("cluster_id") != now["cluster_id"]:
-            difference = f"this is Kafka cluster {now['cluster_id']} instead of {before.get('cluster_id')}"
-        else:
-            ids = f"id {now['topic_id']}, not {before.get('topic_id')}"
-            difference = f"the topic was deleted and created again ({ids})"
-        return self.target_restored(f"{difference}: the rows of earlier steps are not in it")
 
     def in_doubt(self, step: int) -> MzplanError:
         return self._error(

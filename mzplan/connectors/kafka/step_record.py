@@ -6,9 +6,8 @@ The whole module is sent to executors (see task_code).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from mzplan.endpoints.interface import Step, Written
 from mzplan.warehouse.content_hash import ContentHash
@@ -67,10 +66,7 @@ class KafkaStepRecord:
     @property
     def text(self) -> str:
         """The record as stored in the metadata of a committed offset."""
-        return json.dumps(self.fields(), sort_keys=True, separators=(",", ":"))
-
-    def fields(self) -> Mapping[str, Any]:
-        return asdict(self)
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     def verdict(self, step: Step) -> Verdict:
         """Return how to handle a step. `write`: it is the next one; `replay`: it is the last one; `later`:

@@ -110,7 +110,7 @@ class KafkaTransaction:
     def _before_open_transactions(self) -> str | None:
         import confluent_kafka
 
-        consumer = confluent_kafka.Consumer(self._reader_settings("read_uncommitted"))
+        consumer = confluent_kafka.Consumer(self.reader_settings("read_uncommitted"))
         try:
             return self._committed(consumer, _SETTLES_S)
         finally:
@@ -200,10 +200,11 @@ class KafkaTransaction:
 
         if self._consumer is None:
             self.problems.clear()
-            self._consumer = confluent_kafka.Consumer(self._reader_settings("read_committed"))
+            self._consumer = confluent_kafka.Consumer(self.reader_settings("read_committed"))
         return self._consumer
 
-    def _reader_settings(self, isolation: str) -> dict[str, Any]:
+    def reader_settings(self, isolation: str) -> dict[str, Any]:
+        """Return librdkafka's settings for a consumer in the step record's group."""
         return {
             **self.client,
             "group.id": self.name,

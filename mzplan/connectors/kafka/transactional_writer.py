@@ -49,10 +49,14 @@ def compare_target(
     recorded = note.get("target")
     if not recorded or all(recorded.get(name) == found[name] for name in _IDENTITY):
         return None
-    difference = f"topic {found['topic']} was deleted and created again"
+    return another_target(query, f"{route(query)}: {_difference(recorded, found)}")
+
+
+def _difference(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     if recorded.get("cluster_id") != found["cluster_id"]:
-        difference = f"Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
-    return another_target(query, f"{route(query)}: {difference}")
+        return f"this is Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
+    ids = f"id {found['topic_id']} instead of {recorded.get('topic_id')}"
+    return f"topic {found['topic']} was deleted and created again ({ids})"
 
 
 class TransactionalWriter:
@@ -180,7 +184,8 @@ class TransactionalWriter:
         if note.get("target") != target:
             if self._run.query.body.get("on_target_change") == "accept":
                 return new_record
-            raise self._problems.other_topic(note.get("target") or {}, target)
+            difference = _difference(note.get("target") or {}, target)
+            raise self._problems.target_restored(f"{difference}: the rows of earlier steps are not in it")
         if recorded is None or recorded.generation < new_record.generation:
             if step == self._unfinished_step:
                 raise self._problems.in_doubt(step)
