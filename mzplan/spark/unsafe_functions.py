@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mzplan.connectors.frames.row_clock import NAME
+from mzplan.connectors.frames.files import CLOCK
 from mzplan.schema.expressions import JAVA, XPATH
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def remove_unsafe_functions(session: SparkSession) -> None:
         names = [line.rpartition(".")[2].strip("`") for line in lines]
         identifiers = {name: listed.apply(place) for place, name in enumerate(names) if name in _UNSAFE}
         if reflect := identifiers.get("reflect"):
-            clock = catalyst.FunctionIdentifier(NAME, reflect.database(), reflect.catalog())
+            clock = catalyst.FunctionIdentifier(CLOCK, reflect.database(), reflect.catalog())
             builder = registry.lookupFunctionBuilder(reflect).get()
             registry.registerFunction(clock, registry.lookupFunction(reflect).get(), builder)
         for identifier in identifiers.values():

@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.network import lineage_ends
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import SinkConnector, SourceConnector
-    from mzplan.connectors.api.lineage_names import LineageNames
-    from mzplan.connectors.api.queries import ResolvedQuery
 
 
 def _source() -> SourceConnector:
@@ -25,12 +24,4 @@ def _sink() -> SinkConnector:
     return DeltaSink()
 
 
-def _ends(query: ResolvedQuery) -> LineageNames:
-    from mzplan.connectors.api.lineage_names import LineageNames, at_path
-    from mzplan.connectors.network.folders import folder_of
-
-    name = at_path(folder_of(query))
-    return LineageNames(reads=(name,)) if query.address.reads_upstream else LineageNames(writes=(name,))
-
-
-CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=_ends, replays=True)
+CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=lineage_ends, replays=True)

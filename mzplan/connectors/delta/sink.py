@@ -11,6 +11,7 @@ from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfi
 from mzplan.connectors.delta.column_types import holds, whole_types
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.files import as_stored
 from mzplan.connectors.frames.merges import (
     append,
     count_files,
@@ -20,7 +21,6 @@ from mzplan.connectors.frames.merges import (
     writing_as,
 )
 from mzplan.connectors.frames.metrics import with_count
-from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3

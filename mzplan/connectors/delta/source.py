@@ -23,7 +23,7 @@ from mzplan.connectors.formats.parsers import column_parser
 from mzplan.connectors.formats.records import MARK, Records, check_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import CHANGE_FEED, exists_after, with_change
-from mzplan.connectors.frames.row_clock import row_clock
+from mzplan.connectors.frames.files import row_clock
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import uri_of, use_s3

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.network import lineage_ends
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
-    from mzplan.connectors.api.lineage_names import LineageNames
-    from mzplan.connectors.api.queries import ResolvedQuery
 
 
 def _source() -> SourceConnector:
@@ -30,14 +29,11 @@ def _adoption() -> Adoption:
     return FilesAdoption()
 
 
-def _ends(query: ResolvedQuery) -> LineageNames:
-    from mzplan.connectors.api.lineage_names import LineageNames, at_path
-    from mzplan.connectors.network.folders import folder_of
-
-    name = at_path(folder_of(query))
-    return LineageNames(reads=(name,)) if query.address.reads_upstream else LineageNames(writes=(name,))
-
-
 CONNECTOR = Connector(
-    type="files", source=_source, sink=_sink, adoption=_adoption, lineage_ends=_ends, servers=lambda body: ()
+    type="files",
+    source=_source,
+    sink=_sink,
+    adoption=_adoption,
+    lineage_ends=lineage_ends,
+    servers=lambda body: (),
 )

@@ -12,8 +12,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
 from mzplan.connectors.files.manifest import COMPACT, LOG, as_named, files_of, open_list, read_list
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.exact_files import EXACT_FILES, EXACT_PARTITIONED_FILES
-from mzplan.connectors.frames.partitions import as_stored
+from mzplan.connectors.frames.files import EXACT_FILES, EXACT_PARTITIONED_FILES, as_stored
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of

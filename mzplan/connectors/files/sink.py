@@ -12,8 +12,8 @@ from mzplan.connectors.files.content import FilesContent, FilesRecorded
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.parquet_types import unfit_files
 from mzplan.connectors.files.partition_folders import unfit_partition_folders
+from mzplan.connectors.frames.files import as_stored
 from mzplan.connectors.frames.metrics import with_count
-from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems, unfit_partitions
 from mzplan.model.diagnostics import Diagnostic, error

@@ -25,8 +25,7 @@ from mzplan.connectors.formats.parsers import (
 )
 from mzplan.connectors.formats.records import MALFORMED, MARK, Records, check_records
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.exact_files import EXACT_FILES
-from mzplan.connectors.frames.row_clock import row_clock
+from mzplan.connectors.frames.files import EXACT_FILES, row_clock
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route, times_of

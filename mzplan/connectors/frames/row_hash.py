@@ -26,25 +26,11 @@ def row_hash(rows: DataFrame) -> Expression:
     return f.xxhash64(*(_hashable(f.col(quoted(name)), types[name]) for name in hash_order(types)))
 
 
-def sums(hash_: Expression) -> dict[str, Expression]:
-    """Return the aggregates, by name, from which `hash_from_sums` makes the content hash."""
-    return {
-        "rows": f.count(f.lit(1)),
-        "high": f.sum(f.shiftrightunsigned(hash_, 32)),
-        "low": f.sum(hash_.bitwiseAND(0xFFFFFFFF)),
-    }
-
-
-def hash_from_sums(values: Mapping[str, Any]) -> ContentHash:
-    """Return the content hash from the values of the aggregates `sums`."""
-    return ContentHash.of_sums(int(values["rows"]), values["high"], values["low"])
-
-
 def content_hash(rows: DataFrame) -> ContentHash:
     """Return the content hash of a DataFrame. Runs a Spark job."""
     row = rows.agg(*_aggregates(rows)).first()
     assert row is not None
-    return hash_from_sums(row.asDict())
+    return _hash_from_sums(row.asDict())
 
 
 def with_content_hash(rows: DataFrame, *more: Expression) -> DataFrame:
@@ -54,16 +40,25 @@ def with_content_hash(rows: DataFrame, *more: Expression) -> DataFrame:
 
 
 def _aggregates(rows: DataFrame) -> list[Expression]:
-    """Return the aggregates. Each hashes a row again, because keeping its hash would cost two copies of the
-    row."""
-    return [expression.alias(name) for name, expression in sums(row_hash(rows)).items()]
+    """Return the aggregates from which `_hash_from_sums` makes the content hash. Each hashes a row again,
+    because keeping its hash would cost two copies of the row."""
+    hash_ = row_hash(rows)
+    return [
+        f.count(f.lit(1)).alias("rows"),
+        f.sum(f.shiftrightunsigned(hash_, 32)).alias("high"),
+        f.sum(hash_.bitwiseAND(0xFFFFFFFF)).alias("low"),
+    ]
+
+
+def _hash_from_sums(values: Mapping[str, Any]) -> ContentHash:
+    return ContentHash.of_sums(int(values["rows"]), values["high"], values["low"])
 
 
 def hash_from_progress(progress: Mapping[str, Any]) -> ContentHash | None:
     """Return the content hash in a stream's progress (JSON of a StreamingQueryProgress), or None. See
     `with_content_hash`."""
     metric = (progress.get("observedMetrics") or {}).get(OBSERVATION)
-    return hash_from_sums(metric) if metric else None
+    return _hash_from_sums(metric) if metric else None
 
 
 def _hashable(value: Expression, type_: DataType) -> Expression:

@@ -44,8 +44,9 @@ _EXPIRED = "expired.json"
 _IDS = "expired-ids.json"
 MAX_KEPT_IDS = 100_000
 """How many ids of expired appends are kept, newest first."""
-# Expired steps are removed once there are this many of them, or too many bytes.
+# Expired steps are removed once there are this many of them, or this many bytes.
 _MIN_DISCARDED = 64
+_MIN_DISCARDED_BYTES = 64 << 20
 # The most file bytes of small steps that one micro-batch reads; a larger step gets its own.
 _JOINED_BYTES = 16 << 20
 
@@ -212,7 +213,8 @@ class LocalSteps:
                 raise StepError(f"can't expire steps before {step}: the next one is {view.stop}")
             until = min(step, view.stop - 1)
             old_steps = [old_step for old_step in sorted(view.files) if old_step < until]
-            if len(old_steps) < _MIN_DISCARDED and not self._is_large(view, old_steps):
+            names = [view.files[old_step] for old_step in old_steps]
+            if len(names) < _MIN_DISCARDED and self.folder.size(names) < _MIN_DISCARDED_BYTES:
                 return
             ids = dict(view.expired)
             for old_step in old_steps:
@@ -222,11 +224,8 @@ class LocalSteps:
             # Written first, so that an append which no longer finds a step's file finds its id here.
             self.folder.write(_IDS, json.dumps(newest_ids).encode())
             self.folder.write(_EXPIRED, json.dumps({"start": until}).encode())
-            for old_step in old_steps:
-                self.folder.delete(view.files[old_step])
-
-    def _is_large(self, view: _FolderView, old: list[Step]) -> bool:
-        return self.folder.size([view.files[step] for step in old]) >= 64 << 20
+            for name in names:
+                self.folder.delete(name)
 
     def _look(self) -> _FolderView:
         # List the files first. If steps expire in between, they are then known as expired, not missing.
@@ -345,10 +344,7 @@ class Turn:
     def write(self) -> None:
         """Write all planned steps or none. Call it once."""
         for name, (id_, rows) in reversed(self._planned.items()):
-            self._write(name, id_, rows)
-
-    def _write(self, name: str, id_: str, rows: Table) -> None:
-        self._steps.folder.write(name, encode_step(rows, id_))
+            self._steps.folder.write(name, encode_step(rows, id_))
 
 
 class LocalEndpoint:

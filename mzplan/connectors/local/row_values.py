@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NoReturn
 
 from mzplan.schema.columns import Column, longest, map_types, parse_columns
 
@@ -37,7 +37,7 @@ def converter(column: Column, *, text: bool) -> Convert:
     """
     convert = _of_text(column.type) if text else _of_json(column.type)
     if column.nullable:
-        return lambda value: None if value is None else convert(value)
+        return _nullable(convert)
 
     def required(value: Any) -> Any:
         if value is None:
@@ -92,7 +92,7 @@ def _nullable(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def _fail(value: Any, type_: str) -> Any:
+def _fail(value: Any, type_: str) -> NoReturn:
     shown = repr(value) if not isinstance(value, Decimal) else str(value)
     if isinstance(value, dict | list):
         shown = "an object" if isinstance(value, dict) else "a list"
@@ -105,7 +105,7 @@ def _integer(value: Any, type_: str) -> int:
     limit = 1 << (_BITS[type_] - 1)
     if not -limit <= value < limit:
         _fail(value, type_)
-    return int(value)
+    return value
 
 
 def _float(value: Any, type_: str) -> float:
@@ -116,15 +116,15 @@ def _float(value: Any, type_: str) -> float:
     try:
         return float(value)
     except OverflowError:
-        return float(_fail(value, type_))
+        _fail(value, type_)
 
 
 def _number(value: Any, type_: str) -> Decimal:
     try:
         number = Decimal(value)
     except (InvalidOperation, ValueError, TypeError):
-        return Decimal(_fail(value, type_))
-    return number if number.is_finite() else Decimal(_fail(value, type_))
+        _fail(value, type_)
+    return number if number.is_finite() else _fail(value, type_)
 
 
 def _decimal(type_: str) -> Convert:
@@ -155,7 +155,7 @@ def _string(type_: str) -> Convert:
             raise ValueFormError(f"has {len(value)} characters, more than {type_}")
         if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
             raise ValueFormError("is not Unicode text: it holds half of a surrogate pair")
-        return str(value)
+        return value
 
     return convert
 

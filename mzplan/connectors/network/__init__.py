@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.lineage_names import LineageNames
     from mzplan.connectors.api.queries import ResolvedQuery
 
 _PORTS = {"http": 80, "https": 443}
@@ -34,6 +35,15 @@ def server_of_url(url: str) -> str:
     if not parts.hostname or port is None:
         return url
     return server(f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname, port)
+
+
+def lineage_ends(query: ResolvedQuery) -> LineageNames:
+    """Return OpenLineage's name of the folder that a source reads or a sink writes."""
+    from mzplan.connectors.api.lineage_names import LineageNames, at_path
+    from mzplan.connectors.network.folders import folder_of
+
+    name = at_path(folder_of(query))
+    return LineageNames(reads=(name,)) if query.address.reads_upstream else LineageNames(writes=(name,))
 
 
 def _reach(query: ResolvedQuery) -> None:

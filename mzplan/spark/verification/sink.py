@@ -16,8 +16,7 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
-from mzplan.connectors.frames.exact_files import EXACT_FILES
-from mzplan.connectors.frames.partitions import as_stored
+from mzplan.connectors.frames.files import EXACT_FILES, as_stored
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import Written

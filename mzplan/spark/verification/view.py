@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.frames.exact_files import EXACT_FILES
+from mzplan.connectors.frames.files import EXACT_FILES
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.model.diagnostics import MzplanError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
 from mzplan.connectors.frames.changes import CHANGE_FEED, with_order
-from mzplan.connectors.frames.exact_files import EXACT_FILES
+from mzplan.connectors.frames.files import EXACT_FILES
 from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import POSITION, spark_type
