@@ -72,7 +72,7 @@ def test_what_is_wrong_is_underlined_and_keys_are_offered(server: LanguageServer
     of_kafka = {"aws", "defaults", "description", "labels", "lifecycle", "options"}
     assert set(server.completed(file, 7, 4)) == of_kafka
     assert set(server.completed(file, 3, 10)) >= {"kafka", "postgres", "ssh-tunnel"}
-    assert "The addresses to start from, as host:port." in server.explained(file, 4, 6)
+    assert "The brokers to connect to first, as host:port." in server.explained(file, 4, 6)
     assert "The security protocol of the listener." in server.explained(file, 5, 16)
 
 

@@ -110,7 +110,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
             declared(
                 "{type: json, schema: 'a INT'}", "    envelope: {type: upsert, key: [a], key_format: avro}\n"
             ),
-            "MZ020 Keys in avro, but not the values",
+            "MZ020 Avro keys without avro values",
         ),
         (
             declared("{type: json, schema: 'a INT'}", "    on_error: dead-letter\n"),
