@@ -44,8 +44,8 @@ def _adoption() -> Adoption:
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the bootstrap brokers and the servers that options name (to get a token, for example). Brokers
-    come without their protocol (`SSL://h:1`), and name the other brokers."""
+    """Return the bootstrap brokers, without a protocol such as `SSL://`, and the servers of URLs in options.
+    Bootstrap brokers name the cluster's other brokers."""
     brokers = (broker for entry in body["brokers"] for broker in entry.split(","))
     options = (str(value) for value in body["options"].values())
     return (
@@ -55,7 +55,7 @@ def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _ends(query: ResolvedQuery) -> LineageNames:
-    """Return OpenLineage's names. A cluster has its first broker's name, as in Spark's own OpenLineage
+    """Return OpenLineage's names. A cluster is named after its first broker, as in Spark's own OpenLineage
     listener."""
     from mzplan.connectors.api.lineage_names import LineageNames, on_server
     from mzplan.connectors.formats.dead_letters import lineage_names

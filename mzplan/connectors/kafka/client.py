@@ -22,11 +22,11 @@ from mzplan.connectors.kafka.options import librdkafka_options, route
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 
 _SLICE_S = 0.4
-# The client reports soon when nothing listens at any address. Waiting for the full time limit doesn't help
-# then, but one retry does (a broker may be restarting).
+# If no broker listens at any address, the client reports that soon. Waiting for the full time limit doesn't
+# help then, but one retry does, because a broker may be restarting.
 _GIVE_UP_S = 1.5
-# The most bytes of an answer. After a missing topic, all topics are listed; that list can be longer, and is
-# then unknown. Python needs twenty times as much for short names.
+# The most bytes of an answer. The longest answer is the list of all topics, in which mzplan searches for a
+# similar name if a topic is missing. In Python, a list of short names takes twenty times as much memory.
 _MAX_ANSWER_BYTES = 8 << 20
 _SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
 
@@ -40,7 +40,7 @@ class Client:
 
 
 class ClusterError(MzplanError):
-    """An error of a cluster, or a failure to ask it: one diagnostic of a query."""
+    """An error that a cluster reports, or a failure to connect to it. Has one diagnostic, about one query."""
 
 
 def cluster_error(
@@ -53,7 +53,7 @@ def cluster_error(
 
 
 def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
-    """Return a client with these settings, from `options_of` the query. Raises ClusterError."""
+    """Return a client with these settings, which `options_of` returned. Raises ClusterError."""
     _require_token(query, options)
     problems: list[KafkaError] = []
     settings: dict[str, Any] = {
@@ -124,7 +124,7 @@ def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
 
 
 def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> ClusterError:
-    """Return the client's errors as one of mzplan's codes, for people."""
+    """Return the client's errors as one error with a code of mzplan."""
     by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
     where = route(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
@@ -175,7 +175,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
         query,
         "MZ052",
         f"Topic {topic} does not exist",
-        f"{route(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
+        f"{route(query)} has no topic {topic!r}; a {query.address.kind} doesn't create one.",
         f"create it: kafka-topics.sh --bootstrap-server {_first_broker(query)} --create "
         f"--topic {shlex.quote(topic)}",
         kind="not-found",
@@ -188,14 +188,14 @@ def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
         query,
         "MZ054",
         f"Topic {topic} may not be {done}",
-        f"{route(query)} does not allow {user_of(query)!r} to {operation.lower()} it.",
+        f"{route(query)} doesn't allow {user_of(query)!r} to {operation.lower()} it.",
         f"{allow(query)} --operation {operation} --operation Describe --topic {shlex.quote(topic)}",
         kind="no-permission",
     )
 
 
 def allow(query: ResolvedQuery) -> str:
-    """Return the start of the command that gives the connection's user a right."""
+    """Return the start of a command that grants a right to the connection's user."""
     user = shlex.quote(f"User:{user_of(query)}")
     return f"kafka-acls.sh --bootstrap-server {_first_broker(query)} --add --allow-principal {user}"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ANSWER_S = 10.0
-# How long to wait for a moment between two steps, and how often to look, in seconds.
+# Seconds to wait for a moment between two steps, and between two attempts to find one.
 _QUIET_S = 20.0
 _BETWEEN_S = 0.2
 
@@ -32,9 +32,9 @@ Offsets = dict[int, int]
 
 
 class KafkaContent(Content):
-    """The committed records up to a moment between two steps, in each partition. At that moment, no
-    transaction was open and the step record didn't change; for an at-least-once sink, its checkpoint had no
-    unfinished step."""
+    """The committed records of each partition, up to a moment between two steps. At that moment, no
+    transaction was open and the step record didn't change. An at-least-once sink had no unfinished step in
+    its checkpoint."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class KafkaContent(Content):
             if time.monotonic() > deadline:
                 raise incomparable(
                     self._query,
-                    f"For {_QUIET_S:g} s, topic {self._topic} was written without a pause, or a transaction "
-                    "in it was open: the end of a step's rows can't be determined.",
+                    f"For {_QUIET_S:g} s, somebody wrote to topic {self._topic} without a pause, or a "
+                    "transaction was open, so the end of a step's rows can't be determined.",
                     f"compare while the sink is paused: mzplan pause {self._query.address}",
                 )
             time.sleep(_BETWEEN_S)
@@ -161,11 +161,11 @@ def _place(of: str = "") -> Any:
 
 
 class KafkaRecorded(Recorded):
-    """Reads the step record, which holds the last steps."""
+    """The steps in the sink's step record, which has the last ones."""
 
     def __init__(self, query: ResolvedQuery):
         if query.body["delivery"] != "exactly-once":
-            why = "With delivery: at-least-once, Spark's own writer writes it, without a record."
+            why = "With `delivery: at-least-once`, Spark's Kafka writer writes it, and records no steps."
             raise nothing_recorded(query, why, has_content=True)
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
         transaction = transaction_of(query)

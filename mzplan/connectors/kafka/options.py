@@ -1,4 +1,4 @@
-"""Options of one Kafka connection for two clients: Java's (inside Spark) and librdkafka (in the probe)."""
+"""A Kafka connection's options for two clients: Java's (in Spark), and librdkafka (probes, transactions)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JAVA_DEFAULTS = {
 }
 _CONSUMER_DEFAULTS = {
     # Spark requests only existing records. The default, 500, would delay every micro-batch whose consumer
-    # still has a request of the previous one open.
+    # still waits for the answer to a request of the previous one.
     "fetch.max.wait.ms": "50",
     # Kafka's default would also read the records of aborted transactions.
     "isolation.level": "read_committed",

@@ -35,10 +35,12 @@ REPORT = "outcome STRING, detail STRING, record STRING, seconds DOUBLE, warnings
 class KafkaOutput:
     """An OutputEndpoint that writes a step's records and its step record in one transaction.
 
-    The transaction begins with the first record to write. The columns of a batch are `key` (optional),
-    `value`, and HASH. `writer` identifies the expected record's writer, whatever its steps. For any other
-    record, it raises TransactionError CHANGED, and the driver decides. Records without a key go to the
-    partitions in turn, batch by batch, and to the same ones on a replay.
+    The columns of a batch are `key` (optional), `value`, and HASH. The transaction begins with the first
+    record to write. A batch's records without a key go to one partition. Batches take the partitions in turn,
+    and the same ones if the step is repeated.
+
+    `writer` is a step record whose generation, epoch and query the current record must have. Otherwise,
+    methods raise TransactionError CHANGED, and the driver decides what to do.
     """
 
     def __init__(

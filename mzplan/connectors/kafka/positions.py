@@ -1,5 +1,5 @@
-"""Offsets of a Kafka source's topic: whether the next ones still exist, how many they are, and where to
-continue or read again.
+"""Offsets in a Kafka source's topic: which are gone, how many are unread, and where to continue or read
+again.
 
 No pyspark. Every request has a time limit.
 """
@@ -20,7 +20,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.upstreams import start_over_hint
 from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
-from mzplan.connectors.kafka.probe import KafkaProbe, how_it_differs, identify
+from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.losses import Loss
 from mzplan.model.times import instant, instant_text
@@ -46,7 +46,7 @@ class KafkaPositions:
         """Return MZ067 if the topic no longer holds the next offsets."""
         topic = query.body["topic"]
         try:
-            next_offsets = _read(position, topic)
+            next_offsets = _offsets_in(position, topic)
         except ValueError:
             return None
         try:
@@ -73,7 +73,7 @@ class KafkaPositions:
         topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
         try:
             position = log.entry(log.committed()) if log is not None else None
-            read = _read(position, topic)
+            read = _offsets_in(position, topic)
             client = self._probe.client_of(query)
             partitions = range(identify(client, query, False)["partitions"])
             end = _offsets(client, query, topic, partitions, "latest")
@@ -87,12 +87,12 @@ class KafkaPositions:
         return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Return the lost records, counted by offsets, so that the markers that end transactions count as
-        well."""
+        """Return the number of lost records. Counts offsets, so the markers that end transactions also
+        count."""
         ranges = _ranges_read(former.log)
         read = sum(map(len, ranges.values()))
         if former.was_moved():
-            where = "Records that it read from its former upstream are not on this one"
+            where = "Records that it read from its former upstream don't exist on this one"
             return Loss(lost=None, read=None, unit="records", where=where)
         if not read:
             return None
@@ -100,7 +100,7 @@ class KafkaPositions:
         client, recorded = self._probe.client_of(query), former.upstream()
         identity = identify(client, query, False)
         accepts = recorded is None or query.body.get("on_upstream_change") == "accept"
-        difference = how_it_differs(recorded, identity) if recorded is not None and not accepts else None
+        difference = topic_difference(recorded, identity) if recorded is not None and not accepts else None
         if topics := sorted({name for name, _ in ranges} - {topic}):
             difference = f"topic {topic} instead of {', '.join(topics)}"
         if difference is not None:
@@ -123,10 +123,10 @@ class KafkaPositions:
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
     ) -> str:
-        """Return the position from which a moved source continues, `{"topic": {"0": 17, …}}`. It is in
-        another topic, or in one that has lost records. Raises MzplanError."""
+        """Return the position at which a source continues in another topic, or in one that has lost records:
+        `{"topic": {"0": 17, …}}`. Raises MzplanError."""
         topic = query.body["topic"]
-        client, recorded = self._probe.client_of(query), _read(position, topic)
+        client, recorded = self._probe.client_of(query), _offsets_in(position, topic)
         partitions = sorted(recorded) or range(identify(client, query, False)["partitions"])
         first = _offsets(client, query, topic, partitions, "earliest")
         end = _offsets(client, query, topic, partitions, "latest")
@@ -138,7 +138,7 @@ class KafkaPositions:
             elif policy == "reset-latest":
                 offsets[partition] = end[partition]
             elif times:
-                # Records may be in other partitions there. The earliest of all times loses no record.
+                # In another topic, records may be in other partitions. The earliest time loses none of them.
                 earliest = min(times.values())
                 when = times.get(partition, earliest) if position else earliest
                 record = _records_at(client, query, topic, [partition], when).get(partition)
@@ -158,8 +158,8 @@ class KafkaPositions:
         """
         topic = query.body["topic"]
         try:
-            read = _read(position, topic)
-        except ValueError:  # a position in another topic: nothing of this one was read
+            read = _offsets_in(position, topic)
+        except ValueError:  # a position in another topic: nothing was read from this one
             read = {}
         client = self._probe.client_of(query)
         partitions = range(identify(client, query, False)["partitions"])
@@ -182,8 +182,8 @@ class KafkaPositions:
             raise refusal(
                 "MZ278",
                 f"{query.address} has not read the records {_range_text(start, end)} yet",
-                f"{route(query)}, topic {topic}: it will still read them by itself.",
-                "to write them twice, wait until it has caught up (mzplan status).",
+                f"{route(query)}, topic {topic}: the source will read them by itself.",
+                "if you want these records twice, wait until the source has read them (mzplan status).",
                 address=query.address,
             )
         return {topic: {str(p): first_records[p].offset for p in parts}}, {
@@ -191,9 +191,9 @@ class KafkaPositions:
         }
 
 
-def _read(position: str | None, topic: str) -> dict[int, int]:
-    """Return the offsets by partition in an entry of Spark's log. Raises ValueError, also for another topic's
-    entry."""
+def _offsets_in(position: str | None, topic: str) -> dict[int, int]:
+    """Return the offset of each partition in an entry of Spark's offset log. Raises ValueError, also if the
+    entry belongs to another topic."""
     try:
         with decoding("an offset"):
             return (

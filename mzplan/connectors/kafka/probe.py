@@ -60,7 +60,7 @@ class KafkaProbe:
         options = options_of(query)
         key = fingerprint(options)
         failure = self._failures.get(key, lambda: self._reach(key, query, options))
-        if failure is not None:  # another query of the connection may have found it
+        if failure is not None:  # perhaps found for another query of the connection
             raise ClusterError(replace(failure.diagnostics[0], address=query.address))
         try:
             return identify(self._client(key, query, options), query, writes)
@@ -96,7 +96,8 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
     except ClusterError as problem:
         missing = problem.diagnostics[0]
         if missing.kind == "not-found" and (near := _near_topic(client, topic)):
-            raise ClusterError(replace(missing, hint=f"did you mean {near}? Else {missing.hint}")) from None
+            hint = f"did you mean {near}? Otherwise, {missing.hint}"
+            raise ClusterError(replace(missing, hint=hint)) from None
         raise
     operations = {operation.name for operation in described.authorized_operations or ()}
     if operations and ("WRITE" if writes else "READ") not in operations:
@@ -133,7 +134,7 @@ def _near_topic(client: Client, topic: str) -> str | None:
         return None
 
 
-def how_it_differs(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
+def topic_difference(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
     """Return why offsets of the recorded topic are invalid in the found one, or None if they are valid."""
     topic = found["topic"]
     if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
@@ -150,7 +151,7 @@ def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
     """Return MZ043 if offsets of the recorded topic are invalid in the found one, or None."""
-    difference = how_it_differs(recorded, found)
+    difference = topic_difference(recorded, found)
     if difference is None:
         return None
     return Diagnostic(

@@ -1,4 +1,4 @@
-"""Failures of a Kafka transaction, as errors for people."""
+"""Failures of a Kafka sink's transactions, as errors for people."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KafkaProblems:
         self._where = f"{route(query)}, topic {query.body['topic']}"
 
     def of(self, name: str, text: str, transaction: KafkaTransaction) -> MzplanError:
-        """Return the error for one of Kafka's, from its name and text."""
+        """Return mzplan's error for the Kafka error of this name and text."""
         if name in _DENIED:
             return self._denied(name, transaction.name)
         if name in _UNREACHABLE:
@@ -81,7 +81,7 @@ class KafkaProblems:
 
     @contextlib.contextmanager
     def explaining(self, transaction: KafkaTransaction) -> Iterator[None]:
-        """Turn errors of reading into MzplanError, then close the transaction."""
+        """Raise errors of reading as MzplanError, and close the transaction afterwards."""
         try:
             yield
         except TransactionError as stop:
@@ -99,26 +99,26 @@ class KafkaProblems:
         named = {"name": shlex.quote(id_), "topic": shlex.quote(self._query.body["topic"])}
         return self._error(
             "MZ054",
-            f"Kafka denies the {resource} that {self._query.address} writes with",
-            f"{user_of(self._query)!r} may not use it. Exactly once needs Write on the transactional id "
-            f"{id_}, Read on the group {id_}, and Write and Read on the topic.",
+            f"Kafka doesn't allow {self._query.address} to use its {resource}",
+            f"{user_of(self._query)!r} may not use it. Exactly-once delivery needs Write on the "
+            f"transactional id {id_}, Read on the group {id_}, and Write and Read on the topic.",
             f"{allow(self._query)} --operation {operation} {option.format(**named)}; "
             "or set delivery: at-least-once.",
         )
 
     def _too_long(self, name: str, timeout_ms: int) -> MzplanError:
         if name == "INVALID_TRANSACTION_TIMEOUT":
-            why = "the brokers allow no transaction that long (their transaction.max.timeout.ms)"
+            why = "the brokers don't allow transactions that long (their transaction.max.timeout.ms)"
             hint = "lower `transaction_timeout` in the sink."
         else:
-            why = "the step took longer, and the brokers ended its transaction. Nothing of it was committed"
+            why = "the step took longer, so the brokers aborted its transaction. Nothing of it was committed"
             hint = (
                 "raise `transaction_timeout` in the sink, or make its steps smaller with "
                 "`max_files_per_trigger`."
             )
         return self._error(
             "MZ086",
-            f"The transaction of {self._query.address} and its time limit don't fit",
+            f"A transaction of {self._query.address} exceeds a time limit",
             f"transaction_timeout is {timeout_ms / 1000:g} s, and {why}.",
             hint,
         )
@@ -126,9 +126,9 @@ class KafkaProblems:
     def outpaced(self, id_: str) -> MzplanError:
         return self._error(
             "MZ068",
-            f"Somebody else writes as {self._query.address}",
-            f"Other producers keep taking the transactional id {id_}, or committing offsets of its group.",
-            "find and stop them: a second project with the same state, or a copy of this one.",
+            f"Another program also writes as {self._query.address}",
+            f"It keeps using the transactional id {id_}, or committing offsets of the consumer group {id_}.",
+            "find and stop it: perhaps a second project with the same state, or a copy of this one.",
         )
 
     def newer(self, recorded: KafkaStepRecord) -> MzplanError:
@@ -136,21 +136,21 @@ class KafkaProblems:
             return self._error(
                 "MZ068",
                 f"{self._query.address} was replaced",
-                f"Generation {recorded.generation} writes now; this one no longer writes.",
+                f"Generation {recorded.generation} writes to the topic now; this one no longer does.",
                 "nothing to do: the newer generation continues.",
             )
         return self._error(
             "MZ068",
             f"{self._query.address} is written by a newer runner",
-            f"A runner of epoch {recorded.epoch} has taken over; this runner, of an older epoch, no "
+            f"A runner with epoch {recorded.epoch} has taken over. This runner has an older epoch, so it no "
             "longer writes.",
-            "nothing to do: this runner was cut off or frozen, and the other one continues.",
+            "nothing to do: this runner was isolated or frozen, and the other one continues.",
         )
 
     def target_restored(self, difference: str) -> MzplanError:
         return self._error(
             "MZ069",
-            f"{self._query.address} and its target disagree about what was written",
+            f"{self._query.address} and its target disagree about the written steps",
             f"{difference[0].upper()}{difference[1:]}. The topic, the group or the checkpoint was restored "
             "or removed.",
             self._replace_hint(),
@@ -160,11 +160,11 @@ class KafkaProblems:
     def in_doubt(self, step: int) -> MzplanError:
         return self._error(
             "MZ087",
-            f"Whether step {step} of {self._query.address} was written is no longer known",
-            "It was under way when the query ended, and Kafka has dropped the offsets of its group "
-            "(offsets.retention.minutes).",
+            f"It isn't known whether step {step} of {self._query.address} was written",
+            "The query stopped while it was writing the step, and Kafka has since dropped the offsets of its "
+            "consumer group (offsets.retention.minutes).",
             "look for the step's rows at the end of the topic. If duplicates are acceptable, apply "
-            "delivery: at-least-once for one step. Else: " + self._replace_hint(),
+            "delivery: at-least-once for one step. Otherwise, " + self._replace_hint(),
         )
 
     def expired(self, step: int) -> Diagnostic:
@@ -172,20 +172,21 @@ class KafkaProblems:
             severity="warning",
             code="MZ087",
             summary=f"Kafka has forgotten which steps of {self._query.address} are written",
-            detail=f"{self._where}: the brokers dropped the group's offsets (offsets.retention.minutes). No "
-            f"step was under way, so the sink continues with step {step}, and loses nothing.",
+            detail=f"{self._where}: the brokers dropped the offsets of the sink's consumer group "
+            f"(offsets.retention.minutes). No step was unfinished, so the sink continues with step {step} "
+            "and loses nothing.",
             address=self._query.address,
         )
 
     def not_a_step_record(self, id_: str, why: str) -> MzplanError:
         return self.target_restored(
-            f"the group {id_} holds an offset that isn't a step record of mzplan ({why})"
+            f"the consumer group {id_} has an offset whose metadata isn't a step record of mzplan ({why})"
         )
 
     def _replace_hint(self) -> str:
         return (
-            "bring back what was changed, or start over: mzplan apply --replace "
-            f"{self._query.address} --allow-replace (it writes all rows again)."
+            "undo the change, or write all rows again: mzplan apply --replace "
+            f"{self._query.address} --allow-replace"
         )
 
     def _error(

@@ -54,8 +54,8 @@ class KafkaSink(SinkConnector):
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Check that the topic exists and may be written, is the topic written so far, and has a fitting
-        schema."""
+        """Check that the topic exists, may be written, is the one that the sink has written so far, and has a
+        schema that fits the columns."""
         probe = self._probe.probe(query, writes=True)
         more = (
             *self._other_target(query, probe),
@@ -74,8 +74,8 @@ class KafkaSink(SinkConnector):
         return (difference,) if difference is not None else ()
 
     def _null_key(self, query: ResolvedQuery, probe: Probe) -> tuple[Diagnostic, ...]:
-        """Return MZ055 if a record may have no key and the topic is compacted, because its brokers refuse
-        such records."""
+        """Return MZ055 if a record may have no key and the topic is compacted: brokers refuse such
+        records."""
         keys, topic = query.body.get("key", ()), query.body["topic"]
         if probe.upstream is None or len(keys) > 1:  # several columns make a JSON object
             return ()
@@ -98,15 +98,15 @@ class KafkaSink(SinkConnector):
             Diagnostic(
                 code="MZ055",
                 summary=f"Topic {topic} refuses records without a key",
-                detail=f"{route(query)}: the topic is compacted, and {reason}. The brokers refuse that.",
+                detail=f"{route(query)}: the topic is compacted, and {reason}. Brokers refuse such records.",
                 hint=f"{fix}{declare}; or write to a topic that isn't compacted.",
                 address=query.address,
             ),
         )
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Return rows and hash of the last steps. Raises MzplanError MZ177 unless the sink is
-        exactly-once."""
+        """Return row counts and hashes of the last steps. Raises MzplanError MZ177 for an at-least-once
+        sink."""
         return KafkaRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
@@ -128,7 +128,8 @@ class KafkaSink(SinkConnector):
             def write_step(batch: DataFrame, step: int) -> None:
                 steps.write(as_records(batch, keys, encoder, hashed=True), step)
         else:
-            # Recorded first, because from here on the target's record of steps is incomplete.
+            # Recorded before anything is written, because Spark's Kafka writer leaves the step record
+            # outdated.
             run.checkpoint.record_delivery({"delivery": body["delivery"]})
             require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query.link, run.query.directory, body["topic"])
@@ -163,7 +164,7 @@ class KafkaSink(SinkConnector):
 
 
 def _encoder(run: SinkRun) -> Encoder:
-    """Return an encoder with the subject's current latest schema. Raises MzplanError."""
+    """Return an encoder with the latest schema of the subject. Raises MzplanError."""
     subject = schema_to_write(run.query, run.outputs)
     ship_tasks()
     return Encoder(schemas=subject.schemas, id=subject.id, mark=f"{MARK}[{UNWRITABLE}]")
@@ -188,8 +189,8 @@ def as_records(
 ) -> DataFrame:
     """Return the columns `key` (if the sink has one) and `value`, as Spark's Kafka writer takes them.
 
-    `hashed` adds the row's content hash. `beside` are columns that stay but aren't part of the record. A
-    deleted row becomes a tombstone: a record without a value.
+    A deleted row becomes a tombstone: a record without a value. `hashed` adds the row's content hash. The
+    columns `beside` stay beside the record and aren't part of it.
     """
     from pyspark.sql import types as t
 

@@ -39,7 +39,7 @@ _ORIGINAL = "_mzplan_came"  # a record's original value, if another form of it i
 
 
 class KafkaSource(KafkaPositions, SourceConnector):
-    """Reads a topic from its start, its end or a time on, exactly once into the collection."""
+    """Reads a topic from its start, its end or a point in time. The collection gets each record once."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
     can_reposition = True
@@ -47,8 +47,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
     keeps_positions = True
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Return the topic's identity, `{type, cluster_id, topic, topic_id, partitions}`. Also checks its
-        schema in the registry and its dead letters."""
+        """Return the topic's identity, `{type, cluster_id, topic, topic_id, partitions}`. Also check its
+        schema in the registry, and the place for dead letters."""
         probe = self._probe.probe(query)
         if ROLE in query.connections:
             columns = record_columns(query.description.type, query.body)
@@ -119,7 +119,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
         return self.parse(spark.read.format("kafka").options(**options).load(), query)
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
-        """Write the letters to the topic of `dead_letter`."""
+        """Write the records to the topic that `dead_letter` names."""
         options = writer_options(query.link, query.directory, query.body["dead_letter"]["topic"])
         records.write.format("kafka").options(**options).save()
 
@@ -214,16 +214,16 @@ def _between(start: Any, end: Any) -> dict[str, str]:
 
 
 class KafkaAdoption:
-    """Continues from another query (see Adoption) that has read this topic and no other."""
+    """Lets a source continue from another query (see Adoption) that has read only the source's topic."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         return None
 
     def problems(
-        self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+        self, query: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
         topics = sorted(position)
         if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
-            yield "It does not read Kafka."
+            yield "It doesn't read Kafka."
         elif topics != [body.get("topic")]:
-            yield f"It reads the topics {', '.join(topics)}, and the source reads {body.get('topic')}."
+            yield f"It reads the topics {', '.join(topics)}, but the source reads {body.get('topic')}."

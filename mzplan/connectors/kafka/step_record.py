@@ -15,7 +15,7 @@ from mzplan.warehouse.content_hash import ContentHash
 EMPTY = str(ContentHash())
 UNKNOWN = ""
 KEPT_STEPS = 40
-"""How many steps before the last one are kept. The record then has at most about 2,000 bytes; brokers accept
+"""How many steps before the last one are kept. The record then has up to about 2,000 bytes; brokers accept
 4,096 (`offset.metadata.max.bytes`)."""
 
 Verdict = Literal["write", "replay", "later", "gap"]
@@ -26,11 +26,11 @@ Older = tuple[tuple[int, int, str], ...]
 class KafkaStepRecord:
     """The record that a sink commits with each step.
 
-    - `epoch`: the newest runner's, which records it before it writes; older runners see it, and stop.
-    - `step`: the last step written; -1 for none.
-    - `rows`, `hash`: that step's row count and content hash. UNKNOWN: the sink began later than its
-      checkpoint.
-    - `older`: step, rows and hash of earlier steps, in order.
+    - `epoch`: the epoch of the newest runner. It records it before it writes; older runners see it and stop.
+    - `step`: the last written step; -1 for none.
+    - `rows`, `hash`: the row count and content hash of that step. The hash is UNKNOWN if the sink didn't
+      write the step, because the record was created after the checkpoint.
+    - `older`: step, row count and hash of earlier steps, in order.
     """
 
     generation: int
@@ -69,8 +69,8 @@ class KafkaStepRecord:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     def verdict(self, step: Step) -> Verdict:
-        """Return how to handle a step. `write`: it is the next one; `replay`: it is the last one; `later`:
-        later steps are already written; `gap`: earlier steps are missing."""
+        """Return how a step relates to the last written one. `write`: it is the next step. `replay`: it is
+        the same step. `later`: later steps are already written. `gap`: steps before it are missing."""
         if step == self.step + 1:
             return "write"
         if step > self.step:
@@ -89,7 +89,7 @@ class KafkaStepRecord:
         entries = [
             (s, written_steps[s].rows, written_steps[s].digest or UNKNOWN) for s in sorted(written_steps)
         ]
-        # An UNKNOWN step was not written by this sink.
+        # The sink didn't write an UNKNOWN step.
         older = tuple(entry for entry in entries[:-1] if entry[1:] != (0, UNKNOWN))
         return replace(self, step=last, rows=entries[-1][1], hash=entries[-1][2], older=older)
 
@@ -102,5 +102,5 @@ class KafkaStepRecord:
         return (self.generation, self.epoch) > (other.generation, other.epoch)
 
     def is_by(self, writer: KafkaStepRecord) -> bool:
-        """Whether it was written by the same run of the same query as `writer`."""
+        """Whether the record comes from the same run of the same query as `writer`."""
         return (self.generation, self.epoch, self.query) == (writer.generation, writer.epoch, writer.query)

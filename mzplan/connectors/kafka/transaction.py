@@ -2,11 +2,13 @@
 
 The whole module is sent to executors (see task_code): they need confluent-kafka, but no mzplan.
 
-The step record is the metadata of an offset committed for the sink's own consumer group. Kafka commits it
-with the transaction's records, and it needs no topic and no rights beyond a consumer's. It is compared twice
-before anything is written. The first time is before `init_transactions`, so that a cut-off runner doesn't
-fence its successor, which has recorded its epoch there. The second is after it, once an earlier producer's
-open transaction has ended.
+The step record is the metadata of an offset that is committed for the sink's own consumer group. Kafka
+commits it together with the transaction's records. It needs no topic of its own, and only a consumer's
+rights.
+
+Before a transaction writes anything, the step record is compared with the expected one twice. The first time
+is before `init_transactions`: an isolated runner then sees its successor's epoch, and doesn't fence it. The
+second time is afterwards, when the open transaction of an earlier producer has ended.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ CHANGED = "changed"
 
 
 class TransactionError(Exception):
-    """Raised if the transaction can't continue. `outcome` is the name of an error, `detail` its message, and
-    `record` (for CHANGED) the current record."""
+    """Raised if the transaction can't continue. `outcome` is an error's name or CHANGED, `detail` its
+    message, and `record` (for CHANGED) the current step record."""
 
     def __init__(self, outcome: str, detail: str, record: str | None = None):
         super().__init__(detail)
@@ -68,8 +70,8 @@ class KafkaTransaction:
     def read(self) -> str | None:
         """Return the step record, or None.
 
-        If an open transaction includes it, waits for _SETTLES_S, then returns the record committed before. A
-        killed writer leaves its transaction open until its time limit, unless the next writer ends it.
+        If an open transaction includes a record, waits for _SETTLES_S, then returns the committed one. A
+        killed writer's transaction stays open until its time limit, unless the next writer ends it.
         """
         return self._read(wait=False)
 
@@ -117,8 +119,8 @@ class KafkaTransaction:
             consumer.close()
 
     def begin(self, expected: str | None) -> None:
-        """Fence any other writer under this id. Raises TransactionError CHANGED if the record is no longer
-        `expected`. If two writers do this at once, one is fenced."""
+        """Begin a transaction, and fence other writers with this id. Raises TransactionError CHANGED if the
+        step record isn't `expected`. If two writers begin at once, one of them is fenced."""
         import confluent_kafka
 
         producer = confluent_kafka.Producer(self._producer_settings())
@@ -175,8 +177,8 @@ class KafkaTransaction:
         self.commit()
 
     def abort(self) -> None:
-        """Abort, so that readers of committed records needn't wait for the transaction's end. If aborting
-        fails, the next attempt ends the transaction, or the broker does after its timeout."""
+        """Abort an open transaction, so that readers of committed records needn't wait for its timeout. If
+        aborting fails, the next attempt ends the transaction, or the broker does after its timeout."""
         import confluent_kafka
 
         producer, self._producer = self._producer, None
@@ -228,7 +230,7 @@ class KafkaTransaction:
         }
 
     def cause(self, failure: Any) -> Any:
-        """Return the cause of a failure instead of its effect: for a timeout, that nothing listens."""
+        """Return the error that caused a failure, such as the connection error behind a timeout."""
         if failure.name() not in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"):
             return failure
         names = ("_AUTHENTICATION", "_SSL", "_RESOLVE", "_TRANSPORT")

@@ -1,11 +1,10 @@
 """The exactly-once kafka sink: writes a step's records and its step record in one transaction (see output).
 
-One task writes a step, so the topic has all of a step or nothing, and never shows the partitions that a
-failed attempt chose. A run's first batch claims the sink: the step record gets the lease's epoch, in a
-transaction of its own. From then on, an older runner sees the epoch before it uses the transactional id, and
-its own open transaction is aborted.
+One task writes a step, so the topic has all records of a step or none. A run's first batch claims the sink:
+it writes the lease's epoch into the step record, in a transaction of its own. From then on, an older runner
+sees that epoch before it uses the transactional id, and its open transaction is aborted.
 
-Kafka forgets the record if nothing is written for `offsets.retention.minutes` (a week), or if the topic is
+Kafka drops the step record if nothing is written for `offsets.retention.minutes` (a week), or if the topic is
 deleted. `delivery.json` beside the checkpoint distinguishes these cases from a new sink.
 """
 
@@ -33,8 +32,8 @@ from mzplan.model.times import milliseconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Attempts at one step while another writer, or this one's previous attempt, holds the transactional id, and
-# the seconds between them. A fenced older runner gives the newer one this long to record its takeover.
+# How often to try a step while another writer, or this writer's previous attempt, uses the transactional id,
+# and the seconds between two tries. In this time, a newer runner that has fenced this one records its epoch.
 _TRIES = 4
 _PAUSE_S = 1.0
 
@@ -89,8 +88,8 @@ class TransactionalWriter:
         raise self._problems.outpaced(self._name)
 
     def _attempt(self, records: DataFrame, record: KafkaStepRecord, step: int) -> bool:
-        """Write the step, and return whether that succeeded. If not, `_record` is the current one, or None to
-        claim again."""
+        """Write the step, and return whether that succeeded. If not, another attempt is due. `_record` is
+        then None if the sink has to be claimed again."""
         match record.verdict(step):
             case "gap":
                 raise self._problems.target_restored(
@@ -119,7 +118,7 @@ class TransactionalWriter:
     def _ensure_retriable(self, outcome: str, detail: str, seconds: float) -> bool:
         """Return False if another attempt is due. Raises MzplanError for any other failure."""
         if outcome in FENCED and seconds * 1000 < self._timeout_ms:
-            return False  # by a newer runner, as the record will show, or by one that has already stopped
+            return False  # fenced by a newer runner, whose epoch the record will show, or by a stopped one
         if outcome == "differs":
             raise different_rows_error(self._run.query.address, detail)
         if outcome != CHANGED:
@@ -134,8 +133,8 @@ class TransactionalWriter:
     # ── the writer of the steps
 
     def _claim(self, step: int, query_id: str) -> KafkaStepRecord | None:
-        """Record, before `step`, that this run writes. Returns the record, or None if another attempt is
-        due."""
+        """Record, before `step`, that this run writes the sink. Returns the step record, or None if another
+        attempt is due."""
         target = self._target()
         started_at = time.monotonic()
         transaction = self._transaction()
@@ -180,7 +179,7 @@ class TransactionalWriter:
             raise self._problems.newer(recorded)
         note = self._run.checkpoint.delivery()
         if note is None or note.get("delivery") != "exactly-once":
-            return new_record  # a new sink, or one that was at-least-once until now, without steps
+            return new_record  # a new sink, or one that was at-least-once until now and recorded no steps
         if note.get("target") != target:
             if self._run.query.body.get("on_target_change") == "accept":
                 return new_record

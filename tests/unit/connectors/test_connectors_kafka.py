@@ -102,7 +102,7 @@ def test_a_topic_of_nearly_this_name() -> None:
 
     create = "kafka-topics.sh --bootstrap-server a:1 --create --topic orders"
     for there, hint in (
-        (["shop", "order"], f"did you mean order? Else create it: {create}"),
+        (["shop", "order"], f"did you mean order? Otherwise, create it: {create}"),
         (["shop"], f"create it: {create}"),
         (None, f"create it: {create}"),
     ):
