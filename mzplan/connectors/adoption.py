@@ -1,4 +1,4 @@
-"""Whether a source can continue from the checkpoint and table of a hand-written streaming query."""
+"""Checks whether a source can continue from the checkpoint and table of a hand-written streaming query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.connectors.api.connector import Adoption
 from mzplan.connectors.catalogue import find_connector, own_connectors
-from mzplan.connectors.delta.column_types import whole_types
+from mzplan.connectors.delta.column_types import column_types
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError, open_table
@@ -26,52 +26,52 @@ def find_adoption(type_: str) -> Adoption | None:
 
 
 def ensure_adoptable(
-    left: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
+    query: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
 ) -> None:
-    """Check that a source of this type and body can continue there.
+    """Check that a source of this type and body can continue from a query's checkpoint.
 
-    It must read the same topic, or the same `folder`. The table must be written by this very query, with the
+    The query must have read the same topic, or the same `folder`. It must have written the table, with the
     source's columns. Raises NotAdoptableError and OSError.
     """
     if keys_of(type_, body):
         raise NotAdoptableError(
             "The source keeps the latest row of each key, and the checkpoint of a hand-written query doesn't "
-            "say how it changed its table: declare the source as new."
+            "record how the query changed its table: declare a new source."
         )
-    reasons = [*_upstream_problems(left, type_, body, folder), *_table_problems(left, columns)]
+    reasons = [*_upstream_problems(query, type_, body, folder), *_table_problems(query, columns)]
     if reasons:
         raise NotAdoptableError(*reasons)
 
 
 def _upstream_problems(
-    left: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None
+    query: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None
 ) -> Iterator[str]:
     adoption = find_adoption(type_)
-    assert adoption is not None, f"sources of type {type_} go on from no other query"
+    assert adoption is not None, f"a source of type {type_} can't continue from another query"
     try:
-        position = json.loads(left.position)
+        position = json.loads(query.position)
     except ValueError:
         position = None
     if isinstance(position, dict):
-        yield from adoption.problems(left, position, body, folder)
+        yield from adoption.problems(query, position, body, folder)
     else:
-        yield f"It doesn't read a {type_} upstream: its offset is {left.position[:80]}."
+        yield f"It doesn't read a {type_} upstream: its offset is {query.position[:80]}."
 
 
-def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[str]:
-    table = open_table(left.table)
-    micro_batch = table.transaction_version(left.query_id)
+def _table_problems(query: ForeignQuery, columns: Sequence[Column]) -> Iterator[str]:
+    table = open_table(query.table)
+    micro_batch = table.transaction_version(query.query_id)
     if micro_batch is None:
-        yield f"{left.table} was not written by this query's Delta sink: its log does not name it."
-    elif not left.last_done <= micro_batch <= left.last_planned:
+        yield f"{query.table} was not written by this query's Delta sink: its log doesn't name the query."
+    elif not query.last_done <= micro_batch <= query.last_planned:
         yield (
-            f"{left.table} has micro-batch {micro_batch} of this query, but its checkpoint has finished "
-            f"{left.last_done}: they don't belong together."
+            f"{query.table} has micro-batch {micro_batch} of this query, but the checkpoint has finished "
+            f"micro-batch {query.last_done}: they don't belong together."
         )
-    types = whole_types(table)
+    types = column_types(table)
     wanted = {column.name: column for column in columns}
     for name in sorted(types.keys() - wanted.keys() - {POSITION}):
-        yield f"The table has a column {name}, which the source does not declare."
+        yield f"The table has a column {name}, which the source doesn't declare."
     for name in sorted(wanted.keys() - types.keys()):
         yield f"The table has no column {name}, which the source declares."
     for name in sorted(types.keys() & wanted.keys()):

@@ -15,20 +15,21 @@ _HOLDS["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
 _INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
-def whole_types(table: Any) -> dict[str, str]:
-    """Return the types of a deltalake.DeltaTable's columns in Spark DDL, with nested fields."""
-    return {field.name: _whole_type(field.type) for field in table.schema().fields}
+def column_types(table: Any) -> dict[str, str]:
+    """Return the types of a deltalake.DeltaTable's columns, in Spark DDL with nested fields. A type that
+    mzplan doesn't know keeps Delta's name."""
+    return {field.name: _type_ddl(field.type) for field in table.schema().fields}
 
 
-def _whole_type(type_: Any) -> str:
+def _type_ddl(type_: Any) -> str:
     match getattr(type_, "type", None):
         case "struct":
-            fields = (Column(field.name, _whole_type(field.type)).as_field for field in type_.fields)
+            fields = (Column(field.name, _type_ddl(field.type)).as_field for field in type_.fields)
             return f"STRUCT<{','.join(fields)}>"
         case "array":
-            return f"ARRAY<{_whole_type(type_.element_type)}>"
+            return f"ARRAY<{_type_ddl(type_.element_type)}>"
         case "map":
-            return f"MAP<{_whole_type(type_.key_type)},{_whole_type(type_.value_type)}>"
+            return f"MAP<{_type_ddl(type_.key_type)},{_type_ddl(type_.value_type)}>"
         case name:
             return spark_type(str(name)) or str(name)
 
@@ -39,8 +40,8 @@ def spark_type(name: str) -> str | None:
 
 
 def holds(stored: str, written: str) -> bool:
-    """Whether a column of type `stored` holds every value of type `written` after Spark's own cast. Both are
-    in canonical DDL. Spark matches a STRUCT's fields by position, so names and order must be the same."""
+    """Whether a column of type `stored` holds every value of type `written` after Spark's cast. Both are in
+    canonical DDL. Spark matches the fields of a STRUCT by position, so names and order must be the same."""
     if stored == written:
         return True
     if "<" in stored + written:
@@ -75,7 +76,7 @@ def _holds_nested(stored: str, written: str) -> bool:
 
 
 def _digits(type_: str) -> tuple[float, float]:
-    """Return how many digits a number has before and after the point, at most."""
+    """Return the most digits that a number of this type has before and after the point."""
     if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_):
         return int(match[1]) - int(match[2]), int(match[2])
     return _INTEGER_DIGITS.get(type_, math.inf), 0

@@ -10,15 +10,14 @@ from mzplan.warehouse.delta_rs import open_delta
 from mzplan.warehouse.log_entries import Commit
 
 _RESTORE = "RESTORE"
-# these commits write the rows that they keep into added files
+# These commits write the rows that they keep into new files.
 _REWRITES = ("DELETE", "UPDATE", "MERGE", _RESTORE)
 
 
-class RowsGone(NamedTuple):
-    """Numbers of rows; None if the log doesn't say.
+class LostRows(NamedTuple):
+    """How many rows a source has read, and how many of them are gone. None if the log doesn't say.
 
-    - `lost_rows`: how many of the `read_rows` rows are gone.
-    - `versions`: the commits that removed rows that were read.
+    - `versions`: the versions of the commits that removed some of these rows.
     """
 
     lost_rows: int | None
@@ -26,9 +25,10 @@ class RowsGone(NamedTuple):
     versions: tuple[int, ...]
 
 
-def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
-    """Follow the rows that a source has read: the snapshot `first`, then the rows added up to version `last`.
-    If the log begins later than `first`, it is followed from its oldest version. Raises OSError."""
+def count_lost_rows(log: CollectionLog, first: int, last: int) -> LostRows:
+    """Count the lost rows of a source that has read the snapshot of version `first`, then the rows added up
+    to version `last`. If the log begins after `first`, counting starts at its oldest version. Raises
+    OSError."""
     oldest = log.oldest() or 0
     files = _files_at(log, oldest) if oldest else {}
     first, read, lost = max(first, oldest), _sum(files.values()), _sum(())
@@ -54,7 +54,7 @@ def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
             read = _sum(files.values())
         elif commit.version <= last and not commit.deletes:
             read = _sum((read, *(add.rows for add in commit.adds if add.has_new_rows)))
-    return RowsGone(max(0, lost) if lost is not None else None, read, tuple(versions))
+    return LostRows(max(0, lost) if lost is not None else None, read, tuple(versions))
 
 
 def _lost(commit: Commit, removed: int | None, added: int | None) -> int | None:
@@ -68,7 +68,7 @@ def _lost(commit: Commit, removed: int | None, added: int | None) -> int | None:
 
 
 def _files_at(log: CollectionLog, version: int) -> dict[str, int | None]:
-    """Return the number of rows of each file of a version, by its name in the log."""
+    """Return the number of rows of each file of a version, by the file's name in the log."""
     from deltalake.exceptions import DeltaError
 
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
-from mzplan.connectors.delta.column_types import holds, whole_types
+from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.files import as_stored
@@ -42,11 +42,11 @@ class DeltaSink(SinkConnector):
 
     def __init__(self) -> None:
         self._file_counts: dict[str, int] = {}  # a table's file count after its last compaction
-        self._complete: dict[str, HeldStep] = {}  # up to where a table was found complete
+        self._complete: dict[str, HeldStep] = {}  # by table: the last step up to which all steps were found
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Check that the folder can be written. Check that an existing table has the key's columns, types
-        that hold the sink's values, the sink's partition columns, and all steps so far."""
+        that hold the sink's values, the sink's partition columns, and all steps written so far."""
         folder = folder_of(query)
         diagnostics = (
             target_problems(query, folder)
@@ -60,12 +60,11 @@ class DeltaSink(SinkConnector):
         return route(query)
 
     def target_table(self, query: ResolvedQuery) -> str | None:
-        """Return the folder. None if the connection has credentials of its own, because only Spark has
-        them."""
+        """Return the folder. None if the connection has its own credentials, which only Spark can use."""
         return None if AWS in query.link.connections else folder_of(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Return the steps as far back as the table's log goes; for an upsert, only row counts."""
+        """Return the steps, as far back as the table's log goes. For an upsert, only with row counts."""
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
@@ -82,8 +81,8 @@ class DeltaSink(SinkConnector):
             return ()
 
     def _lost_steps(self, query: ResolvedQuery) -> list[Diagnostic]:
-        """Return MZ069 for a table without steps that the checkpoint says were written. Returns [] if that is
-        unknown."""
+        """Return MZ069 if the table is missing steps that the checkpoint says were written. Returns [] if
+        that is unknown."""
         table = self.target_table(query)
         if table is None or query.checkpoint is None:
             return []
@@ -117,7 +116,7 @@ class DeltaSink(SinkConnector):
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             # An existing table partitions by its own column names, whatever their case.
-            columns = () if _same(partitions, existing) else partitions
+            columns = () if _same_names(partitions, existing) else partitions
             return appended.option("mergeSchema", "true").option("path", path).partitionBy(*columns)
         keys = tuple(run.query.body["key"])
 
@@ -149,8 +148,8 @@ class DeltaSink(SinkConnector):
         """Merge small files if there are `min_files` more than last time. Vacuums nothing, because others may
         read earlier versions of the table.
 
-        Keeps the bucket's credentials of the running sink. Giving Spark the current ones would close the
-        client that the sink writes with, and wrong ones would stop a healthy query.
+        Uses the bucket's credentials that the running sink has. Giving Spark new ones would close the client
+        that the sink writes with, and wrong ones would stop a healthy query.
         """
         compaction = query.body.get("compaction")
         if compaction is None:
@@ -158,7 +157,7 @@ class DeltaSink(SinkConnector):
         path = folder_of(query)
         table = f"delta.{quoted(path)}"
         file_count = count_files(spark, table)
-        # Fewer than last time: somebody else has merged them, or emptied the table.
+        # If there are fewer than last time, another program has merged files or emptied the table.
         known_count = self._file_counts[path] = min(self._file_counts.get(path, 0), file_count)
         if file_count < known_count + compaction["min_files"]:
             return None
@@ -169,11 +168,11 @@ class DeltaSink(SinkConnector):
 
 
 def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Return MZ053 for a table that the sink can't write.
+    """Return MZ053 for an existing table that the sink can't write to, for one of these reasons:
 
-    It is missing columns of the key, so every MERGE would fail (other columns are added). Or its partition
-    columns differ from the sink's, and they can't change. Or its column types don't fit: Spark casts what it
-    can, and fails at the first value that it can't cast.
+    - It is missing columns of the key, so every MERGE would fail. (Other missing columns are added.)
+    - Its partition columns differ from the sink's, and they can't change.
+    - Its types don't hold the sink's values. Spark would fail at the first value that it can't cast.
     """
     local = local_path(folder)
     if local is None or not (local / "_delta_log").is_dir():
@@ -183,7 +182,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         return []
     if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
         return []  # it will get the sink's own columns
-    type_by_name = whole_types(table)
+    type_by_name = column_types(table)
     # Spark ignores case when it resolves names.
     types = {name.lower(): type_ for name, type_ in type_by_name.items()}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
@@ -197,10 +196,10 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
             )
         ]
     wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
-    if wanted and not _same(wanted, partitions):
+    if wanted and not _same_names(wanted, partitions):
         return [_partition_mismatch(query, folder, partitions)]
     retyped = [
-        f"{output.name} is {stored} there, and the sink writes {output.type}"
+        f"{output.name} is {stored} in the table, but the sink writes {output.type}"
         for output in outputs
         if (stored := types.get(output.name.lower()))
         and "<" not in stored  # Spark compares the fields of nested types
@@ -214,7 +213,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
 def _type_mismatch(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
     return unfit_target(
         query,
-        f"Table {folder} has other types than {query.address} writes",
+        f"The column types of table {folder} don't fit {query.address}",
         f"{'; '.join(retyped)}.",
         f"cast the column in `select`; {_rewrite_hint(query, 'types')}",
     )
@@ -225,7 +224,7 @@ def _partition_mismatch(query: ResolvedQuery, folder: str, partitions: Sequence[
     adapt = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
     return unfit_target(
         query,
-        f"Table {folder} has other partition columns than {query.address} names",
+        f"The partition columns of table {folder} differ from those of {query.address}",
         f"{current}, but the sink has partition_by: [{', '.join(query.body['partition_by'])}].",
         f"{adapt}; {_rewrite_hint(query, 'partition columns')}",
     )
@@ -238,14 +237,14 @@ def _rewrite_hint(query: ResolvedQuery, columns: str) -> str:
     )
 
 
-def _same(names: Sequence[str], other_names: Sequence[str]) -> bool:
+def _same_names(names: Sequence[str], other_names: Sequence[str]) -> bool:
     """Whether the names are the same to Spark, which ignores case."""
     return [name.lower() for name in names] == [name.lower() for name in other_names]
 
 
 def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
-    """Remove all rows of the table, and give it the sink's columns and partition columns, in one commit. Does
-    nothing if there is no table."""
+    """Empty the table, and give it the sink's columns and partition columns, in one commit. Does nothing if
+    there is no table."""
     from pyspark.errors import AnalysisException
 
     session = rows.sparkSession

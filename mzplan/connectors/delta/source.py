@@ -1,8 +1,8 @@
 """The delta source: Spark's own stream of a table, or of its change feed. Other programs write the table.
 
-Delta's offsets are versions of one table, so mzplan identifies the table by its id. Checks before a start
-read the table's log without Spark. If the connection has its own credentials, only Spark can read the log.
-Spark then refuses a different table when the query runs.
+Delta's offsets are versions of one table, so mzplan identifies the table by its id. Checks before a query
+starts read the table's log without Spark. If the connection has its own credentials, only Spark can read the
+log, and it refuses a different table when the query runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, start_over_hint
-from mzplan.connectors.delta.column_types import holds, whole_types
-from mzplan.connectors.delta.losses import rows_gone
+from mzplan.connectors.delta.column_types import column_types, holds
+from mzplan.connectors.delta.losses import count_lost_rows
 from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import column_parser
 from mzplan.connectors.formats.records import MARK, Records, check_records
@@ -78,8 +78,8 @@ class DeltaSource(SourceConnector):
         return another_upstream(query, "table", f"{why}: it was re-created")
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Return MZ067 if the table's log no longer reaches back to the next version. Return MZ043 if it ends
-        before the last version read, because the table is then an older copy."""
+        """Return MZ067 if the table's log no longer has the next version to read. Return MZ043 if the log
+        ends before the last version read, because the table is then an older copy."""
         if AWS in query.link.connections:
             return None
         folder = folder_of(query)
@@ -113,8 +113,8 @@ class DeltaSource(SourceConnector):
         return route(query)
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Return the rows that others have deleted. With a key, returns None, because the collection has
-        deleted them as well."""
+        """Return the number of rows that other programs have deleted. With a key, return None, because the
+        collection doesn't have deleted rows either."""
         end, _ = former.log.offset(former.log.newest())
         if query.keys or AWS in query.link.connections or end is None:
             return None
@@ -123,7 +123,9 @@ class DeltaSource(SourceConnector):
             where = f"{route(query)}: an older copy of the table was restored"
             return Loss(lost=None, read=None, unit="rows", where=where)
         first_end, newest = _first_end(former), StepIndex(former).last()
-        counts = rows_gone(log, _last_version(first_end) if first_end is not None else 0, _last_version(end))
+        counts = count_lost_rows(
+            log, _last_version(first_end) if first_end is not None else 0, _last_version(end)
+        )
         lost, read = counts.lost_rows, counts.read_rows
         if newest is not None and newest.total is not None and read is not None and newest.total > read:
             # The log begins after the source's first version.
@@ -137,8 +139,8 @@ class DeltaSource(SourceConnector):
         return Loss(lost=lost, read=read if lost is not None else None, unit="rows", where=where)
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
-        """Return a check that compares the last version read, then records the last version of the new
-        step."""
+        """Return a check that the table still has the last version read. It then records the last version
+        that the new step reads."""
         checkpoint = query.checkpoint
         if checkpoint is None or AWS in query.link.connections:  # only Spark can read that log
             return None
@@ -169,7 +171,7 @@ class DeltaSource(SourceConnector):
         columns = record_columns(query.description.type, body)
         table = reader.load(folder)
         types = {field.name: _type_of(field.dataType) for field in table.schema.fields}
-        if mismatch := _column_mismatch(query, folder, types):  # perhaps only Spark was able to look
+        if mismatch := _column_mismatch(query, folder, types):  # perhaps only Spark can read the table
             raise MzplanError(mismatch)
         values = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
         file = _file_below(uri_of(spark, folder), folder)
@@ -184,8 +186,8 @@ def _type_of(type_: DataType) -> str:
 
 
 def _file_below(uri: str, folder: str) -> Any:
-    """Return the file that a row comes from. Fails for a file outside of the table's folder, of this URI: the
-    log may name such files."""
+    """Return the file that a row comes from, as an expression. It raises an error for a file outside the
+    table's folder, whose URI is `uri`: a table's log may name such files."""
     # Hadoop and Spark disagree about how many slashes a local path begins with.
     root, name = _plain(f.lit(f"{uri.rstrip('/')}/")), f.input_file_name()
     stays = f.startswith(_plain(name), root) & ~name.rlike(_UPWARDS)
@@ -237,8 +239,8 @@ def _first_end(former: Checkpoint) -> Any:
 
 
 def _history_mismatch(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
-    """Return MZ043 if the table no longer has the commit that was read last. It is then another copy, which
-    others may have written since. Returns None if it has it, or if that is unknown. Raises OSError."""
+    """Return MZ043 if the table no longer has the commit that was read last: it is then another copy of the
+    table. Returns None if it has that commit, or if that is unknown. Raises OSError."""
     read = query.checkpoint.last_read() if query.checkpoint is not None else None
     if read is None:
         return None
@@ -271,13 +273,13 @@ def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
 
 
 def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> Diagnostic | None:
-    """Return MZ230 for a table whose columns, of these types, don't include the declared ones."""
+    """Return MZ230 if a table with these columns is missing declared ones, or its types don't fit them."""
     stored = {name.lower(): type_ for name, type_ in types.items()}
     columns = record_columns(query.description.type, query.body)
     missing = [column.name for column in columns if column.name.lower() not in stored]
     problems = [f"it has no column {', '.join(missing)}"] if missing else []
     problems += [
-        f"{column.name} is {type_} there, and {column.type} here"
+        f"{column.name} is {type_} in the table, but declared as {column.type}"
         for column in columns
         if (type_ := stored.get(column.name.lower()))
         and canonical_type(type_)  # otherwise Spark says whether it can read it
@@ -289,7 +291,7 @@ def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]
     column_list = ", ".join(f"{name} {type_}" for name, type_ in types.items())
     return Diagnostic(
         code="MZ230",
-        summary=f"Table {folder} does not have the columns of {query.address}",
+        summary=f"Table {folder} doesn't have the columns of {query.address}",
         detail=f"{query.link.address}: {'; '.join(problems)}. It has {column_list}.",
         hint="declare columns in `schema` that the table has, with types that hold its values.",
         address=query.address,
@@ -299,15 +301,15 @@ def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]
 def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
     """Return MZ230 for a table without the declared columns, or MZ228 if a key needs a change feed and there
     is none."""
-    if mismatch := _column_mismatch(query, folder, whole_types(table)):
+    if mismatch := _column_mismatch(query, folder, column_types(table)):
         return [mismatch]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":
         return [
             Diagnostic(
                 code="MZ228",
                 summary=f"Table {folder} has no change feed",
-                detail=f"{query.address} has a key: it follows updates and deletes, and only a change feed "
-                "has them.",
+                detail=f"{query.address} has a key, so it follows updates and deletes. Only a change feed "
+                "contains them.",
                 hint=f"turn it on, in Spark SQL: ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "
                 f"({_FEED} = true); or remove `key` if rows are only added.",
                 address=query.address,

@@ -100,8 +100,8 @@ def open_table(folder: str) -> DeltaTable | None:
 
 
 def last_step(log: CollectionLog, query_id: str | None) -> tuple[int, int]:
-    """Return the newest version of a table, and the last step of a query in it; -1 for a missing table or
-    step. Raises OSError."""
+    """Return the newest version of a table, and the last step that a query wrote to it. Each is -1 if there
+    is none. Raises OSError."""
     versions = log.versions()
     try:
         step = log.last_transaction(query_id) if query_id is not None else None
@@ -113,8 +113,8 @@ def last_step(log: CollectionLog, query_id: str | None) -> tuple[int, int]:
 
 
 class DeltaRecorded(Recorded):
-    """Reads the table's log, in which each commit names the query and its step. An append's commit gives the
-    rows of the added files; a MERGE's commit gives only the row count of its source."""
+    """The steps in the table's log, in which each commit names the query and its step. An append has the
+    added files' rows; a MERGE has only the number of merged rows."""
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()

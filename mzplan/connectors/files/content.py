@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
-from mzplan.connectors.files.manifest import COMPACT, LOG, as_named, files_of, open_list, read_list
+from mzplan.connectors.files.manifest import COMPACT, LOG, files_of, hadoop_path, open_list, read_list
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.files import EXACT_FILES, EXACT_PARTITIONED_FILES, as_stored
 from mzplan.connectors.frames.types import quoted
@@ -33,8 +33,8 @@ _LINE = "_mzplan_line"
 class FilesContent(Content):
     """The rows of the listed files, as Spark reads them. Unlisted files don't belong to the target.
 
-    Parquet is compared by its values. JSON and CSV are compared by their text, as Spark's writer makes it,
-    and so are the partition values in their folders' names.
+    Parquet files are compared by their values. JSON and CSV files, and the partition values in their folders'
+    names, are compared by the text that Spark writes.
     """
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession):
@@ -67,7 +67,7 @@ class FilesContent(Content):
         reader = spark.read.options(**exactly).schema(schema)
         if self._partitions:
             reader = reader.option("basePath", self._folder)
-        files = [as_named(file) for file in self._files]
+        files = [hadoop_path(file) for file in self._files]
         if is_parquet:
             rows = reader.parquet(*files)
         elif is_json:
@@ -99,10 +99,10 @@ class FilesContent(Content):
 
 
 class FilesRecorded(Recorded):
-    """Reads the folder's list, and the files that it names for a step.
+    """The steps in the folder's list: the rows of the files that it names for a step.
 
-    Counts their rows. Parquet also gets a hash, if the types of all partition columns are known without
-    Spark. Spark compacts the list every ten steps. The steps of older files are unknown after that.
+    Rows are counted. Rows of Parquet files are also hashed, if the types of all partition columns are known
+    without Spark. Spark compacts the list every ten steps; the steps of older files are then unknown.
     """
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
@@ -126,8 +126,8 @@ class FilesRecorded(Recorded):
         return written if is_known else Written(rows=written.rows)
 
     def _values(self, file: str) -> dict[str, Scalar[Any]]:
-        """Return the partition values in the names of a file's folders."""
-        folders = as_named(file).split("/")[-len(self.partitions) - 1 : -1]
+        """Return the partition values that a file's folders are named after."""
+        folders = hadoop_path(file).split("/")[-len(self.partitions) - 1 : -1]
         texts = (unquote(folder.partition("=")[2]) for folder in folders)
         values = {
             name: None if text == NULL else text for name, text in zip(self.partitions, texts, strict=True)
@@ -135,7 +135,7 @@ class FilesRecorded(Recorded):
         return typed(values, self._types)
 
     def _newest_of(self, step: Step) -> list[str] | None:
-        """Return the files of a step whose entry is compacted: the files that no earlier entry has."""
+        """Return the files of a step from its compacted entry: the files that earlier entries don't have."""
         own_files = files_of(self._log, f"{step}{COMPACT}")
         earlier_files: set[str] = set()
         for earlier in range(step - 1, -1, -1):

@@ -1,7 +1,7 @@
-"""Reads the files that a files sink has written, without Spark: each row once.
+"""Lists the files that a files sink has written, without Spark. Together, they have each row once.
 
 Spark's file sink lists the valid files in `_spark_metadata`; an unlisted file was left by a killed attempt.
-Spark itself follows the list. Other readers can get it here:
+Spark itself reads only listed files. Other readers can get the list here:
 
     from mzplan.connectors.files.manifest import committed_files
     table = pyarrow.parquet.ParquetDataset(committed_files("/lake/orders")).read()
@@ -24,8 +24,8 @@ _VERSION = "v1"
 def committed_files(folder: str | Path) -> list[str]:
     """Return the paths of the valid files, in the order of their steps. Empty before the first step.
 
-    The list contains all of a step or nothing of it, even while the step is being written. Raises ValueError
-    for a list in an unknown version.
+    The list contains all files of a step or none, even while the step is being written. Raises ValueError for
+    a list in an unknown version.
     """
     return read_list(str(folder))[1]
 
@@ -61,8 +61,8 @@ def files_of(log: Folder, entry: str) -> list[str] | None:
     return [_path(file["path"]) for file in files if file.get("action", "add") == "add"]
 
 
-def as_named(file: str) -> str:
-    """Return a listed file by its name in Hadoop and Spark: without the escapes of a URI."""
+def hadoop_path(file: str) -> str:
+    """Return a listed file's path as Hadoop and Spark write it: without the percent-encoding of a URI."""
     return file if local_path(file) is not None else unquote(file)
 
 

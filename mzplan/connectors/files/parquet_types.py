@@ -1,6 +1,6 @@
-"""Whether a folder's existing Parquet files have the types that its sink writes.
+"""Checks whether a folder's existing Parquet files have the types that its sink writes.
 
-Readers refuse a folder with a column in two types, but Spark silently writes it.
+Readers refuse a folder in which a column has two types, but Spark would write one without an error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NAMES = {
 
 
 def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Return MZ053 for columns that the newest file on this machine has in other types. A file may have more
-    columns or fewer: readers accept that."""
+    """Return MZ053 if columns have other types in the newest file on this machine. Files may have different
+    columns: readers accept that."""
     begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
     if local_path(folder) is None or (begins and empties_target(query)):
-        return []  # Spark reports it in an object store; removed files don't matter
+        return []  # In an object store, Spark reports it. Files that will be removed don't matter.
     types = _types_in(folder)
     retyped = [
-        f"{output.name} is {stored} there, and the sink writes {output.type}"
+        f"{output.name} is {stored} in the files, but the sink writes {output.type}"
         for output in outputs
         if output.type in _NAMES.values()
         and (stored := types.get(output.name.lower(), output.type)) != output.type
@@ -50,16 +50,16 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
     return [
         unfit_target(
             query,
-            f"The files in {folder} have other types than {query.address} writes",
-            f"{'; '.join(retyped)}. Readers refuse a folder with both.",
-            "cast or rename the column in `select`, or name another path; or with on_replace: truncate, "
-            f"rewrite all files: mzplan apply --replace {query.address} --allow-replace.",
+            f"The column types of the files in {folder} don't fit {query.address}",
+            f"{'; '.join(retyped)}. Readers refuse a folder with both types.",
+            "cast or rename the column in `select`; or use another path; or rewrite all files: on_replace: "
+            f"truncate in the sink, and mzplan apply --replace {query.address} --allow-replace.",
         )
     ]
 
 
 def _types_in(folder: str) -> dict[str, str]:
-    """Return the simple types of the newest readable file, by column. Leaves out nested types and times."""
+    """Return the type of each column in the newest readable file. Leaves out nested types and timestamps."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

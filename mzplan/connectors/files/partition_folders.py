@@ -1,6 +1,6 @@
-"""Whether a folder's existing files have the sink's partition columns.
+"""Checks whether a folder's existing files have the sink's partition columns.
 
-Readers refuse a folder with several sets of partition columns, but Spark silently writes one.
+Readers refuse a folder with several sets of partition columns, but Spark would write one without an error.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from mzplan.connectors.network.folders import open_below
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import one_line
 
-_MAX_FOLDERS = 40  # to search at most
-_MAX_PER_COLUMNS = 8  # of the same columns: truncating leaves folders behind
+_MAX_FOLDERS = 40  # folders to search
+_MAX_PER_COLUMNS = 8  # folders to search for the same columns: truncating leaves empty folders behind
 
 
 def unfit_partition_folders(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """Return MZ053 for a folder with files of the sink's format under other partition columns. After the
-    sink's first step, other files beside its own don't belong to its target, so they don't count."""
+    """Return MZ053 for a folder with files of the sink's format under other partition columns. Checks only
+    before the sink's first step, because later on, other files don't belong to the target."""
     try:
         if query.checkpoint is not None and query.checkpoint.log.has_begun():
             return []
         has_list = LOG in with_time_limit(lambda: open_below(query, folder).names())
         if has_list and empties_target(query):
             return []  # they will be removed
-        divisions = with_time_limit(lambda: _partition_columns(query, folder))
+        combinations = with_time_limit(lambda: _partition_columns(query, folder))
     except (OSError, TimeoutError, ValueError):  # the start reports the problem
         return []
     wanted = query.body.get("partition_by", ())
-    other_columns = next((names for names in divisions if _lower(names) != _lower(wanted)), None)
+    other_columns = next((names for names in combinations if _lower(names) != _lower(wanted)), None)
     return [_partition_mismatch(query, folder, other_columns, has_list)] if other_columns is not None else []
 
 
 def _partition_columns(query: ResolvedQuery, folder: str) -> list[tuple[str, ...]]:
-    """Return each combination of columns that the folders of files are named after, outermost column
-    first."""
+    """Return the combinations of columns that the files' folders are named after, outermost column first."""
     ending = f".{query.body['format']['type']}"
-    divisions: dict[tuple[str, ...], None] = {}
+    combinations: dict[tuple[str, ...], None] = {}
     visits: Counter[tuple[str, ...]] = Counter()
     queue: deque[tuple[str, tuple[str, ...]]] = deque([("", ())])
     while queue and visits.total() < _MAX_FOLDERS:
@@ -55,13 +54,13 @@ def _partition_columns(query: ResolvedQuery, folder: str) -> list[tuple[str, ...
             if name.startswith("_"):
                 continue
             if ending in name:
-                divisions[columns] = None
+                combinations[columns] = None
             elif "=" in name:
                 inner_columns = (*columns, unquote(name.partition("=")[0]))
                 queued_counts[inner_columns] += 1
                 if queued_counts[inner_columns] <= _MAX_PER_COLUMNS:
                     queue.append((f"{inner}/{name}", inner_columns))
-    return list(divisions)
+    return list(combinations)
 
 
 def _partition_mismatch(
@@ -81,7 +80,7 @@ def _partition_mismatch(
     )
     return unfit_target(
         query,
-        f"Folder {folder} is partitioned by other columns than {query.address} names",
+        f"The partition columns of folder {folder} differ from those of {query.address}",
         f"its files are {location}, but the sink has {setting}.",
         f"{adapt}; {rewrite}or give the sink a path of its own.",
     )

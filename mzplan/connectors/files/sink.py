@@ -27,7 +27,7 @@ _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 
 
 class FilesSink(SinkConnector):
-    """Adds files to a folder: exactly once, for readers that follow the folder's list."""
+    """Adds files to a folder. Readers that follow the folder's list get each row exactly once."""
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
@@ -47,7 +47,7 @@ class FilesSink(SinkConnector):
         return Probe(diagnostics=tuple(diagnostics))
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Return the content of the listed files. For formats other than Parquet, only row counts."""
+        """Return the steps in the folder's list. For formats other than Parquet, only with row counts."""
         return FilesRecorded(query, outputs)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
@@ -68,9 +68,9 @@ class FilesSink(SinkConnector):
 
 
 def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
-    """Remove or refuse another query's files in this folder. Spark skips batches whose number is already in
-    the list, so a new query would silently lose its first ones."""
-    # Private attributes: PySpark has no public access to Hadoop's file systems with Spark's settings.
+    """Remove or refuse another query's files in this folder. Spark skips batches whose numbers are already in
+    the list, so a new query would silently lose its first batches."""
+    # Private attributes, because PySpark has no public access to Hadoop's file systems with Spark's settings.
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
@@ -85,13 +85,13 @@ def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
             "give the sink a folder of its own, or empty this one.",
             address=run.query.address,
         )
-    # The files first, because a crash in between then only repeats this. Only files that Spark's writer made.
+    # The list is removed last, so that after a crash in between, the removal is repeated.
     _remove_files(system, path)
     system.delete(log, True)
 
 
 def _remove_files(system: Any, path: Any) -> None:
-    """Remove the files in a folder and in the partition folders below it."""
+    """Remove the files that Spark has written in a folder and in the partition folders below it."""
     for status in system.listStatus(path):
         name = str(status.getPath().getName())
         if status.isFile() and name.startswith("part-"):

@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 _PLACE = "_mzplan_place"
 _ENDINGS = (".json", ".jsonl", ".csv", ".txt", ".parquet")
-_MAX_LISTED = 10_000  # files of a folder, at most
-_MAX_COMPARED = 100  # the files read last, at most
-_COARSEST = 1_000  # milliseconds: an object store counts a file's time in seconds
-# A file name, in a URI, that Spark takes as a pattern, whatever its options: it reads the step's other files
-# once more.
+_MAX_LISTED = 10_000  # files of a folder to look at
+_MAX_COMPARED = 100  # files to compare, starting with the last one read
+_TIME_RESOLUTION_MS = 1_000  # object stores give the time of a file in seconds
+# A character in a file's URI that makes Spark take the path as a pattern, whatever its options. Spark then
+# reads the step's other files once more.
 _PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
 _PATTERN_CHARACTERS = frozenset("[]{}*?\\")
 
 
 class FilesSource(SourceConnector):
-    """Reads each file of a folder once, line by line, in the order of their modification."""
+    """Reads each file of a folder once, line by line, in the order of the files' modification times."""
 
     position = "STRUCT<path: STRING, row_group: BIGINT, row: BIGINT>"
     """`row_group`: the byte at which the task that read the line began; `row` grows along the lines."""
@@ -63,16 +63,16 @@ class FilesSource(SourceConnector):
     def probe(self, query: ResolvedQuery) -> Probe:
         """Check that the folder can be listed, and report files that Spark never reads.
 
-        A folder's only identity is the times of its files, which `check_position` compares.
+        A folder has no identity except the times of its files, which `check_position` compares.
         """
         folder = folder_of(query)
         problems = folder_problems(query, folder) or _skipped_files(query, folder)
         return Probe(diagnostics=tuple(problems), upstream={"type": "files"})
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Return MZ043 if all of the last read files that still exist were written again since: the folder
-        was re-created. Spark reads no file under a name that it has already read, whatever the file now
-        contains."""
+        """Return MZ043 if the folder was re-created: all files that were read last and still exist have been
+        written again since. Spark never reads a file whose name it has already read, even if the content is
+        new."""
         folder = folder_of(query)
         try:
             with decoding("an offset"):
@@ -86,7 +86,7 @@ class FilesSource(SourceConnector):
             present = times_of(query, folder, list(times_read)) if times_read else {}
         except (OSError, MzplanError):  # the probe reports the folder's problem
             return None
-        rewritten = [name for name, time in present.items() if time > times_read[name] + _COARSEST]
+        rewritten = [name for name, time in present.items() if time > times_read[name] + _TIME_RESOLUTION_MS]
         if not rewritten or len(rewritten) < len(present):
             return None
         why = f"{route(query)}: written again after they were read: {list_names(rewritten, 'files')}"
@@ -96,7 +96,7 @@ class FilesSource(SourceConnector):
         return route(query)
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Return the files that are gone. In a folder that was moved, compares names only."""
+        """Return the number of files that are gone. If the folder was moved, only file names are compared."""
         log, folder = former.log, folder_of(query)
         end, _ = log.offset(log.newest())
         paths_read = log.files(None, end)
@@ -128,7 +128,7 @@ class FilesSource(SourceConnector):
         )
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """Copy the log of the files that were read, because a position is an entry of that log."""
+        """Copy the log of the files that were read. A position is the number of an entry in this log."""
         log, copy = (open_folder(f"{checkpoint.spark}/sources/0") for checkpoint in (earlier, later))
         for name in log.names():
             if (entry := log.read(name)) is not None:
@@ -148,7 +148,7 @@ class FilesSource(SourceConnector):
 
 
 def _holds_patterns(folder: str) -> bool:
-    """Whether Spark takes a file's name as a pattern. False for a folder that this machine can't see."""
+    """Whether Spark would take a file's name as a pattern. False for a folder in an object store."""
     local = local_path(folder)
     if local is None or not local.is_dir():
         return False
@@ -157,8 +157,8 @@ def _holds_patterns(folder: str) -> bool:
 
 
 def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
-    """Whether the next step was planned with several files, which it then reads together whatever the limit
-    is."""
+    """Whether the next step is already planned with several files. It then reads them together, whatever the
+    limit is."""
     if checkpoint is None:
         return False
     committed, _ = checkpoint.log.offset(checkpoint.log.committed())
@@ -166,7 +166,7 @@ def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
 
 
 def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """Return MZ214 for record files that Spark skips as hidden, as far as this machine sees them."""
+    """Return MZ214 for files with records that Spark skips as hidden. Looks only into local folders."""
     local = local_path(folder)
     if local is None:
         return []
@@ -182,14 +182,14 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             code="MZ214",
             summary=f"{query.address} skips files of {folder}",
             detail=f"{route(query)}: {text}. Spark never reads a file whose name begins with _ or .",
-            hint="rename them if the source should read them.",
+            hint="rename the files if the source should read them.",
             address=query.address,
         )
     ]
 
 
 def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file_each: bool) -> DataFrame:
-    """Return the rows of the files in a place, by Spark's reader of a stream (a folder) or a batch (files).
+    """Return the rows of a folder's files (`reader` reads a stream) or of these files (it reads a batch).
     `one_file_each`: Spark reads each file by itself."""
     body = query.body
     format_, on_error = body["format"], body["on_error"]
@@ -221,7 +221,7 @@ def _records(rows: DataFrame, row: Expression | str, one_file_each: bool) -> Rec
     if not one_file_each:
         failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: file "), path, f.lit(_READ_TWICE)))
         path = f.when(path.rlike(_PATTERN), failure.cast("string")).otherwise(path)
-    # The position's columns come first, because Spark knows them only at the scan.
+    # The columns of the position are selected first, because Spark knows them only at the scan.
     place = f.struct(
         path.alias("path"),
         f.col("_metadata.file_block_start").alias("row_group"),
@@ -242,20 +242,20 @@ _READ_TWICE = (
 
 
 class FilesAdoption:
-    """Continues from another query (see Adoption) if every file that it has read is below the source's
+    """Lets a source continue from another query (see Adoption) that has read only files below the source's
     folder."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str:
         return absolute(directory, connection["path"], body["path"])
 
     def problems(
-        self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+        self, query: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
         if set(position) != {"logOffset"}:
-            yield "It does not read a folder of files."
+            yield "It doesn't read a folder of files."
             return
         outside = next(
-            (path for path in files_read(left) if _relative_path(path, folder or "") is None), None
+            (path for path in files_read(query) if _relative_path(path, folder or "") is None), None
         )
         if outside is not None:
             yield f"It has read {outside}, which is not below the source's folder, {folder}."

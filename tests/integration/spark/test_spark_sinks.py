@@ -180,7 +180,7 @@ def test_a_table_whose_columns_have_other_types(lab: Lab, tmp_path: Path) -> Non
     lab.finish(before)
     after = replace(before, generation=2, body={**before.body, "select": ["id", "customer AS kind"]})
     (found,) = lab.check(after).diagnostics
-    assert found.code == "MZ053" and "kind is DOUBLE there, and the sink writes STRING" in found.detail
+    assert found.code == "MZ053" and "kind is DOUBLE in the table, but the sink writes STRING" in found.detail
     after.body["on_replace"] = "truncate"  # type: ignore[index]
     assert lab.codes(after) == []
     lab.start(after)
