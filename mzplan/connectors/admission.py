@@ -1,8 +1,8 @@
 """The runner's check of descriptions from the store and the warehouse, before it resolves their secrets.
 
-A description must be valid by the schemas, and its secrets may go only where they are allowed.
-mzplan.secrets.policy has the rules; this module says what they apply to. `resolve` (mzplan.connectors.api)
-runs the check through the runner's secrets.
+A description must be valid by the schemas, and its secrets may go only to allowed servers. This module finds
+the servers of each secret, and mzplan.secrets.policy decides whether they are allowed. `resolve`
+(mzplan.connectors.api) runs the check.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class GuardedSecrets(Secrets):
         secrets that may not go to their servers, and for servers that a proposal may not reach.
         """
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
-        if isinstance(of, Description) and of.address.is_connection:  # unused
+        if isinstance(of, Description) and of.address.is_connection:  # an unused one
             of = as_connection(of)
         fault = fault_of(of) if isinstance(of, Description) else fault_of_connection(of)
         if fault:
@@ -80,8 +80,9 @@ class GuardedSecrets(Secrets):
             raise MzplanError(replace(d, address=of.address) for d in refused.diagnostics) from None
 
     def _file(self, name: str) -> str | None:
-        """Under a policy, read a project's file without following links, because a checkout may have brought
-        them. An absolute path is the machine's and may go through links, as in Kubernetes mounts."""
+        """Return a secret file's content. Under a policy, don't follow links in the project's folder, because
+        a checkout may have brought them. An absolute path belongs to the machine and may go through links,
+        as Kubernetes mounts do."""
         if not isinstance(self._guard, Policy) or Path(name).is_absolute():
             return super()._file(name)
         try:
@@ -108,7 +109,7 @@ def committed_guard(store: Store, state: State | None = None) -> CommittedGuard:
 
 
 def flows_of_state(state: State) -> frozenset[Flow]:
-    """Return where a committed state sends secrets. Resources that violate the schemas send none."""
+    """Return where a committed state sends secrets. Leaves out resources that violate the schemas."""
     flows: set[Flow] = set()
     for address, resource in state.resources.items():
         if address.is_connection:
@@ -199,6 +200,6 @@ def _invalid(address: Address, fault: str) -> MzplanError:
         "MZ108",
         f"{address} has an invalid description",
         f"{fault}. It comes from the store or the warehouse, and mzplan never commits such a description.",
-        "if a newer mzplan wrote it, upgrade this one; else find out who did, and run mzplan apply.",
+        "if a newer mzplan wrote it, upgrade this one; otherwise find out who did, and run mzplan apply.",
         address=address,
     )

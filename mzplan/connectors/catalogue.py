@@ -1,4 +1,4 @@
-"""Finds the connector of a type, among mzplan's own and those of other packages.
+"""Finds the connector of a type, among mzplan's own connectors and plug-ins.
 
 A plain lookup: importing a module registers nothing.
 """
@@ -49,7 +49,7 @@ def find_connector(type_: str) -> Connector | None:
 
 
 def _plugin_connector(plugin: Plugin) -> Connector:
-    """Return a plug-in's endpoints as a connector, with a side for each schema that it brings."""
+    """Return a plug-in as a connector, with a source, view or sink for each schema that the plug-in has."""
     from mzplan.connectors.adapter.sink import EndpointSink
     from mzplan.connectors.adapter.source import EndpointSource
 
@@ -73,8 +73,8 @@ def _plugin_connector(plugin: Plugin) -> Connector:
 class Connectors:
     """The connectors of one process, each made at its first use.
 
-    They hold what probes share (an open admin client, a server just found dead), so keep one instance of this
-    class. Safe to use from several threads.
+    Connectors cache what probes can share, such as an open admin client or an unreachable server. So use one
+    instance of this class for all probes. It can be used from several threads.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The live check of a source, a sink or an unused connection, with or without Spark.
+"""The live check of a source, a sink or an unused connection, which needs no Spark.
 
-It connects and authenticates as the queries would. The command line and the runner share it.
+It connects and authenticates as the query does. The command line and the runner share it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def prepare_target(
     directory: str,
     warehouse: str,
 ) -> tuple[Diagnostic, ...]:
-    """Create whatever a sink's target is missing, if the sink asks for it. Returns why that failed; () if it
-    didn't. See `check_description`."""
+    """Create the missing parts of a sink's target, if the sink asks for that. Returns the errors, if any. The
+    parameters are as in `check_description`."""
     if not description.address.writes_target:
         return ()
     try:
@@ -69,7 +69,7 @@ def check_description(
     connectors = connectors or Connectors()
     try:
         with missing_extras_reported():
-            if description.address.is_connection:  # unused
+            if description.address.is_connection:  # an unused one
                 inlined = as_connection(description)
                 return Probe(
                     diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory))
@@ -101,8 +101,8 @@ def check_description(
 
 
 def _query_to_probe(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
-    """Return the query to probe. Before its checkpoint begins, that is the generation whose position it will
-    take."""
+    """Return the query to probe. It is the predecessor generation if the query will take over its position
+    but hasn't begun yet."""
     description, predecessor = query.description, query.description.predecessor
     if warehouse is None or query.checkpoint is None or predecessor is None:
         return query
@@ -148,7 +148,7 @@ def check_connection(
 def _placeholder_query(
     connection: InlinedConnection, resolved: ResolvedConnection, directory: str
 ) -> ResolvedQuery:
-    """Return a placeholder query that only carries the connection."""
+    """Return a query that has nothing but this connection."""
     description = Description(
         address=connection.address, id="", generation=1, digest="", type=connection.type, body={}
     )

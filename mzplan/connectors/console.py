@@ -1,4 +1,5 @@
-"""The console sink: prints rows to the runner's standard output, for trying things out. At least once."""
+"""The console sink: prints rows to the runner's standard output, for trying things out. Its delivery is at
+least once."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class ConsoleSink(SinkConnector):
     """Prints `sink.debug step 3: {"id":1,…}`, one line per row, at most `rows` per micro-batch."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Return an empty probe: there is nothing to check."""
+        """Return an empty probe, because there is nothing to check."""
         return Probe()
 
     def route(self, query: ResolvedQuery) -> str:

@@ -1,10 +1,10 @@
-"""Removes what a dropped generation has created on its upstream or in its target.
+"""Removes the objects that a dropped generation created on its upstream, and its data in its target.
 
-A replication slot would keep a server's log forever, so upstream objects go at once. A sink's data in its
-target goes with the generation's storage.
+Upstream objects are removed at once, because a replication slot would keep the server's log forever. The data
+in a target is removed together with the generation's storage.
 
-The description is recorded beside the checkpoint before anything is created. So after any crash, the process
-that drops the generation knows the server. Its secrets are references.
+The query's description is recorded beside the checkpoint before the query creates anything, with references
+instead of secrets. So even after a crash, the process that drops the generation knows the server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("mzplan.storage")
 
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
-    """Record durably which description is about to create something. Raises OSError."""
+    """Record the description of a query that is about to create such objects or data. Raises OSError."""
     connector_of = connectors.source if description.address.writes_collection else connectors.sink
     if not connector_of(description.type).needs_cleanup:
         return
@@ -35,16 +35,16 @@ def record_release(connectors: Connectors, checkpoint: Checkpoint, description: 
 
 
 def transfer_release(earlier: Checkpoint, later: Checkpoint, description: Description) -> None:
-    """Let a later generation of this description take over, and later remove, an earlier one's upstream
-    objects. Idempotent. Raises OSError."""
+    """Make a later generation, of this description, responsible for an earlier generation's upstream objects.
+    Idempotent. Raises OSError."""
     if earlier.leaves():
         later.record_leaves(encode(description))
         earlier.record_leaves({})
 
 
 def release_upstream(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
-    """Remove what a dropped generation created on its upstream. Does nothing if there is nothing. Raises
-    MzplanError while it can't be removed."""
+    """Remove a dropped generation's objects on its upstream, if it has any. Raises MzplanError if that fails,
+    for example because the server can't be reached."""
     description = _recorded_description(warehouse, place)
     if description is None or not description.address.writes_collection:
         return
@@ -52,7 +52,7 @@ def release_upstream(warehouse: str, place: Place, secrets: Secrets, directory: 
     if not connector.needs_cleanup:
         return
     connector.release(resolve(description, secrets, directory, warehouse))
-    log.info("%s g%d: removed what it created on its upstream", description.address, place[1])
+    log.info("%s g%d: removed its objects on the upstream", description.address, place[1])
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
         checkpoint.record_leaves({})
@@ -82,7 +82,7 @@ def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> N
 
 
 def _recorded_description(warehouse: str, place: Place) -> Description | None:
-    """Return the recorded description, or None if nothing was recorded or it is done. Raises MzplanError."""
+    """Return the recorded description, or None if there is nothing to remove. Raises MzplanError."""
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
         encoded = checkpoint.leaves()
@@ -94,7 +94,7 @@ def _recorded_description(warehouse: str, place: Place) -> Description | None:
         description = decode(Description, encoded)
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
-    if description.place != place:  # a writer of the warehouse must not get another's released
+    if description.place != place:  # another generation's objects must stay
         raise error(
             "MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It belongs to another generation."
         )

@@ -1,7 +1,7 @@
-"""Facts about a query whose secrets are still references, for lineage and for administrators.
+"""A query's lineage and the SQL that prepares its server, without resolving secrets or connecting.
 
-They are its inputs and outputs under OpenLineage's names, with the origin of each column, and the SQL that
-prepares a server for it. Connects to nothing, and resolves no secret.
+Lineage is the query's inputs and outputs under OpenLineage's names, with the origin of each column.
+Administrators run the SQL.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mzplan.warehouse.checkpoints import collection_path
 class LineageEnd:
     """An input or output of a query.
 
-    - `columns`: as far as they are known; empty if none is.
-    - `origins`: the input's columns that each column is computed from.
-    - `filtered`: the input's columns that the `where` reads.
+    - `columns`: the columns, as far as they are known.
+    - `origins`: the columns of the query's input from which each column is computed.
+    - `filtered`: the columns of the query's input that the `where` reads.
     """
 
     name: LineageName
@@ -35,7 +35,7 @@ class LineageEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLineage:
-    """The inputs and outputs of a query. A sink reads one collection, the first of `inputs`."""
+    """The inputs and outputs of a query. A sink has one input, the collection that it reads."""
 
     inputs: tuple[LineageEnd, ...]
     outputs: tuple[LineageEnd, ...]
@@ -90,7 +90,7 @@ def ddl_of(description: Description, directory: str) -> Ddl | None:
 
 
 class _Unresolved(Secrets):
-    """Leaves each reference as written: the printed text must hold no secret, and needs none."""
+    """Leaves each reference unresolved, because lineage and SQL must not contain secrets."""
 
     def resolve(self, reference: str, *, current: bool = False) -> str:
         return reference

@@ -16,10 +16,10 @@ Compute = Callable[[Mapping[str, "DataFrame"], Mapping[str, Any]], "DataFrame"]
 
 
 class View(SourceConnector):
-    """A view by SQL, which mzplan.spark computes. If it computes each row from one row (projection.py), the
-    row keeps the `_position` of its input. The rows of other queries (view_sql.py) have none.
+    """A view that is computed by SQL in mzplan.spark or, with `compute`, by a plug-in's function.
 
-    With `compute`, a view by a function. The rows of a view with several inputs have no position.
+    If each row is computed from one input row (projection.py), it keeps that row's `_position`. Rows of other
+    queries (view_sql.py), and of functions with several inputs, have none.
     """
 
     position = "STRUCT<input: STRING>"

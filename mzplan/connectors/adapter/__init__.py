@@ -1,1 +1,1 @@
-"""Durable endpoints as Spark sources and sinks: plug-ins, local inputs and PostgreSQL."""
+"""Makes Spark sources and sinks from durable endpoints: those of plug-ins, local sources and PostgreSQL."""

@@ -1,4 +1,4 @@
-"""The name, configuration and errors of an endpoint, for adapters (docs/internals/endpoints.md)."""
+"""An endpoint's name, configuration and errors, for the adapters (docs/internals/endpoints.md)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Endpoint = TypeVar("Endpoint")
 
 
 def endpoint_name(query: ResolvedQuery) -> str:
-    """Return the name of an endpoint: one generation of a source or sink, whatever its address. Its steps
-    count from 0. A source that continues an earlier generation's steps keeps that generation's name."""
+    """Return the name of a query's endpoint. It names one generation of a source or sink, and doesn't depend
+    on the address. A source that continues an earlier generation's steps keeps that generation's name."""
     return f"{query.description.id}.g{origin_of(query)}"
 
 
 def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = None) -> dict[str, Any]:
-    """Return the configuration of a query's endpoint. A sink's has the columns that it writes."""
+    """Return the configuration of a query's endpoint. For a sink, `outputs` are the columns that it
+    writes."""
     kind = resource_kind(query.address.kind, query.description.type)
     references = {reference.property for reference in kind.references}
     columns: Sequence[Column] = query.columns
@@ -81,7 +82,7 @@ def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ..
 
 
 def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
-    """Return a connector's exception as an error for people, without secrets. None if it isn't an
+    """Return a connector's exception as an MzplanError that shows no secrets. None if it isn't an
     Exception."""
     if isinstance(problem, MzplanError):
         return problem
@@ -109,8 +110,8 @@ def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> Mz
 
 
 def as_task_error(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
-    """Return a connector's exception as a code and one line, which mzplan.spark.failures reads from a task's
-    error."""
+    """Return a connector's exception as a code and one line of text. mzplan.spark.failures reads them from
+    the error of a Spark task."""
     explanation = as_error(problem, subject, secrets)
     assert explanation is not None, "an Exception is explained"
     first = explanation.diagnostics[0]

@@ -70,8 +70,8 @@ def with_positions(
 
 
 def _positions(step: Step, rows: range) -> StructArray:
-    """Return the positions, made from buffers. From Python's numbers, pyarrow would import pandas, a second
-    of CPU."""
+    """Return the positions. They are made from buffers, because to convert a list, pyarrow imports pandas,
+    which takes a second."""
     import pyarrow as pa
 
     numbers = (array("q", [step]) * len(rows), array("q", rows))
@@ -82,8 +82,8 @@ def _positions(step: Step, rows: range) -> StructArray:
 
 
 class EndpointUpstream:
-    """The upstream of one source, read through its endpoint. Implements
-    mzplan.connectors.api.connector.Upstream."""
+    """Reads the steps of one source again, through its endpoint (see
+    mzplan.connectors.api.connector.Upstream)."""
 
     keeps_positions = True
 
@@ -95,8 +95,8 @@ class EndpointUpstream:
         """Do nothing: no resource stays open between two steps."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """Return the hash of the step's rows (see Upstream). An endpoint's error becomes a GoneError, because
-        old steps have mostly expired."""
+        """Return the hash of the step's rows (see Upstream). Raises an endpoint's error as GoneError, because
+        usually the step has expired."""
         steps = endpoint_steps(record)
         query = self._query
         try:
@@ -113,8 +113,8 @@ class EndpointUpstream:
         steps = endpoint.steps()
         if step not in steps:
             raise GoneError(
-                f"The upstream: step {step} is gone; steps {steps.start} to {steps.stop} (excluded) are "
-                "there."
+                f"The upstream: step {step} is gone; only steps {steps.start} to {steps.stop} (excluded) "
+                "exist."
             )
         columns = self._query.columns
         if isinstance(endpoint, PartedInputEndpoint):
@@ -125,8 +125,8 @@ class EndpointUpstream:
 
 
 def endpoint_steps(record: StepRecord) -> range:
-    """Return the endpoint's steps, which count from 0, that a step of the source has read. Raises
-    GoneError."""
+    """Return the endpoint's steps that a step of the source has read. Raises GoneError if that isn't
+    known."""
     start = {"step": 0} if record.step == 0 and record.start is None else record.start
     if not isinstance(start, dict) or not isinstance(record.end, dict):
         raise GoneError("The range of the upstream that it read is no longer known.")

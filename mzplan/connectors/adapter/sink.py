@@ -1,4 +1,4 @@
-"""Any OutputEndpoint as a sink through foreachBatch, for the endpoints of plug-ins."""
+"""Makes a sink from any OutputEndpoint, through foreachBatch. The endpoints are those of plug-ins."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 KEPT_STEPS = 100
-"""How many steps before the current one the output still remembers. Spark never repeats an older one."""
+"""How many steps before the current one the output keeps recorded. Spark never repeats an older one."""
 _BATCH_ROWS = 20_000
 
 
 class EndpointSink(SinkConnector):
-    """Pushes each micro-batch as a step, from the driver, or from the factory's `parallelism` tasks.
+    """Pushes each micro-batch as a step, from the driver or from as many tasks as the factory's
+    `parallelism`.
 
-    Rows are in the order of `_position`, which stays the same if a batch runs again.
+    Rows are in the order of `_position`, which is the same if a micro-batch runs again.
     """
 
     def __init__(self, factory: OutputFactory, connector: Any = None):
@@ -100,7 +101,7 @@ class EndpointSink(SinkConnector):
                     rows_written = table.num_rows
                 warn_repeated(run, warnings)
             except BaseException as problem:
-                is_marked = f"{MARK}[" in str(problem)  # a task has explained it already
+                is_marked = f"{MARK}[" in str(problem)  # a task has already made it an error for people
                 run.fail(problem if is_marked else as_error(problem, str(query.address), secrets) or problem)
                 raise
             run.wrote(step, rows_written)
@@ -114,7 +115,7 @@ class EndpointSink(SinkConnector):
 
 @dataclass
 class EndpointRecorded:
-    """The steps that a connector's endpoints have recorded (`written`). Parallel endpoints are added up."""
+    """The steps that a connector's endpoints have recorded (`written`). Adds up parallel endpoints."""
 
     endpoints: Sequence[SupportsWritten]
     keys: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Wraps any DurableInputEndpoint (local, PostgreSQL, or from a plug-in) as a source."""
+"""Makes a source from any DurableInputEndpoint: of a local source, PostgreSQL, or a plug-in."""
 
 from __future__ import annotations
 
@@ -48,9 +48,12 @@ class ChecksUpstream(DurableInputEndpoint, Protocol):
 
 
 class EndpointSource(SourceConnector):
-    """Reads an endpoint's steps. `connector` is the plug-in, for its probe; None for our own endpoints.
-    `position_type` is the type of `_position` if the endpoint's batches already have all columns, including
-    mzplan's own."""
+    """Reads an endpoint's steps.
+
+    - `connector`: the plug-in, whose probe is used; None for mzplan's own endpoints.
+    - `position_type`: the type of `_position` if the endpoint's batches already have all columns, including
+      mzplan's own.
+    """
 
     position = "STRUCT<step: BIGINT, row: BIGINT>"
     """`row` counts the rows of a step."""
@@ -68,7 +71,7 @@ class EndpointSource(SourceConnector):
         return f"{query.connection.address} ({name})" if query.connection else name
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Return the identity that the connector finds, together with the type."""
+        """Return the identity that the connector's probe finds, with the type added."""
         type_ = {"type": query.description.type}
         try:
             connector = self._connector
@@ -118,7 +121,7 @@ class EndpointSource(SourceConnector):
         return Loss(lost=len(expired), read=len(steps_read), unit="steps", where=where)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """Return the number of durable steps after the last one that Spark has committed, and of their
+        """Return the number of durable steps after the last step that Spark has committed, and of their
         rows."""
         if query.checkpoint is None:
             return None
@@ -131,12 +134,12 @@ class EndpointSource(SourceConnector):
                 waiting_steps = range(max(steps.start, steps.start if first is None else first), steps.stop)
                 rows = _row_count(endpoint, waiting_steps)
         except Exception as problem:
-            diagnostics_of(problem, query)  # re-raises defects, which no server causes
+            diagnostics_of(problem, query)  # raises anything but an Exception
             return None
         return {"steps": len(waiting_steps), **({"rows": rows} if rows is not None else {})}
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """Copy the endpoint's files about its steps. The endpoint keeps its name."""
+        """Copy the endpoint's files. The endpoint keeps its name."""
         copy_steps(earlier, later)
 
     def upstream(self, query: ResolvedQuery) -> EndpointUpstream:
@@ -176,12 +179,12 @@ def copy_steps(earlier: Checkpoint, later: Checkpoint) -> None:
             target.write(name, data)
 
 
-_MAX_COUNTED = 200  # at most, to count their rows
+_MAX_COUNTED = 200  # steps whose rows are counted
 
 
 def _row_count(endpoint: DurableInputEndpoint, steps: range) -> int | None:
-    """Return the number of rows of durable steps. None if the endpoint doesn't count them, or there are too
-    many."""
+    """Return the number of rows of durable steps. None if the endpoint doesn't count rows, or there are too
+    many steps."""
     if not steps:
         return 0
     if not isinstance(endpoint, SupportsRowCount) or len(steps) > _MAX_COUNTED:
@@ -206,8 +209,8 @@ def _steps_missing(query: ResolvedQuery, step: Step, existing: range) -> Diagnos
 
 
 def _steps_read(checkpoint: Checkpoint) -> range:
-    """Return the endpoint's steps that were read, as far back as is known. A generation that continues
-    another's steps counts from the first one. Raises OSError."""
+    """Return the endpoint's steps that were read, as far back as is known. Includes the steps of an earlier
+    generation that this one continues. Raises OSError."""
     log, migrated = checkpoint.log, checkpoint.migrated_rows()
     end = log.entry(log.newest())
     first = StepIndex(checkpoint).find(0) if migrated is None or migrated.position is None else None

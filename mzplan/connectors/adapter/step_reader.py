@@ -11,11 +11,11 @@ A micro-batch uses the endpoint in the order of Spark's calls:
     read(partition)         in a task: `read(step)` of each durable step, by an endpoint of its own; for an
                             endpoint with parts `batches(part)`, so that memory holds one batch at a time
     (Spark writes the rows into the collection, and logs that)
-    commit(end)             comes with the next batch: no one reads steps before `end` again, so `expire`
+    commit(end)             comes with the next batch: steps before `end` are never read again, so `expire`
 
-An offset is `{"step": n}`: the next step, as the end of a range. So Spark's offset log says which steps of
-the endpoint a micro-batch reads, before it reads them. One reader lives in its own Python process on the
-driver, for as long as the query runs.
+An offset is `{"step": n}`, where n is the next step. So before a micro-batch reads steps of the endpoint,
+Spark's offset log has their range. A reader lives in its own Python process on the driver, as long as the
+query runs.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class ReaderPlan:
 
 
 def data_source(plan: ReaderPlan) -> type[DataSource]:
-    """Return a data source for this one reader. The class holds the plan, because Spark shows a stream's
-    options."""
+    """Return a data source for this one reader. The class holds the plan, because options of the stream would
+    be visible in Spark."""
     registered = f"mzplan_{plan.name}".replace(".", "_").replace("-", "_")
 
     class StepSource(DataSource):
@@ -152,7 +152,7 @@ class StepReader(DataSourceStreamReader):
         return {"step": step + 1 if has_records or not self._has_begun else step}
 
     def _next_steps(self, endpoint: DurableInputEndpoint, waiting_steps: range) -> range:
-        """Return the first of the waiting durable steps: as many as form one micro-batch."""
+        """Return the first of the waiting durable steps, as many as form one micro-batch."""
         return endpoint.joined(waiting_steps) if isinstance(endpoint, SupportsJoinedSteps) else waiting_steps
 
     def _read_ahead(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
@@ -207,7 +207,7 @@ class StepReader(DataSourceStreamReader):
         return self._endpoint
 
     def _explain_errors(self, call: Callable[[], T]) -> T:
-        """Return the call's result, or raise the connector's exception in the form that mzplan.spark.failures
+        """Return the call's result. Raises the connector's exception in the form that mzplan.spark.failures
         reads."""
         try:
             return call()

@@ -255,7 +255,7 @@ class Adoption(Protocol):
         have their defaults filled in."""
 
     def problems(
-        self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+        self, query: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
         """Yield, as sentences, the reasons why the source can't continue from this query. Raises OSError.
 

@@ -1,5 +1,5 @@
 """Expressions over Spark's DataFrames that connectors and mzplan.spark share: types, changes, merges, hashes.
 
-Takes frames and returns frames: opens no session, starts no query, knows no server. pyspark is imported only
-inside functions.
+Functions take and return DataFrames. They open no session, start no query and know no server. pyspark is
+imported only inside functions.
 """

@@ -1,9 +1,9 @@
 """The rows that a sink reads from a keyed collection: its change feed, as deleted and inserted rows.
 
-An update is both: the old row is deleted, the new one inserted. `select` and `where` apply to each. So a row
-that no longer meets the `where` is removed from the target. If the target's key of a row changes, the old row
-is removed. The last event of each target key counts. Events are ordered by the table's version, then deletes
-before inserts, then by the source's positions.
+An update deletes the old row and inserts the new one. `select` and `where` apply to each of them. So a row
+that no longer meets the `where` is removed from the target, and so is the old row if the target's key
+changes. For each target key, only the last event counts. Events are ordered by the table's version, then
+deletes before inserts, then by the source's positions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def exists_after() -> Any:
 
 
 def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Return the user's columns, and `_position` with two more fields in front. They are the table's version,
-    and 1 for an inserted row or 0 for a deleted one."""
+    """Return the user's columns, and `_position` with two more fields in front: the table's version, and 1
+    for an inserted row or 0 for a deleted one."""
     position: Any = feed.schema[POSITION].dataType
     fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names]
     order = f.struct(f.col("_commit_version").alias(VERSION), exists_after().alias(EXISTS), *fields)
@@ -47,8 +47,8 @@ def without_order(rows: DataFrame) -> DataFrame:
 
 
 def with_change(rows: DataFrame, field: str = EXISTS) -> DataFrame:
-    """Return the rows with `_change`, as SinkConnector.write takes them. It comes from this field of
-    `_position`."""
+    """Return the rows with `_change`, as SinkConnector.write takes them. A row is an upsert if this field of
+    `_position` is 1, otherwise a delete."""
     is_upsert = f.col(f"{POSITION}.{field}") == 1
     return rows.withColumn(CHANGE, f.when(is_upsert, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
 

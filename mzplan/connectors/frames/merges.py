@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _VIEW = "mzplan_batch"
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
-_QUERY_ID = "sql.streaming.queryId"  # Spark and the layers below identify a step's writer by it
+_QUERY_ID = "sql.streaming.queryId"  # the property by which Spark and Delta identify a step's writer
 
 
 @contextmanager
 def writing_as(session: SparkSession, writer: str) -> Iterator[None]:
-    """Mark this thread as writing steps of `writer`: a query's id, or the name of a task that writes in its
-    place."""
+    """Mark this thread as writing steps of `writer`: a query's id, or the name of a task that writes instead
+    of the query."""
     context = session.sparkContext
     context.setLocalProperty(_QUERY_ID, writer)
     try:
@@ -55,8 +55,8 @@ def merge(
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
         stored = [quoted(column) for column in rows.columns if column != CHANGE]
-        # Without the table's name: only then does Spark find a column that the table doesn't have among the
-        # rows'.
+        # The columns to set don't have the table's alias, because Spark would then not find a new column,
+        # which only the rows have.
         updates = ", ".join(f"{column} = s.{column}" for column in stored)
         actions = (
             f"{_when('MATCHED', deletes, *newer)} DELETE {_when('MATCHED', f'NOT {deletes}', *newer)} "
@@ -93,7 +93,7 @@ def _when(clause: str, *conditions: str) -> str:
 
 
 def _name_step(session: SparkSession, step: int) -> None:
-    """Name the next commits of this session, which belongs to the query, after the query and the step."""
+    """Make the next commits of this session, which is the query's own, name the query and the step."""
     query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
     session.conf.set(_APPLICATION, query_id or "")
     session.conf.set(_VERSION, str(step))
@@ -104,7 +104,7 @@ def merge_small_files(session: SparkSession, table: str) -> tuple[int, int]:
     after.
 
     Makes one commit without new rows, which streams over the table skip, or none if there is nothing to
-    merge. Leaves larger files alone, because they would be rewritten each time. Raises Spark's errors.
+    merge. Larger files stay as they are; otherwise, they would be rewritten each time. Raises Spark's errors.
     """
     own_session = session.newSession()  # its settings differ
     own_session.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))

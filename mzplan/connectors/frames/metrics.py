@@ -1,7 +1,5 @@
-"""Metrics that a stream's progress reports: how many rows a step has written, and the time of its oldest
-record.
-
-The upstream sets that time.
+"""Metrics in a stream's progress: how many rows a step has written, and the time of its oldest record, which
+the upstream has set.
 """
 
 from __future__ import annotations
@@ -20,25 +18,26 @@ if TYPE_CHECKING:
 WRITTEN = "mzplan_written"
 """The name of the row count in Spark's progress events. Its one field is `rows`."""
 TIMES = "mzplan_times"
-"""The name of the time in progress events, if the rows have no other metric to carry it."""
+"""The name of the metric with the oldest time in progress events, if no other metric contains that time."""
 _TIME, _OLDEST = "timestamp", "oldest"
 
 
 def with_count(rows: DataFrame) -> DataFrame:
-    """Return the rows of a stream that Spark itself writes; its progress events report their number."""
+    """Return the rows of a stream that Spark itself writes, so that its progress events report their
+    number."""
     return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
 
 
 def with_time(rows: DataFrame) -> DataFrame:
-    """Return the rows of a stream; its progress events report the time of the oldest, if their positions have
-    a time."""
+    """Return the rows of a stream, so that its progress events report the oldest time, if positions have
+    one."""
     aggregates = oldest(rows)
     return rows.observe(TIMES, *aggregates) if aggregates else rows
 
 
 def oldest(rows: DataFrame) -> tuple[Expression, ...]:
     """Return the aggregate for the oldest time, or () if the positions have no time. Spark may compute it
-    twice for the same rows. Times before 1970 don't count: Kafka gives them to records without a time."""
+    twice for the same rows. Ignores times before 1970, which Kafka gives to records without a time."""
     from pyspark.sql import types as t
 
     position = rows.schema[POSITION].dataType

@@ -1,6 +1,6 @@
 """The content hash of a step, computed by Spark.
 
-mzplan.warehouse.content_hash defines it, and computes it without Spark.
+mzplan.warehouse.content_hash defines the hash, and computes it without Spark.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def content_hash(rows: DataFrame) -> ContentHash:
 
 
 def with_content_hash(rows: DataFrame, *more: Expression) -> DataFrame:
-    """Return the rows of a stream whose micro-batches report their content hash as an observed metric. It
-    also reports the aggregates `more`, because one pass over the rows is cheaper than two."""
+    """Return the rows of a stream, so that its micro-batches report their content hash as an observed metric.
+    They also report the aggregates `more`, because one pass over the rows is cheaper than two."""
     return rows.observe(OBSERVATION, *_aggregates(rows), *more)
 
 

@@ -1,9 +1,9 @@
-"""Code for tasks on executors, which have no mzplan installed: a task's modules travel with it.
+"""Code for tasks on executors, where mzplan isn't installed: Spark sends the task's modules along with it.
 
-A task that writes a step by itself must know whether all its rows have arrived. Spark ends the input of a
-task's Python in the same way for the end of the rows, an unreadable file, a cancelled task and a killed
-executor. In the last three cases, the task would commit a part of the step. So a row without a hash follows
-the last row.
+A task that writes a step by itself must know whether all its rows have arrived. A task's input in Python ends
+in the same way after the last row, and after an unreadable file, a cancelled task or a killed executor. In
+these three cases, the task would commit only a part of the step. So a row without a hash follows the last
+row.
 
 This whole module is sent to the executors.
 """
@@ -52,7 +52,7 @@ def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordB
 
 
 class CutShortError(Exception):
-    """Raised if not all rows of a step have arrived. Spark knows the cause, and reports that instead."""
+    """Raised if not all rows of a step have arrived. Spark knows the cause, and reports it instead."""
 
 
 def in_one_task(rows: DataFrame) -> DataFrame:
@@ -76,7 +76,7 @@ def until_end(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         if rows.num_rows:
             yield rows
     if not has_ended:
-        raise CutShortError("not all rows of the step have come")
+        raise CutShortError("not all rows of the step have arrived")
 
 
 class OneToken:

@@ -1,4 +1,4 @@
-"""The local source, whose durable steps are appends, and the row files that `mzplan append` reads."""
+"""The local source, whose steps `mzplan append` writes, and the row files that this command reads."""
 
 from __future__ import annotations
 

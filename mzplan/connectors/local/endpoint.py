@@ -8,9 +8,9 @@
                                                              recognise a repeated one
 
 A step exists once its file and the files of all earlier steps exist. Each file is written under another name,
-fsynced and renamed. An append of several steps writes the first one last, so it exists completely or not at
-all. A file lock serialises the appends of several processes. An object store has no lock, so the caller must
-exclude others.
+fsynced and renamed. An append of several steps writes its first step last, so the append exists completely or
+not at all. A file lock serialises the appends of several processes. An object store has no lock, so the
+caller must keep other writers out.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _JOINED_BYTES = 16 << 20
 class AppendedStep:
     """The result of an append.
 
-    - `is_repeat`: an append with its id already existed, from `step` on, and nothing was written.
-    - `digests`: if that append had other rows, its recorded digest and the digest of these rows.
+    - `is_repeat`: whether an append with this id already existed, from `step` on. Then nothing was written.
+    - `digests`: the recorded digest and the digest of the new rows, if a repeated append has other rows.
     - `differing_step`: the step whose rows differ.
     """
 
@@ -72,8 +72,8 @@ class AppendedStep:
 
 
 class LostStepsError(OSError):
-    """Raised if steps that were read or followed by others are missing; the message names them. Nothing can
-    be appended, because an append would reuse the number of a lost step and never be read."""
+    """Raised if steps are missing that were already read, or that other steps follow; the message names them.
+    Nothing can be appended, because an append would get the number of a lost step and never be read."""
 
 
 class StaleStepError(Exception):
@@ -89,8 +89,8 @@ class _FolderView:
     """The content of the folder.
 
     - `start`, `stop`: the range of the steps that haven't expired.
-    - `files`: each step's file.
-    - `ids`: reads the expired ids.
+    - `files`: the name of each step's file.
+    - `ids`: a function that reads the expired ids.
     - `leftovers`: the files after a missing step, from a killed or running append.
     """
 
@@ -130,13 +130,13 @@ class LocalSteps:
 
     @contextlib.contextmanager
     def turn(self, next_unread: Step = 0) -> Iterator[Turn]:
-        """Hold the lock, so that no other append can write. `next_unread` is the step after the last one
-        read, as far as others know. Raises LostStepsError."""
+        """Hold the lock, so that no other append can write. `next_unread` is the step after the last step
+        that was read, according to the checkpoint and the collection. Raises LostStepsError."""
         with self.folder.lock():
             view = self._look()
             if view.stop < next_unread:
                 raise LostStepsError(
-                    f"its steps end before {view.stop}, and those before {next_unread} have been read: an "
+                    f"its steps end before {view.stop}, but steps before {next_unread} were already read: an "
                     "earlier copy was restored, or part of it was removed"
                 )
             self._tidy(view)
@@ -148,8 +148,8 @@ class LocalSteps:
         later_steps = [step for step, name in view.leftovers.items() if step - _index_of(name) != view.stop]
         if later_steps:
             raise LostStepsError(
-                f"step {view.stop} is missing, and step {min(later_steps)} is there: part of the folder was "
-                "removed, or only part of it restored"
+                f"step {view.stop} is missing, but step {min(later_steps)} exists: part of the folder was "
+                "removed, or only part of it was restored"
             )
         for step in sorted(view.leftovers, reverse=True):
             self.folder.delete(view.leftovers[step])
@@ -165,7 +165,7 @@ class LocalSteps:
         self._last_view = view
         if reader is None:
             raise StepError(
-                f"there is no step {step}: steps {view.start} to {view.stop} (excluded) are there"
+                f"there is no step {step}: only steps {view.start} to {view.stop} (excluded) exist"
             )
         return reader
 
@@ -173,7 +173,7 @@ class LocalSteps:
         return self._open(view.files[step]) if step in view.files and step >= view.start else None
 
     def joined(self, steps: range) -> range:
-        """Return the first of these existing steps: as many as one micro-batch should read."""
+        """Return the first of these existing steps, as many as one micro-batch should read."""
         files = self._look().files
         names = [files.get(step, "") for step in steps]
         first_separate = next((at for at, name in enumerate(names) if _is_separate(name)), len(names))
@@ -199,14 +199,14 @@ class LocalSteps:
         return sum(self._summary(view.files[step])[0] for step in steps)
 
     def appended(self) -> int:
-        """Return the number of rows of all appends, read or not. Counts expired ones as far as they are
+        """Return the number of rows of all appends, read or not. Counts expired appends as far as they are
         recorded."""
         view = self._look()
         expired = [rows for step, rows, _ in view.expired.values() if step < view.start]
         return sum(expired) + self.rows(range(view.start, view.stop))
 
     def expire(self, step: Step) -> None:
-        """Discard steps before this one once they are many. Always keeps the newest step."""
+        """Discard the steps before this one, once there are many. Always keeps the newest step."""
         with self.folder.lock():
             view = self._look()
             if step > view.stop:
@@ -285,7 +285,7 @@ class LocalSteps:
 
 
 class Turn:
-    """The turn of one append, which holds the lock. `view` is the folder at its beginning."""
+    """Writes appends while it holds the lock. `view` is the folder's content when the turn began."""
 
     def __init__(self, steps: LocalSteps, view: _FolderView):
         self._steps = steps
@@ -294,7 +294,7 @@ class Turn:
 
     @property
     def stop(self) -> Step:
-        """The step after the existing ones and the planned ones."""
+        """The step after the existing steps and the planned ones."""
         return self.view.stop + len(self._planned)
 
     def append(
@@ -348,8 +348,8 @@ class Turn:
 
 
 class LocalEndpoint:
-    """A DurableInputEndpoint over the appended steps. The step after them is the next append, or an empty
-    step if it is committed before one."""
+    """A DurableInputEndpoint over the appended steps. The step after them becomes the next append. If it is
+    committed before an append, it becomes an empty step."""
 
     def __init__(self, storage: str, config: Mapping[str, Any]):
         self._steps = LocalSteps(storage)
@@ -367,7 +367,7 @@ class LocalEndpoint:
             self._feed(step, consumer)
         else:
             raise StepError(
-                f"step {step} can't be read: steps {steps.start} to {steps.stop} (excluded) are there"
+                f"step {step} can't be read: only steps {steps.start} to {steps.stop} (excluded) exist"
             )
 
     def commit(self, step: Step) -> None:
@@ -380,7 +380,7 @@ class LocalEndpoint:
                     self._steps.append(empty, f"{RESERVED}empty step {step}", expect=step)
             self._feed(step, pending[1])
         elif step not in self.steps():
-            raise StepError(f"step {step} can't be committed: it is not the one that was read last")
+            raise StepError(f"step {step} can't be committed: it isn't the step that was read last")
 
     def expire(self, step: Step) -> None:
         self._steps.expire(checked_step(step))

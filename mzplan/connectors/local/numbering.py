@@ -1,9 +1,8 @@
 """The lock on appends to local sources, and the mapping from a source's steps to its collection's steps.
 
-A micro-batch, which is one step of the collection, reads all appends since the last one: consecutive steps of
-the source. Spark logs their range in the checkpoint before it reads them. Steps of an append with named steps
-(`Turn.append`, apart) are micro-batches of their own. So their collection steps are known before they are
-read.
+A micro-batch is one step of the collection. It reads consecutive steps of the source: all appends since the
+last micro-batch. Spark logs their range in the checkpoint before it reads them. Separate steps (see
+`Turn.append`) become micro-batches of their own, so their collection steps are known before they are read.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ def turns(
     places: Collection[Place],
     exclude_others: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> Iterator[dict[Place, Turn]]:
-    """Keep others from appending to these sources. In an object store, which has no lock, `exclude_others`
-    keeps other processes out. Raises LostStepsError, OSError."""
+    """Return a turn for each source, and keep others from appending to it. An object store has no lock, so
+    `exclude_others` keeps other processes out there. Raises LostStepsError, OSError."""
     with contextlib.ExitStack() as stack:
         if local_path(warehouse) is None:
             stack.enter_context(exclude_others())
         # Locking in the same order everywhere prevents a deadlock.
         folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
         yield {
-            place: stack.enter_context(LocalSteps(folder).turn(passed_step(warehouse, place)))
+            place: stack.enter_context(LocalSteps(folder).turn(next_unread_step(warehouse, place)))
             for place, folder in folders.items()
         }
 
@@ -52,19 +51,19 @@ class Numbering:
         self._place = place
 
     def upper(self) -> Step | None:
-        """Return the collection step of the next append if each step stays apart. None if it depends on how
-        the waiting steps are read."""
+        """Return the collection step of the next append, if its steps are separate. None if that depends on
+        how Spark reads the waiting steps."""
         stop = self._planned_step(self._view.stop)
         return None if stop is None else stop + self._turn.stop - self._view.stop
 
     @property
     def next(self) -> Step:
-        """The step of the collection that is planned next."""
+        """The collection step that is planned next."""
         return self._next[0]
 
     def collection_step(self, step: Step) -> Step | None:
         """Return the collection step that contains, or will contain, a source step. None if that isn't known
-        (yet or any more)."""
+        yet, or no longer."""
         planned_step = self._planned_step(step)
         if planned_step is not None or step >= self._next[1]:
             return planned_step
@@ -83,7 +82,7 @@ class Numbering:
     @cached_property
     def _next(self) -> tuple[Step, Step]:
         """The collection step that is planned next, and the first source step that it reads."""
-        # If that is after the existing steps, it is the very first step, which is about to be created.
+        # If that source step doesn't exist, it is the very first step, which is about to be created.
         newest = self._history.log.newest()
         position = self._history.log.entry(newest)
         read = step_of(position) if position is not None else None
@@ -91,21 +90,21 @@ class Numbering:
 
     def _planned_step(self, step: Step) -> Step | None:
         if self._view.start == 0 and self._view.are_separate(range(step)):
-            return step  # every step was a micro-batch of its own
+            return step  # every step so far was a micro-batch of its own
         next_step, unread = self._next
         if step < min(unread, self._view.stop) or not self._view.are_separate(range(unread, step)):
             return None
         return next_step + step - unread
 
 
-def passed_step(warehouse: str, place: Place) -> Step:
-    """Return the step after the last one that a source has read. Checkpoint, index and collection log may
-    each have been restored, so the highest one counts. Raises OSError."""
+def next_unread_step(warehouse: str, place: Place) -> Step:
+    """Return the step after the last step that a source has read. Checkpoint, index and collection log may
+    each have been restored, so the highest step among them counts. Raises OSError."""
     history = StepHistory(warehouse, place)
     log = history.log
     newest = log.newest()
-    # The first micro-batch's offsets may name a step that is only about to be created, so they count once it
-    # is committed. All later offsets name existing steps.
+    # The offsets of the first micro-batch may name a step that doesn't exist yet, so they count only once the
+    # micro-batch is committed. All later offsets name existing steps.
     offset, _ = log.offset(newest if newest > 0 else log.committed())
     last = history.index.last()
     ends = [offset, *(record.end for record in [last, *history.tail(last)] if record is not None)]

@@ -1,5 +1,5 @@
-"""Reads files of rows into Arrow tables: JSON lines, CSV with a header, Parquet. Mistakes name line and
-column."""
+"""Reads files of rows into Arrow tables: JSON lines, CSV with a header, or Parquet. Mistakes in a file are
+reported with line and column."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Mistake:
 
 
 class BadFileError(Exception):
-    """Raised for a file that doesn't fit the columns. `mistakes`: the first ones; `more`: how many others
-    there are."""
+    """Raised for a file that doesn't fit the columns. `mistakes`: the first mistakes; `more`: how many follow
+    them."""
 
     def __init__(self, mistakes: Sequence[Mistake], more: int = 0):
         super().__init__(mistakes[0].text)
@@ -73,7 +73,8 @@ Record = tuple[int, dict[str, Any] | Mistake]
 
 
 def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: bool) -> list[RecordBatch]:
-    """Return batches from each record's line and its values or mistake. Raises BadFileError."""
+    """Return the records as batches. A record is a line number, with its values or its mistake. Raises
+    BadFileError."""
     try:
         converters = [(column.name, converter(column, text=is_text)) for column in columns]
     except ValueError as problem:
@@ -163,7 +164,7 @@ def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
         line = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
-                message = f"the record has {len(fields)} fields, and the first line {len(header)}"
+                message = f"the record has {len(fields)} fields, but the first line has {len(header)}"
                 yield line, Mistake(line, message)
             elif fields:
                 yield line, {n: v if v != "" else None for n, v in zip(header, fields, strict=True)}

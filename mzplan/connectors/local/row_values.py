@@ -21,8 +21,8 @@ _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ValueFormError(ValueError):
-    """Raised if a value doesn't have its type. The message describes the value; `path` is its place in the
-    column."""
+    """Raised if a value doesn't have the column's type. The message describes the value; `path` is its place
+    in the column."""
 
     def __init__(self, message: str, path: str = ""):
         super().__init__(message)
@@ -32,8 +32,8 @@ class ValueFormError(ValueError):
 def converter(column: Column, *, text: bool) -> Convert:
     """Return a function that converts a value to a column's type.
 
-    It reads JSON (parsed with Decimal for numbers with a point) or, with `text`, a field of CSV. It raises
-    ValueFormError. Raises ValueError immediately for a type that text can't hold.
+    The function takes a value of JSON (numbers with a point as Decimal) or, with `text`, a field of CSV. It
+    raises ValueFormError. `converter` itself raises ValueError for a type that CSV can't hold.
     """
     convert = _of_text(column.type) if text else _of_json(column.type)
     if column.nullable:
@@ -71,7 +71,7 @@ def _of_json(type_: str) -> Convert:
             return _map(type_)
         case "STRUCT":
             return _struct(type_, parse_columns(inner))
-    raise AssertionError(f"no type {type_!r}: columns are parsed before")
+    raise AssertionError(f"unknown type {type_!r} in a parsed column")
 
 
 def _of_text(type_: str) -> Convert:

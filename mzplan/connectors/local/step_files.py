@@ -1,6 +1,6 @@
-"""The Arrow file of a step: its rows and, as metadata, the append's id and the rows' number and digest.
+"""The Arrow file of a step: its rows and, as metadata, the append's id, the row count and the rows' digest.
 
-Arrow trusts a file's offsets and NULL counts, so rows are validated before anything reads them.
+Arrow doesn't check a file's offsets and NULL counts, so rows are validated before anything uses them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _BATCH_ROWS = 20_000
 
 
 class DamagedStepError(Exception):
-    """Raised for a file that no append wrote in this form. The message says why."""
+    """Raised for a file that isn't as an append wrote it. The message says why."""
 
 
 class StepFile:
-    """A step's file; opening it reads only the schema. Raises DamagedStepError."""
+    """A step's file. The constructor reads only the schema. Raises DamagedStepError."""
 
     def __init__(self, data: bytes | memoryview):
         import pyarrow as pa
@@ -53,7 +53,7 @@ class StepFile:
             difference = digest_difference(rows, digest, content_hash(plain))
         if difference is not None:
             raise DamagedStepError(
-                f"its rows have the digest {difference[1]}, and those that were appended {difference[0]}"
+                f"its rows have the digest {difference[1]}, but the appended rows had {difference[0]}"
             )
         return plain
 
@@ -74,7 +74,7 @@ def encode_step(rows: Table, id_: str) -> memoryview:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Turn errors of Arrow and of the row hash into DamagedStepError: no append wrote such a file."""
+    """Raise errors of Arrow and of the row hash as DamagedStepError, because no append wrote such a file."""
     import pyarrow as pa
 
     try:

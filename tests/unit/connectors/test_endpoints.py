@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from mzplan.connectors.adapter.rows import StepRows
 from mzplan.connectors.adapter.source import step_of
-from mzplan.connectors.kafka.positions import _read
+from mzplan.connectors.kafka.positions import _offsets_in
 from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
 from mzplan.connectors.postgres.source.watch import IdlePosition
@@ -299,7 +299,7 @@ def test_no_step_takes_the_number_of_one_that_was_lost(tmp_path: Path) -> None:
         steps.append(rows, f"a{number}")
     (lost,) = tmp_path.glob(f"{1:020}-*.arrow")
     lost.unlink()
-    with pytest.raises(OSError, match="step 1 is missing, and step 2 is there"):
+    with pytest.raises(OSError, match="step 1 is missing, but step 2 exists"):
         steps.append(rows, "another")
     assert len(list(tmp_path.glob("*.arrow"))) == 3
 
@@ -374,7 +374,7 @@ def test_what_is_noted_of_steps_is_read_as_it_should_be_or_damaged(tmp_path: Pat
         IdlePosition(str(tmp_path)).read()
     assert step_of(text.replace("start", "step")) is None
     with pytest.raises(ValueError, match="an offset is damaged"):
-        _read(text.replace("start", "orders"), "orders")
+        _offsets_in(text.replace("start", "orders"), "orders")
 
 
 def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(

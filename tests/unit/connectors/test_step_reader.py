@@ -212,7 +212,7 @@ def test_steps_are_read_again_without_spark() -> None:
     both = content_hash(made.read(StepPartition(0, count=2)))
     assert again.content_hash(StepRecord(step=0, end={"step": 2})) == both
     upstream.calls = upstream.calls[:4]
-    with pytest.raises(GoneError, match=r"step 2 is gone; steps 0 to 2 \(excluded\) are there"):
+    with pytest.raises(GoneError, match=r"step 2 is gone; only steps 0 to 2 \(excluded\) exist"):
         again.content_hash(StepRecord(step=2, start={"step": 2}, end={"step": 3}))
     with pytest.raises(GoneError, match="no longer known"):
         again.content_hash(StepRecord(step=2, end={"step": 3}))

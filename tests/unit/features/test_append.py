@@ -163,7 +163,7 @@ def test_a_mistake_within_a_value_is_named(record: dict[str, Any], said: str) ->
             "'nmae' is not a column: did you mean 'name'? (the first line names the columns)",
         ),
         ("id,id\n1,2\n", 1, "the first line names a column twice"),
-        ("id,name\n1,x\n2\n", 3, "the record has 1 fields, and the first line 2"),
+        ("id,name\n1,x\n2\n", 3, "the record has 1 fields, but the first line has 2"),
         ('id,name\n1,"a\nb"\nx,y\n', 4, "id is 'x', which is not a BIGINT"),
         ('id,name\n1,"x', 2, "the record is not CSV: unexpected end of data"),
         ("id,ok\n1,yes\n", 2, "ok is 'yes', which is not a BOOLEAN"),
@@ -277,7 +277,7 @@ def test_no_append_takes_the_number_of_a_step_that_was_read_and_is_lost(folder: 
         lost.unlink()
     (refused,) = appended(folder, '{"id": 4}', code=7)["diagnostics"]
     assert (refused["code"], refused["summary"]) == ("MZ081", "Steps of source.a are lost")
-    assert "end before 2, and those before 3 have been read" in refused["detail"]
+    assert "end before 2, but steps before 3 were already read" in refused["detail"]
     assert len(list(place.glob("*.arrow"))) == 2
     # The way out that it names.
     done = run("-C", str(folder), "apply", "--replace", "source.a", "--allow-replace", "--auto-approve")
@@ -325,7 +325,7 @@ def test_a_local_source_is_verified_from_its_steps(folder: Path) -> None:
     code, found = verified()
     assert (code, found["verified"], found["difference"]) == (1, 1, None)
     gone, damaged = found["diagnostics"]
-    assert "step 0 is gone; steps 1 to 3" in gone["detail"]
+    assert "step 0 is gone; only steps 1 to 3" in gone["detail"]
     assert damaged["summary"].startswith("Step 1 of") and "damaged" in damaged["detail"]
 
 

@@ -79,8 +79,8 @@ def test_it_goes_on_from_a_copy(folder: Path, tmp_path: Path) -> None:
             "source.orders",
             "a, orders",
         ),
-        (lambda p: leave(p, ('{"logOffset":3}',), done=0, has=0), "source.orders", "does not read Kafka"),
-        (leave, "source.inbox", "does not read a folder"),
+        (lambda p: leave(p, ('{"logOffset":3}',), done=0, has=0), "source.orders", "doesn't read Kafka"),
+        (leave, "source.inbox", "doesn't read a folder"),
         (lambda p: leave(p, ("-",), done=0, has=0), "source.orders", "doesn't read a kafka upstream"),
         (
             lambda p: leave(p, ('{"orders":{"0":1}}\n{"x":{"0":1}}',), done=0, has=0),
