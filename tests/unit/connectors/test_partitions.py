@@ -17,7 +17,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import hash_files
 from mzplan.connectors.delta.sink import DeltaSink
-from mzplan.connectors.files.manifest import LOG, as_named
+from mzplan.connectors.files.manifest import LOG, hadoop_path
 from mzplan.connectors.files.sink import FilesSink
 from mzplan.model.address import Address
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -117,10 +117,10 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
 
 def test_a_file_of_the_list_has_the_escapes_of_a_uri_in_an_object_store() -> None:
     assert (
-        as_named("s3a://lake/out/at=03%253A04/kind=a%20b/part-0")
+        hadoop_path("s3a://lake/out/at=03%253A04/kind=a%20b/part-0")
         == "s3a://lake/out/at=03%3A04/kind=a b/part-0"
     )
-    assert as_named("/lake/out/at=03%3A04/part-0") == "/lake/out/at=03%3A04/part-0"
+    assert hadoop_path("/lake/out/at=03%3A04/part-0") == "/lake/out/at=03%3A04/part-0"
 
 
 def test_uris_as_hadoop_writes_them() -> None:
