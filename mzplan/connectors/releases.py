@@ -67,18 +67,14 @@ def remove_generation(warehouse: str, place: Place, secrets: Secrets, directory:
     Raises MzplanError, see remove_storage.
     """
     try:
-        _forget(warehouse, place, secrets, directory)
+        description = _recorded_description(warehouse, place)
+        if description is not None and description.address.writes_target:
+            connector = Connectors().sink(description.type)
+            if connector.needs_cleanup:
+                connector.forget(resolve(description, secrets, directory, warehouse))
     except MzplanError as problem:
         log.warning("the data of %s g%d in its target stays there: %s", *place, problem)
     remove_storage(warehouse, *place)
-
-
-def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
-    description = _recorded_description(warehouse, place)
-    if description is not None and description.address.writes_target:
-        connector = Connectors().sink(description.type)
-        if connector.needs_cleanup:
-            connector.forget(resolve(description, secrets, directory, warehouse))
 
 
 def _recorded_description(warehouse: str, place: Place) -> Description | None:

@@ -144,16 +144,15 @@ class StepReader(DataSourceStreamReader):
             self._next = steps.start
         step = self._next
         if step in steps:
-            return {"step": self._next_steps(endpoint, range(step, steps.stop)[:MOST_STEPS]).stop}
+            waiting_steps = range(step, steps.stop)[:MOST_STEPS]
+            if isinstance(endpoint, SupportsJoinedSteps):
+                waiting_steps = endpoint.joined(waiting_steps)
+            return {"step": waiting_steps.stop}
         if step != steps.stop:
             raise _missing_step(step, steps)
         has_records = self._read_ahead(endpoint, step)
         # Spark always makes a first micro-batch. Without rows, it is an empty first step.
         return {"step": step + 1 if has_records or not self._has_begun else step}
-
-    def _next_steps(self, endpoint: DurableInputEndpoint, waiting_steps: range) -> range:
-        """Return the first of the waiting durable steps, as many as form one micro-batch."""
-        return endpoint.joined(waiting_steps) if isinstance(endpoint, SupportsJoinedSteps) else waiting_steps
 
     def _read_ahead(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
         """Read the step after the durable ones, and return whether it has records."""

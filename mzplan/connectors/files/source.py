@@ -206,7 +206,7 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file
             return check_records(records, parser, columns, on_error)
         case "parquet":
             reader = reader.format("parquet").schema(ddl(columns))
-            records = _records(reader.load(place), "_metadata.row_index", one_file_each)
+            records = _records(reader.load(place), f.col("_metadata.row_index"), one_file_each)
             return check_records(records, column_parser(columns), columns, on_error)
         case type_:
             records = _records(reader.format("text").load(place), row_clock(), one_file_each)
@@ -215,7 +215,7 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file
             return check_records(records, parser_of(format_, columns), columns, on_error)
 
 
-def _records(rows: DataFrame, row: Expression | str, one_file_each: bool) -> Records:
+def _records(rows: DataFrame, row: Expression, one_file_each: bool) -> Records:
     """Return the lines as records with their positions. `one_file_each`: each step reads one file."""
     path = f.col("_metadata.file_path")
     if not one_file_each:
@@ -225,7 +225,7 @@ def _records(rows: DataFrame, row: Expression | str, one_file_each: bool) -> Rec
     place = f.struct(
         path.alias("path"),
         f.col("_metadata.file_block_start").alias("row_group"),
-        (f.col(row) if isinstance(row, str) else row).alias("row"),
+        row.alias("row"),
     )
     rows_with_place = rows.select("*", place.alias(_PLACE))
     return Records(
