@@ -3,59 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from mzplan.connectors.api.connector import Adoption
+from mzplan.connectors.api.connector import AdoptingSource
 from mzplan.connectors.catalogue import find_connector, own_connectors
 from mzplan.connectors.delta.column_types import column_types
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
-from mzplan.schema.source_columns import keys_of
+from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError, open_table
 
 
 def adopting_types() -> tuple[str, ...]:
     """Return the types of sources that can continue from a hand-written query."""
-    return tuple(connector.type for connector in own_connectors() if connector.adoption is not None)
+    return tuple(connector.type for connector in own_connectors() if connector.adoption_problems is not None)
 
 
-def find_adoption(type_: str) -> Adoption | None:
-    """Return how a source of this type continues from a hand-written query, or None if it can't."""
-    connector = find_connector(type_)
-    return connector.adoption() if connector is not None and connector.adoption is not None else None
+def ensure_adoptable(query: ForeignQuery, source: AdoptingSource) -> None:
+    """Check that a source of one of the `adopting_types` can continue from a query's checkpoint.
 
-
-def ensure_adoptable(
-    query: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
-) -> None:
-    """Check that a source of this type and body can continue from a query's checkpoint.
-
-    The query must have read the same topic, or the same `folder`. It must have written the table, with the
-    source's columns. Raises NotAdoptableError and OSError.
+    The query must have read the same topic or folder. It must have written the table, with the source's
+    columns. Raises NotAdoptableError and OSError.
     """
-    if keys_of(type_, body):
+    if keys_of(source.type, source.body):
         raise NotAdoptableError(
             "The source keeps the latest row of each key, and the checkpoint of a hand-written query doesn't "
             "record how the query changed its table: declare a new source."
         )
-    reasons = [*_upstream_problems(query, type_, body, folder), *_table_problems(query, columns)]
+    columns = columns_of(source.type, source.body)
+    reasons = [*_upstream_problems(query, source), *_table_problems(query, columns)]
     if reasons:
         raise NotAdoptableError(*reasons)
 
 
-def _upstream_problems(
-    query: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None
-) -> Iterator[str]:
-    adoption = find_adoption(type_)
-    assert adoption is not None, f"a source of type {type_} can't continue from another query"
+def _upstream_problems(query: ForeignQuery, source: AdoptingSource) -> Iterator[str]:
+    connector = find_connector(source.type)
+    assert connector is not None and connector.adoption_problems is not None, source.type
     try:
         position = json.loads(query.position)
     except ValueError:
         position = None
     if isinstance(position, dict):
-        yield from adoption.problems(query, position, body, folder)
+        yield from connector.adoption_problems(source, query, position)
     else:
-        yield f"It doesn't read a {type_} upstream: its offset is {query.position[:80]}."
+        yield f"It doesn't read a {source.type} upstream: its offset is {query.position[:80]}."
 
 
 def _table_problems(query: ForeignQuery, columns: Sequence[Column]) -> Iterator[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mzplan.connectors.adoption import ensure_adoptable
+from mzplan.connectors.api.connector import AdoptingSource
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.columns import parse_columns
 from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.folder import exists, write_text
@@ -23,7 +23,12 @@ from tests.left_by_hand import leave
 
 A = Address("source", "orders")
 SINK = Address("sink", "out")
-COLUMNS = parse_columns("id BIGINT, amount DOUBLE")
+SOURCE = AdoptingSource(
+    type="kafka",
+    body={"topic": "orders", "format": {"type": "json", "schema": "id BIGINT, amount DOUBLE"}},
+    connection={},
+    directory=".",
+)
 Remove = Callable[[str], None]
 
 
@@ -115,7 +120,7 @@ def test_what_was_left_is_copied_there_and_from_there(
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for the reader of Delta tables
     folder = leave(tmp_path / "left")
     left = foreign_query.inspect(str(folder / "checkpoint"), str(folder / "table"))
-    ensure_adoptable(left, "kafka", {"topic": "orders"}, None, COLUMNS)
+    ensure_adoptable(left, SOURCE)
     foreign_query.copy(left, warehouse, "one")
     checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
     assert storage.missing_storage(warehouse, A, ("one", 1), {}) == ()
@@ -123,7 +128,7 @@ def test_what_was_left_is_copied_there_and_from_there(
 
     there = foreign_query.inspect(checkpoint.spark, table)
     assert (there.query_id, there.mark) == (left.query_id, left.mark)
-    ensure_adoptable(there, "kafka", {"topic": "orders"}, None, COLUMNS)
+    ensure_adoptable(there, SOURCE)
     foreign_query.copy(there, warehouse, "two")
     assert Checkpoint.of(warehouse, "two", 1).position() == left.position
     remove_storage(warehouse, "two", 1)

@@ -247,19 +247,15 @@ class Upstream(Protocol):
         """Release the resources."""
 
 
-class Adoption(Protocol):
-    """A source type that can continue from the checkpoint of a hand-written query."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptingSource:
+    """A declared source that continues from the checkpoint of a hand-written query. `body` and `connection`
+    (the connection's body) have their defaults filled in. Relative paths start from `directory`."""
 
-    def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
-        """Return the absolute path of the folder that the source reads, or None if it reads none. Both bodies
-        have their defaults filled in."""
-
-    def problems(
-        self, query: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
-    ) -> Iterator[str]:
-        """Yield, as sentences, the reasons why the source can't continue from this query. Raises OSError.
-
-        `position` is the newest entry of the query's offset log."""
+    type: str
+    body: Mapping[str, Any]
+    connection: Mapping[str, Any]
+    directory: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,11 +282,13 @@ class Connector:
     its server, which may not be installed.
 
     - `source`, `sink`: make the connector that serves all queries of a process.
-    - `reach`: returns why a connection that no query uses can't be reached, or None. Takes a placeholder
-      query and reads only its `link`. May also raise MzplanError.
-    - `adoption`: makes the check whether a source can continue from a hand-written query.
-    - `lineage_ends`: returns OpenLineage's names for a query's upstream or target. Secrets are references.
-    - `ddl`: returns the SQL that an administrator runs on the server before the query can run. Secrets are
+    - `reach`: why an unused connection of this type can't be reached, or None. Takes a placeholder query and
+      reads its `link`. May also raise MzplanError.
+    - `adoption_problems`: yields each reason why a source can't continue from a hand-written query, as a
+      sentence. Takes the query and the newest entry of its offset log. Raises OSError.
+    - `lineage_ends`: OpenLineage's names for a query's upstream or target; None without a name. Secrets are
+      references.
+    - `ddl`: the SQL that an administrator runs on the server before the query can run. Secrets are
       references. Raises MzplanError.
     - `by_time`: whether the source can read a bounded range of times again (SourceConnector.between_times).
     - `replays`: whether the sink can write rows once more (SinkConnector.put_again).
@@ -309,7 +307,9 @@ class Connector:
     source: Callable[[], SourceConnector] | None = None
     sink: Callable[[], SinkConnector] | None = None
     reach: Callable[[ResolvedQuery], Diagnostic | None] | None = None
-    adoption: Callable[[], Adoption] | None = None
+    adoption_problems: Callable[[AdoptingSource, ForeignQuery, Mapping[str, Any]], Iterator[str]] | None = (
+        None
+    )
     lineage_ends: Callable[[ResolvedQuery], LineageNames] | None = None
     ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
     by_time: bool = False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import lineage_ends
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
+    from mzplan.connectors.api.connector import AdoptingSource, SinkConnector, SourceConnector
+    from mzplan.warehouse.foreign_query import ForeignQuery
 
 
 def _source() -> SourceConnector:
@@ -23,17 +25,19 @@ def _sink() -> SinkConnector:
     return FilesSink()
 
 
-def _adoption() -> Adoption:
-    from mzplan.connectors.files.source import FilesAdoption
+def _adoption_problems(
+    source: AdoptingSource, query: ForeignQuery, position: Mapping[str, Any]
+) -> Iterator[str]:
+    from mzplan.connectors.files.source import adoption_problems
 
-    return FilesAdoption()
+    return adoption_problems(source, query, position)
 
 
 CONNECTOR = Connector(
     type="files",
     source=_source,
     sink=_sink,
-    adoption=_adoption,
+    adoption_problems=_adoption_problems,
     lineage_ends=lineage_ends,
     servers=lambda body: (),
 )

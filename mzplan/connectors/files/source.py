@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
 from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
@@ -241,24 +241,17 @@ _READ_TWICE = (
 )
 
 
-class FilesAdoption:
-    """Lets a source continue from another query (see Adoption) that has read only files below the source's
-    folder."""
-
-    def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str:
-        return absolute(directory, connection["path"], body["path"])
-
-    def problems(
-        self, query: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
-    ) -> Iterator[str]:
-        if set(position) != {"logOffset"}:
-            yield "It doesn't read a folder of files."
-            return
-        outside = next(
-            (path for path in files_read(query) if _relative_path(path, folder or "") is None), None
-        )
-        if outside is not None:
-            yield f"It has read {outside}, which is not below the source's folder, {folder}."
+def adoption_problems(
+    source: AdoptingSource, query: ForeignQuery, position: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield why the source can't continue from a query: that must have read only files of its folder."""
+    if set(position) != {"logOffset"}:
+        yield "It doesn't read a folder of files."
+        return
+    folder = absolute(source.directory, source.connection["path"], source.body["path"])
+    outside = next((path for path in files_read(query) if _relative_path(path, folder) is None), None)
+    if outside is not None:
+        yield f"It has read {outside}, which isn't below the source's folder, {folder}."
 
 
 def _relative_path(path: str, folder: str) -> str | None:

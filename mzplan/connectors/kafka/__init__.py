@@ -6,17 +6,18 @@ May not import another type of connector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
+    from mzplan.connectors.api.connector import AdoptingSource, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import LineageName, LineageNames
     from mzplan.connectors.api.queries import ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
+    from mzplan.warehouse.foreign_query import ForeignQuery
 
 
 def _source() -> SourceConnector:
@@ -37,10 +38,10 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
     return KafkaProbe().reach(query)
 
 
-def _adoption() -> Adoption:
-    from mzplan.connectors.kafka.source import KafkaAdoption
+def _adoption_problems(source: AdoptingSource, _: ForeignQuery, position: Mapping[str, Any]) -> Iterator[str]:
+    from mzplan.connectors.kafka.source import adoption_problems
 
-    return KafkaAdoption()
+    return adoption_problems(source, position)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -73,7 +74,7 @@ CONNECTOR = Connector(
     source=_source,
     sink=_sink,
     reach=_reach,
-    adoption=_adoption,
+    adoption_problems=_adoption_problems,
     lineage_ends=_ends,
     by_time=True,
     servers=_servers,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decode_records
@@ -26,7 +26,6 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.times import instant
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns, record_columns
-from mzplan.warehouse.foreign_query import ForeignQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,17 +212,10 @@ def _between(start: Any, end: Any) -> dict[str, str]:
     }
 
 
-class KafkaAdoption:
-    """Lets a source continue from another query (see Adoption) that has read only the source's topic."""
-
-    def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        return None
-
-    def problems(
-        self, query: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
-    ) -> Iterator[str]:
-        topics = sorted(position)
-        if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
-            yield "It doesn't read Kafka."
-        elif topics != [body.get("topic")]:
-            yield f"It reads the topics {', '.join(topics)}, but the source reads {body.get('topic')}."
+def adoption_problems(source: AdoptingSource, position: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why the source can't continue from another query: that must have read only the source's topic."""
+    topics, topic = sorted(position), source.body["topic"]
+    if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
+        yield "It doesn't read Kafka."
+    elif topics != [topic]:
+        yield f"It reads the topics {', '.join(topics)}, but the source reads {topic}."

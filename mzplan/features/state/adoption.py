@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mzplan.connectors import adoption
+from mzplan.connectors.api.connector import AdoptingSource
 from mzplan.connectors.api.probes import with_time_limit
 from mzplan.features.state.edit_plans import plan_adopt
 from mzplan.model.address import Address
@@ -20,7 +21,6 @@ from mzplan.operations.project import Project, Workbench
 from mzplan.operations.static_validation import validate
 from mzplan.plan.commit import new_id
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError
 from mzplan.warehouse.paths import absolute, local_path
@@ -80,8 +80,7 @@ def _inspect(
     project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
 ) -> ForeignQuery:
     declared = configuration.resources[address]
-    adopter = adoption.find_adoption(declared.type) if address.reads_upstream else None
-    if adopter is None:
+    if not address.reads_upstream or declared.type not in adoption.adopting_types():
         raise _refused(
             address,
             NotAdoptableError(
@@ -89,16 +88,19 @@ def _inspect(
                 f"checkpoint: only sources of the types {' and '.join(adoption.adopting_types())} can."
             ),
         )
-    body = resource_kind("source", declared.type).with_defaults(declared.body)
     connection = configuration.resources[declared.references["connection"]]
-    folder = adopter.folder(project.settings.directory, connection.body, body)
+    source = AdoptingSource(
+        type=declared.type,
+        body=resource_kind("source", declared.type).with_defaults(declared.body),
+        connection=connection.body,
+        directory=project.settings.directory,
+    )
     try:
         places = foreign_query.place(checkpoint), foreign_query.place(table)
-        columns = columns_of(declared.type, body)
 
         def inspect() -> ForeignQuery:
             query = foreign_query.inspect(*places)
-            adoption.ensure_adoptable(query, declared.type, body, folder, columns)
+            adoption.ensure_adoptable(query, source)
             return query
 
         return with_time_limit(inspect, _INSPECTION_S)

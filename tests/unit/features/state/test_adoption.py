@@ -73,7 +73,7 @@ def test_it_goes_on_from_a_copy(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "address", "reason"),
     [
-        (lambda p: leave(p, ('{"other":{"0":1}}',), done=0, has=0), "source.orders", "topics other, and"),
+        (lambda p: leave(p, ('{"other":{"0":1}}',), done=0, has=0), "source.orders", "topics other, but"),
         (
             lambda p: leave(p, ('{"a":{"0":1},"orders":{"0":1}}',), done=0, has=0),
             "source.orders",
