@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, Unpack
 
-from mzplan.connectors.local.endpoint import RESERVED
 from mzplan.connectors.local.numbering import Numbering, turns
+from mzplan.connectors.local.steps import RESERVED
 from mzplan.controller.core import Controller, ControllerOptions
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.storage import (

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import RecordBatch
 
-from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps
+from mzplan.connectors.local.source import LocalFactory
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.endpoints import OutputEndpoint, Step, StepError, checked_step
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import StepReplay

@@ -14,7 +14,8 @@ from typing import Any
 
 from mzplan.connectors.adapter.rows import endpoint_steps
 from mzplan.connectors.adapter.source import step_of
-from mzplan.connectors.local.endpoint import LocalSteps, Turn
+from mzplan.connectors.local.steps import LocalSteps
+from mzplan.connectors.local.turn import Turn
 from mzplan.endpoints.interface import Step
 from mzplan.model.address import Place
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -1,20 +1,23 @@
-"""The Arrow file of a step: its rows and, as metadata, the append's id, the row count and the rows' digest.
+"""The Arrow file of a step: its name, its rows and, as metadata, the append's id, row count and digest.
 
 Arrow doesn't check a file's offsets and NULL counts, so rows are validated before anything uses them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mzplan.endpoints.interface import Step
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table
 
 _BATCH_ROWS = 20_000
+_DIGITS = 20
 
 
 class DamagedStepError(Exception):
@@ -89,3 +92,31 @@ def digest_difference(rows: int, digest: str, other: ContentHash) -> tuple[str, 
     if ContentHash.parse(rows, digest) == other:
         return None
     return digest, str(other)
+
+
+def hash_of(id_: str) -> str:
+    return hashlib.sha256(id_.encode()).hexdigest()[:32]
+
+
+def file_name(step: Step, key: str, index: int | None = None) -> str:
+    """Return the name of a step's file. `index` is the step's number within an append of separate steps."""
+    return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index is not None else ''}.arrow"
+
+
+def step_of(name: str) -> Step | None:
+    digits, _, rest = name.partition("-")
+    is_step = len(digits) == _DIGITS and digits.isdecimal() and rest.endswith(".arrow")
+    return int(digits) if is_step else None
+
+
+def key_of(name: str) -> str:
+    return name.partition("-")[2].removesuffix(".arrow").partition("+")[0]
+
+
+def is_separate(name: str) -> bool:
+    return "+" in name
+
+
+def index_of(name: str) -> int:
+    digits = name.removesuffix(".arrow").partition("+")[2]
+    return int(digits) if digits.isdecimal() else 0

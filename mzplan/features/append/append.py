@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.local.endpoint import RESERVED, LostStepsError, StaleStepError
 from mzplan.connectors.local.numbering import turns
 from mzplan.connectors.local.row_files import BadFileError, read_rows
+from mzplan.connectors.local.steps import RESERVED, LostStepsError
+from mzplan.connectors.local.turn import StaleStepError
 from mzplan.endpoints.arrow import arrow_schema, fit
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural
@@ -32,8 +33,8 @@ from mzplan.warehouse.paths import absolute
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from mzplan.connectors.local.endpoint import AppendedStep
     from mzplan.connectors.local.row_files import Format, Mistake
+    from mzplan.connectors.local.turn import AppendedStep
 
 LOCAL = "local"
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.adapter.sink import EndpointSink
-from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.controller.terms import CollectionDescription
 from mzplan.endpoints import OutputEndpoint, Step
 from mzplan.spark.delta_storage import DeltaStorage

@@ -13,7 +13,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from examples.servers import KafkaBroker, create_topic, delete_topic
-from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_postgres_source import source as postgres_source

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.controller.terms import InvalidUppersError, ReadBeforeSinceError, StorageError
 from mzplan.model.address import Address
 from mzplan.spark.delta_storage import DeltaStorage, clean_log, tidy_log
@@ -150,7 +150,7 @@ def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pyte
         write(name, data)
 
     monkeypatch.setattr(folder, "write", slow)
-    monkeypatch.setattr("mzplan.connectors.local.endpoint.open_folder", lambda place: folder)
+    monkeypatch.setattr("mzplan.connectors.local.steps.open_folder", lambda place: folder)
     monkeypatch.setattr("mzplan.connectors.local.numbering.next_unread_step", lambda *_: 0)
     storage = DeltaStorage("s3://bucket/warehouse", Tables(), alone=lambda: lock)
     source = local_source("a")

@@ -16,8 +16,10 @@ from pyarrow import fs
 from mzplan.connectors.adapter.rows import StepRows
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.kafka.positions import _offsets_in
-from mzplan.connectors.local import endpoint as local
-from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
+from mzplan.connectors.local import steps as local
+from mzplan.connectors.local.source import LocalFactory
+from mzplan.connectors.local.steps import LocalSteps
+from mzplan.connectors.local.turn import StaleStepError
 from mzplan.connectors.postgres.source.watch import IdlePosition
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build_array
@@ -277,7 +279,7 @@ def test_small_appends_are_read_together_and_large_ones_are_not(
         steps.append(pa.table({"id": [number]}), f"a{number}")
     assert steps.joined(range(2, 6)) == range(2, 6)
     (size,) = {file.stat().st_size for file in tmp_path.glob("*.arrow")}
-    monkeypatch.setattr("mzplan.connectors.local.endpoint._JOINED_BYTES", 3 * size)
+    monkeypatch.setattr("mzplan.connectors.local.steps._JOINED_BYTES", 3 * size)
     assert steps.joined(range(6)) == range(3)
     steps.append(pa.table({"id": range(1000)}), "large")
     assert steps.joined(range(6, 7)) == range(6, 7)

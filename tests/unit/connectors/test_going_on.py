@@ -11,7 +11,7 @@ from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery, resolve
 from mzplan.connectors.checks import check_description
-from mzplan.connectors.local.endpoint import LocalFactory
+from mzplan.connectors.local.source import LocalFactory
 from mzplan.connectors.postgres.source.slots import Names
 from mzplan.connectors.releases import transfer_release
 from mzplan.endpoints.steplog import StepLog

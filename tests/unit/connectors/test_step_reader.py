@@ -17,7 +17,7 @@ from mzplan.connectors.adapter.config import as_error
 from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError
@@ -267,7 +267,8 @@ import sys
 import pyarrow as pa
 from mzplan.schema.columns import parse_columns
 from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
-from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps
+from mzplan.connectors.local.source import LocalFactory
+from mzplan.connectors.local.steps import LocalSteps
 
 columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(9), more DATE")
 config = {{"storage": {str(tmp_path)!r}}}

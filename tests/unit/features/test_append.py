@@ -20,9 +20,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
 
-from mzplan.connectors.local import endpoint, numbering
-from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local import numbering
+from mzplan.connectors.local import steps as local_steps
 from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.features.append import append as appending
 from mzplan.features.append.append import AppendedFile, append
 from mzplan.model.address import Address
@@ -412,7 +413,7 @@ def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
     project = open_project(str(folder))
     place = folder / "bucket"
     monkeypatch.setattr(numbering, "local_path", lambda _: None)
-    monkeypatch.setattr(endpoint, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
+    monkeypatch.setattr(local_steps, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
 
     def work(worker: int) -> None:
         for i in range(5):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.steps import LocalSteps
 from mzplan.warehouse import copying
 from mzplan.warehouse.folder import remote
 from tests.unit.cli_runs import Ran, mzplan

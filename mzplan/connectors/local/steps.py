@@ -1,7 +1,7 @@
-"""The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
+"""The steps of a local source: each append is one durable step, an Arrow file beside the checkpoint.
 
     <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
-    <storage>/00000000000000000008-<hash of the id>+0.arrow  steps 8 and 9, of one append with named steps:
+    <storage>/00000000000000000008-<hash of the id>+0.arrow  steps 8 and 9, separate steps of one append:
     <storage>/00000000000000000009-<hash of the id>+1.arrow  each becomes a micro-batch of its own
     <storage>/expired.json                                   the first step that hasn't expired
     <storage>/expired-ids.json                               the ids of expired appends, which let an append
@@ -16,9 +16,8 @@ caller must keep other writers out.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,22 +25,22 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.local.step_files import (
     DamagedStepError,
     StepFile,
-    digest_difference,
-    encode_step,
+    index_of,
+    is_separate,
+    key_of,
+    step_of,
 )
-from mzplan.endpoints.arrow import arrow_schema, columns_of_config
-from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
-from mzplan.warehouse.content_hash import content_hash
+from mzplan.connectors.local.turn import AppendedStep, Turn
+from mzplan.endpoints.interface import Step, StepError, checked_step
 from mzplan.warehouse.folder import decoding, open_folder
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table
 
-RESERVED = "mzplan:"
-"""The prefix of ids for steps that mzplan creates itself."""
-_DIGITS = 20
 _EXPIRED = "expired.json"
 _IDS = "expired-ids.json"
+RESERVED = "mzplan:"
+"""The prefix of ids for steps that mzplan creates itself."""
 MAX_KEPT_IDS = 100_000
 """How many ids of expired appends are kept, newest first."""
 # Expired steps are removed once there are this many of them, or this many bytes.
@@ -51,41 +50,13 @@ _MIN_DISCARDED_BYTES = 64 << 20
 _JOINED_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendedStep:
-    """The result of an append.
-
-    - `is_repeat`: whether an append with this id already existed, from `step` on. Then nothing was written.
-    - `digests`: the recorded digest and the digest of the new rows, if a repeated append has other rows.
-    - `differing_step`: the step whose rows differ.
-    """
-
-    step: Step
-    rows: int
-    is_repeat: bool = False
-    digests: tuple[str, str] | None = None
-    differing_step: Step | None = None
-
-    @property
-    def differs(self) -> bool:
-        return self.digests is not None
-
-
 class LostStepsError(OSError):
     """Raised if steps are missing that were already read, or that other steps follow; the message names them.
     Nothing can be appended, because an append would get the number of a lost step and never be read."""
 
 
-class StaleStepError(Exception):
-    """Raised if the next step isn't the expected one. Nothing was written."""
-
-    def __init__(self, expected: Step, next_step: Step):
-        super().__init__(f"the next step is {next_step}, not {expected}")
-        self.next_step = next_step
-
-
 @dataclass(frozen=True)
-class _FolderView:
+class FolderView:
     """The content of the folder.
 
     - `start`, `stop`: the range of the steps that haven't expired.
@@ -106,7 +77,7 @@ class _FolderView:
 
     def are_separate(self, steps: range) -> bool:
         """Whether each of these steps is a micro-batch of its own."""
-        return all(_is_separate(self.files.get(step, "")) for step in steps)
+        return all(is_separate(self.files.get(step, "")) for step in steps)
 
 
 class LocalSteps:
@@ -115,7 +86,7 @@ class LocalSteps:
     def __init__(self, storage: str):
         self.place = storage
         self.folder = open_folder(storage)
-        self._last_view: _FolderView | None = None
+        self._last_view: FolderView | None = None
 
     def steps(self) -> range:
         view = self._look()
@@ -142,10 +113,10 @@ class LocalSteps:
             self._tidy(view)
             yield Turn(self, view)
 
-    def _tidy(self, view: _FolderView) -> None:
+    def _tidy(self, view: FolderView) -> None:
         """Remove the files of a killed append. Raises LostStepsError if steps were lost: the steps after them
         may have been read, so their numbers must not be reused."""
-        later_steps = [step for step, name in view.leftovers.items() if step - _index_of(name) != view.stop]
+        later_steps = [step for step, name in view.leftovers.items() if step - index_of(name) != view.stop]
         if later_steps:
             raise LostStepsError(
                 f"step {view.stop} is missing, but step {min(later_steps)} exists: part of the folder was "
@@ -169,14 +140,14 @@ class LocalSteps:
             )
         return reader
 
-    def _open_step(self, view: _FolderView, step: Step) -> StepFile | None:
+    def _open_step(self, view: FolderView, step: Step) -> StepFile | None:
         return self._open(view.files[step]) if step in view.files and step >= view.start else None
 
     def joined(self, steps: range) -> range:
         """Return the first of these existing steps, as many as one micro-batch should read."""
         files = self._look().files
         names = [files.get(step, "") for step in steps]
-        first_separate = next((at for at, name in enumerate(names) if _is_separate(name)), len(names))
+        first_separate = next((at for at, name in enumerate(names) if is_separate(name)), len(names))
         number = max(1, first_separate)
         while number > 1 and self.folder.size(names[:number]) > _JOINED_BYTES:
             number //= 2
@@ -219,7 +190,7 @@ class LocalSteps:
             ids = dict(view.expired)
             for old_step in old_steps:
                 if old_step >= view.start:
-                    ids[_key_of(view.files[old_step])] = (old_step, *self._summary(view.files[old_step]))
+                    ids[key_of(view.files[old_step])] = (old_step, *self._summary(view.files[old_step]))
             newest_ids = dict(sorted(ids.items(), key=lambda item: item[1][0])[-MAX_KEPT_IDS:])
             # Written first, so that an append which no longer finds a step's file finds its id here.
             self.folder.write(_IDS, json.dumps(newest_ids).encode())
@@ -227,16 +198,16 @@ class LocalSteps:
             for name in names:
                 self.folder.delete(name)
 
-    def _look(self) -> _FolderView:
+    def _look(self) -> FolderView:
         # List the files first. If steps expire in between, they are then known as expired, not missing.
-        files = {step: name for name in self.folder.names() if (step := _step_of(name)) is not None}
+        files = {step: name for name in self.folder.names() if (step := step_of(name)) is not None}
         expired = self._object(_EXPIRED)
         with decoding(f"{self.place}/{_EXPIRED}"):
             start = stop = checked_step(expired.get("start", 0))
         while stop in files:
             stop += 1
         leftovers = {step: files.pop(step) for step in sorted(files) if step >= stop}
-        return _FolderView(start, stop, files, self._ids, leftovers)
+        return FolderView(start, stop, files, self._ids, leftovers)
 
     def _ids(self) -> dict[str, tuple[Step, int, str]]:
         ids = self._object(_IDS)
@@ -251,16 +222,16 @@ class LocalSteps:
                 raise ValueError("it is not an object")
             return content
 
-    def find(self, view: _FolderView, key: str) -> tuple[Step, int, str] | None:
+    def find(self, view: FolderView, key: str) -> tuple[Step, int, str] | None:
         """Return step, rows and digest of the append whose id has this hash, or None."""
         if key in view.expired:
             return view.expired[key]
         for step, name in view.files.items():
-            if _key_of(name) == key:
+            if key_of(name) == key:
                 return (step, *self._summary(name))
         return None
 
-    def recorded(self, view: _FolderView, step: Step) -> tuple[Step, int, str] | None:
+    def recorded(self, view: FolderView, step: Step) -> tuple[Step, int, str] | None:
         """Return step, rows and digest of a step. None if it doesn't exist, or is too old to be recorded."""
         if step in view.files:
             return (step, *self._summary(view.files[step]))
@@ -282,158 +253,6 @@ class LocalSteps:
             return None if data is None else StepFile(data)
         except DamagedStepError as problem:
             raise OSError(f"{name} is damaged: {problem}") from None
-
-
-class Turn:
-    """Writes appends while it holds the lock. `view` is the folder's content when the turn began."""
-
-    def __init__(self, steps: LocalSteps, view: _FolderView):
-        self._steps = steps
-        self.view = view
-        self._planned: dict[str, tuple[str, Table]] = {}  # by the name of the file
-
-    @property
-    def stop(self) -> Step:
-        """The step after the existing steps and the planned ones."""
-        return self.view.stop + len(self._planned)
-
-    def append(
-        self, steps: Sequence[Table], id_: str, expect: Step | None = None, *, separate: bool = False
-    ) -> AppendedStep:
-        """Plan rows as the next steps, unless an append with this id already exists. `separate`: each step
-        becomes a micro-batch of its own. Raises StaleStepError."""
-        earlier = self._steps.find(self.view, _hash(id_))
-        if earlier is not None:
-            differences = (
-                (step, self._digest_difference(step, rows)) for step, rows in enumerate(steps, earlier[0])
-            )
-            differing_step, digests = next(
-                (difference for difference in differences if difference[1] is not None), (None, None)
-            )
-            return AppendedStep(
-                step=earlier[0],
-                rows=earlier[1],
-                is_repeat=True,
-                digests=digests,
-                differing_step=differing_step,
-            )
-        first = self.stop
-        if expect is not None and expect != first:
-            raise StaleStepError(expect, first)
-        for index, rows in enumerate(steps):
-            own_id = id_ if index == 0 else f"{id_}+{index}"
-            name = _name(first + index, _hash(own_id), *([index] if separate else []))
-            self._planned[name] = (own_id, rows)
-        return AppendedStep(step=first, rows=sum(rows.num_rows for rows in steps))
-
-    def plans(self, id_: str) -> bool:
-        """Whether an append with this id is planned."""
-        return any(own_id == id_ for own_id, _ in self._planned.values())
-
-    def known(self, id_: str) -> Step | None:
-        """Return the first step of the append with this id, or None."""
-        known = self._steps.find(self.view, _hash(id_))
-        return known[0] if known is not None else None
-
-    def _digest_difference(self, step: Step, rows: Table) -> tuple[str, str] | None:
-        """Return the recorded digest of a step and the digest of these rows, or None if the rows are the
-        same."""
-        recorded = self._steps.recorded(self.view, step)
-        return digest_difference(*recorded[1:], content_hash([rows])) if recorded is not None else None
-
-    def write(self) -> None:
-        """Write all planned steps or none. Call it once."""
-        for name, (id_, rows) in reversed(self._planned.items()):
-            self._steps.folder.write(name, encode_step(rows, id_))
-
-
-class LocalEndpoint:
-    """A DurableInputEndpoint over the appended steps. The step after them becomes the next append. If it is
-    committed before an append, it becomes an empty step."""
-
-    def __init__(self, storage: str, config: Mapping[str, Any]):
-        self._steps = LocalSteps(storage)
-        self._config = config
-        self._pending: tuple[Step, InputConsumer] | None = None
-
-    def steps(self) -> range:
-        return self._steps.steps()
-
-    def read(self, step: Step, consumer: InputConsumer) -> None:
-        steps = self.steps()
-        if checked_step(step) == steps.stop:
-            self._pending = (step, consumer)
-        elif step in steps:
-            self._feed(step, consumer)
-        else:
-            raise StepError(
-                f"step {step} can't be read: only steps {steps.start} to {steps.stop} (excluded) exist"
-            )
-
-    def commit(self, step: Step) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None and pending[0] == step:
-            if step not in self.steps():
-                empty = arrow_schema(columns_of_config(self._config)).empty_table()
-                # A concurrent append becomes the step instead.
-                with contextlib.suppress(StaleStepError):
-                    self._steps.append(empty, f"{RESERVED}empty step {step}", expect=step)
-            self._feed(step, pending[1])
-        elif step not in self.steps():
-            raise StepError(f"step {step} can't be committed: it isn't the step that was read last")
-
-    def expire(self, step: Step) -> None:
-        self._steps.expire(checked_step(step))
-
-    def rows(self, steps: range) -> int:
-        return self._steps.rows(steps)
-
-    def joined(self, steps: range) -> range:
-        return self._steps.joined(steps)
-
-    def _feed(self, step: Step, consumer: InputConsumer) -> None:
-        for batch in self._steps.batches(step):
-            consumer.push(batch)
-        consumer.eoi()
-        consumer.committed()
-
-
-class LocalFactory:
-    """Makes LocalEndpoints from `config["storage"]` and `config["columns"]`."""
-
-    def name(self) -> str:
-        return "local"
-
-    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> LocalEndpoint:
-        return LocalEndpoint(config["storage"], config)
-
-
-def _hash(id_: str) -> str:
-    return hashlib.sha256(id_.encode()).hexdigest()[:32]
-
-
-def _name(step: Step, key: str, index: int | None = None) -> str:
-    """Return the name of a step's file. `index` is the step's number within an append with named steps."""
-    return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index is not None else ''}.arrow"
-
-
-def _step_of(name: str) -> Step | None:
-    digits, _, rest = name.partition("-")
-    is_step = len(digits) == _DIGITS and digits.isdecimal() and rest.endswith(".arrow")
-    return int(digits) if is_step else None
-
-
-def _key_of(name: str) -> str:
-    return name.partition("-")[2].removesuffix(".arrow").partition("+")[0]
-
-
-def _is_separate(name: str) -> bool:
-    return "+" in name
-
-
-def _index_of(name: str) -> int:
-    digits = name.removesuffix(".arrow").partition("+")[2]
-    return int(digits) if digits.isdecimal() else 0
 
 
 def _appends(content: Any) -> dict[str, tuple[Step, int, str]]:
