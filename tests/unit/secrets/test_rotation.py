@@ -164,10 +164,8 @@ def test_digests_tell_values_apart_and_nothing_else() -> None:
     assert is_same_secret("${env:A}", "value", digest) and not is_same_secret("${env:A}", "other", digest)
     assert digest_secret("${env:B}", "value", salt) != digest  # equal values don't show as equal
     assert digest_secret("${env:A}", "value", new_salt()) != digest and salt_of(digest) == salt
-    _, _, name, _, there = digest.split(":")
-    for odd in ("", "sha1:abc", "scrypt:99:00:11", f"keyed:99:{name}:00:11", f"keyed:1:{name}:zz:11"):
-        assert is_same_secret("${env:A}", "value", odd)
-    assert is_same_secret("${env:A}", "value", f"keyed:1:{name}:{salt}:ü") and there.isascii()
+    for other_format in ("", "sha1:abc", "scrypt:99:00:11"):
+        assert is_same_secret("${env:A}", "value", other_format) and salt_of(other_format) is None
 
 
 def test_without_the_key_nobody_can_try_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
