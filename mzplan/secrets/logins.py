@@ -81,13 +81,8 @@ _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 def vault_token_file() -> Path | None:
     """Return where Vault's command and agent store a token, or None for a user without a home."""
-    home = _home()
-    return home / ".vault-token" if home is not None else None
-
-
-def _home() -> Path | None:
     try:
-        return Path.home()
+        return Path.home() / ".vault-token"
     except RuntimeError:
         return None
 
@@ -126,9 +121,9 @@ def _is_same_file(login: Path, real: str) -> bool:
 
 
 def _login_files() -> Iterator[Path]:
-    if (home := _home()) is not None:
-        yield home / ".vault-token"
-        yield home / ".aws/credentials"
+    if (token := vault_token_file()) is not None:
+        yield token
+        yield token.with_name(".aws") / "credentials"
     if path := os.environ.get(SECRET_ID_FILE):
         yield Path(path)
     if os.environ.get(KUBERNETES_ROLE):

@@ -53,12 +53,6 @@ class RemoteProvider(Protocol):
         """
 
 
-@runtime_checkable
-class _OwnProvider(RemoteProvider, Protocol):
-    def fault_of(self, name: str) -> str | None:
-        """See fault_of_name."""
-
-
 LocalProvider = Callable[[str], str | None]
 Provider = RemoteProvider | LocalProvider
 
@@ -90,5 +84,8 @@ def fault_of_name(provider: str, name: str) -> str | None:
 
     Only mzplan's own providers check names. The code of other packages doesn't run for this.
     """
-    loaded = find_provider(provider) if provider in OWN_PROVIDERS else None
-    return loaded.fault_of(name) if isinstance(loaded, _OwnProvider) else None
+    if provider not in OWN_PROVIDERS:
+        return None
+    own: Any = find_provider(provider)
+    fault: str | None = own.fault_of(name)
+    return fault
