@@ -121,7 +121,7 @@ class Invocation:
                 "Extend the policy, or leave it out: --policy ''."
             )
         if send_secrets:
-            from mzplan.secrets.command_guards import AllowingGuard
+            from mzplan.secrets.guards import AllowingGuard
 
             return AllowingGuard()
         if not policy:

@@ -42,7 +42,7 @@ from mzplan.plan.file import ensure_digest, ensure_environment
 from mzplan.plan.highlights import losses
 from mzplan.plan.staleness import ensure_same
 from mzplan.schema.description import as_description, describe, packages_of, references_of
-from mzplan.secrets.command_guards import AllowingGuard
+from mzplan.secrets.guards import AllowingGuard
 from mzplan.secrets.policy import Guard, SecretValues
 from mzplan.store.backends.backend import CommittedError, UnknownWriteError
 from mzplan.store.limits import write_limit

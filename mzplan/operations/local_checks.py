@@ -20,7 +20,7 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
 from mzplan.schema.description import Description
-from mzplan.secrets.command_guards import AllowingGuard, CommittedFlowsGuard
+from mzplan.secrets.guards import AllowingGuard, CommittedFlowsGuard
 from mzplan.secrets.policy import Guard
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.warehouse.paths import absolute, local_path

@@ -42,7 +42,8 @@ from mzplan.runner.telemetry import RunEvents, Telemetry, run_events_of
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.runner.watchdog import Watchdog
 from mzplan.secrets.digests import ensure_key
-from mzplan.secrets.policy import CommittedGuard, Guard, Policy
+from mzplan.secrets.guards import CommittedGuard
+from mzplan.secrets.policy import Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store

@@ -1,25 +1,24 @@
 """Decides where a secret may go, before any reference of a description is resolved.
 
 A `Flow` is a secret and the route that it would take. A `Guard` decides. `Policy` is a file of the
-machine: nothing in the store, the warehouse or a checkout can widen it. Without a policy, a runner uses
-`CommittedGuard`: the flows of the state, and the flows that a user with access to this machine's socket has
-allowed. A command without a policy uses one of mzplan.secrets.command_guards.
+machine: nothing in the store, the warehouse or a checkout can widen it. Processes without a policy use one of
+mzplan.secrets.guards.
 """
 
 from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.words import escaped
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
-_MOST_BYTES = 1 << 20
 _HOST = re.compile(r"[\w.-]+|\[?[0-9a-f:.]+(%\w+)?\]?", re.ASCII)  # a host's name or IP address
 _FORM = 'written [[allow]], each with references = ["${env:NAME}"] and hosts = ["HOST:PORT"]'
 
@@ -38,9 +37,10 @@ class Flow(NamedTuple):
     route: Route
 
 
-class Guard(Protocol):
+class Guard(ABC):
     """Decides whether secrets may flow along routes."""
 
+    @abstractmethod
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raise MzplanError if any flow isn't allowed.
 
@@ -48,8 +48,11 @@ class Guard(Protocol):
         committed.
         """
 
-    def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """Raise MzplanError if a proposal may not reach these servers, even without a secret."""
+    def connect(self, subject: str, routes: Collection[Route]) -> None:  # noqa: B027
+        """Raise MzplanError if a proposal may not reach these servers, even without a secret.
+
+        Without a policy, a proposal may reach any server.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Guard):
     """The flows that a policy file allows; everything else is refused. `path` is shown to people."""
 
     path: str
@@ -128,52 +131,6 @@ class Policy:
         )
 
 
-class CommittedGuard:
-    """The guard of a runner without a policy.
-
-    It allows the flows that the state holds and the flows that were granted. It also allows flows of
-    earlier serials, for queries that return to an earlier description or leave one behind. `past` yields
-    the flows of earlier serials, newest first.
-    """
-
-    def __init__(self, past: Callable[[], Iterator[frozenset[Flow]]] = lambda: iter(())):
-        self._past = past
-        self._committed: frozenset[Flow] = frozenset()
-        self._granted: frozenset[Flow] = frozenset()
-        self._refused: frozenset[Flow] = frozenset()  # in no serial up to the latest one
-
-    def set_committed(self, flows: Iterable[Flow]) -> None:
-        """Record the flows of a newly committed serial."""
-        self._committed, self._refused = frozenset(flows), frozenset()
-
-    def grant(self, flows: Iterable[Flow]) -> None:
-        """Allow these flows. The requester has all of this process's rights on this machine."""
-        self._granted |= frozenset(flows)
-
-    def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Raise MzplanError MZ107, as a warning if `proposed`: then the runner validates after the commit."""
-        unknown = set(flows) - self._committed - self._granted
-        if unknown and not proposed:
-            unknown = self._unknown_flows(unknown)
-        if unknown:
-            raise MzplanError(
-                _not_validated_warning(subject, unknown) if proposed else _uncommitted_error(subject, unknown)
-            )
-
-    def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """Allow any server. A proposal sends no secret, and a new server must be validated before the
-        commit."""
-
-    def _unknown_flows(self, flows: set[Flow]) -> set[Flow]:
-        unknown = flows - self._refused
-        for earlier in self._past() if unknown else ():
-            unknown -= earlier
-            if not unknown:
-                break
-        self._refused |= unknown
-        return unknown | (flows & self._refused)
-
-
 def read_policy(path: str) -> Policy:
     """Read a policy from a TOML file.
 
@@ -183,18 +140,14 @@ def read_policy(path: str) -> Policy:
     import tomllib  # not for every command
 
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        content = tomllib.loads(data.decode()) if len(data) <= _MOST_BYTES else None
+        content = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as problem:
         raise _unusable_error(path, problem.strerror or "it can't be opened") from None
-    except (ValueError, RecursionError) as problem:
-        raise _unusable_error(path, f"it is not TOML: {str(problem)[:200]}") from None
-    if content is None:
-        raise _unusable_error(path, "it is larger than 1 MiB")
+    except ValueError as problem:
+        raise _unusable_error(path, f"it is not TOML: {problem}") from None
     entries = content.pop("allow", [])
     if content:
-        raise _unusable_error(path, f"it has an unknown key {sorted(content)[0][:60]!r}; it must be {_FORM}")
+        raise _unusable_error(path, f"it has an unknown key {min(content)!r}; it must be {_FORM}")
     if not isinstance(entries, list):
         raise _unusable_error(path, f"allow is {_FORM}")
     return Policy(path=path, allowed=tuple(_allowance(path, entry) for entry in entries))
@@ -224,21 +177,12 @@ def _allowance(path: str, entry: Any) -> Allowance:
     for name, values in entry.items():
         if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values):
             raise _unusable_error(path, f"{name} is a list of texts")
-    invalid = next(
-        (
-            reference
-            for reference in entry["references"]
-            if not re.fullmatch(r"\$\{[^:{}]+:[^{}]+\}", reference)
-        ),
-        None,
-    )
-    if invalid is not None:
-        raise _unusable_error(path, f"{invalid[:60]!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
-    with_parent = next(filter(_has_parent_path, entry["references"]), None)
-    if with_parent is not None:
-        raise _unusable_error(
-            path, f"{with_parent[:60]!r} has `..` in it, and would allow nothing: write it without"
-        )
+    for reference in entry["references"]:
+        if not re.fullmatch(r"\$\{[^:{}]+:[^{}]+\}", reference):
+            raise _unusable_error(path, f"{reference!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
+        if _has_parent_path(reference):
+            reason = f"{reference!r} has `..` in it, and would allow nothing: write it without"
+            raise _unusable_error(path, reason)
     return Allowance(references=tuple(entry["references"]), hosts=tuple(entry["hosts"]))
 
 
@@ -248,32 +192,6 @@ def _unusable_error(path: str, why: str) -> MzplanError:
         f"The policy {path} can't be used",
         f"{why}. Without a policy, mzplan can't tell where secrets may go, so nothing was started.",
         f"correct it, or name another one: --policy, or the variable {POLICY_VARIABLE}.",
-    )
-
-
-def _uncommitted_error(subject: str, flows: Collection[Flow]) -> Diagnostic:
-    first = min(flows)
-    return Diagnostic(
-        code="MZ107",
-        kind="not-sent",
-        summary=f"{subject} would send {first.reference} to {shown_route(first.route)}",
-        detail="Without a policy, a runner sends secrets only where a committed state does.",
-        hint=f"find out who wrote it. To allow it, start the runner with a policy (--policy) that has:\n"
-        f"{lines_for(sorted(flows))}",
-    )
-
-
-def _not_validated_warning(subject: str, flows: Collection[Flow]) -> Diagnostic:
-    first = min(flows)
-    return Diagnostic(
-        severity="warning",
-        code="MZ107",
-        kind="not-sent",
-        summary=f"{subject} was not validated live: it would send {first.reference} to "
-        f"{shown_route(first.route)}, which the committed state does not",
-        detail="The runner validates it after the commit, before it stops anything.",
-        hint="to validate it before the commit, start the runner with a policy (--policy) that has:\n"
-        f"{lines_for(sorted(flows))}",
     )
 
 

@@ -27,7 +27,7 @@ from mzplan.model.state import State
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
 from mzplan.operations.validation import ensure_validated, reach_changed
-from mzplan.secrets.command_guards import AllowingGuard
+from mzplan.secrets.guards import AllowingGuard
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import newest_epoch, raise_epoch

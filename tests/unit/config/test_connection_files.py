@@ -14,8 +14,8 @@ import pytest
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.operations.local_checks import check_locally
 from mzplan.schema.description import as_description
-from mzplan.secrets.command_guards import AllowingGuard
 from mzplan.secrets.files import MAX_SECRET
+from mzplan.secrets.guards import AllowingGuard
 from tests.unit.small_projects import commit, kafka, postgres, project, resource
 
 DAMAGED = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

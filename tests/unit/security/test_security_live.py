@@ -19,7 +19,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.local_checks import read_only_guard
 from mzplan.operations.project import open_project
 from mzplan.schema.description import describe
-from mzplan.secrets.command_guards import CommittedFlowsGuard
+from mzplan.secrets.guards import CommittedFlowsGuard
 from mzplan.secrets.policy import Allowance, Policy, read_policy
 from tests.unit.cli_runs import Ran, mzplan, write
 from tests.unit.small_projects import at, commit, console, kafka, postgres, project, sink, source
