@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from mzplan.connectors.api.probes import fingerprint
 from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.frames.task_code import OneToken
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import error
 
 ROLE = "aws"
 """The property of a connection that names its aws connection."""
@@ -71,11 +71,10 @@ def arrow_filesystem(aws: ResolvedConnection) -> Any:
     body = aws.body
     options: dict[str, Any] = {"connect_timeout": 3, "request_timeout": 3}
     options["retry_strategy"] = fs.AwsStandardS3RetryStrategy(max_attempts=1)
-    names = {"access_key_id": "access_key", "secret_access_key": "secret_key", "region": "region"}
-    names |= {"session_token": "session_token", "role_arn": "role_arn"}
-    if "role_arn" in body:  # it accepts a role or a key, not both
-        for name in ("access_key_id", "secret_access_key", "session_token"):
-            names.pop(name)
+    names = {"region": "region", "role_arn": "role_arn"}
+    if "role_arn" not in body:  # it accepts a role or a key, not both
+        names |= {"access_key_id": "access_key", "secret_access_key": "secret_key"}
+        names |= {"session_token": "session_token"}
     options |= {theirs: body[ours] for ours, theirs in names.items() if ours in body}
     if "endpoint" in body:
         parts = urlsplit(body["endpoint"])
@@ -87,7 +86,14 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
     """Return the options of Java's Kafka client for a cluster with IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "access_key_id" in body and "role_arn" not in body:
-        raise _key_without_role(aws)
+        raise error(
+            "MZ130",
+            f"{aws.address} can't be used for Kafka as it is",
+            "Java's Kafka client uses an access key only to assume a role.",
+            f"set `role_arn` in {aws.address}; or remove the key, and give it to the runner and the "
+            "executors (AWS_ACCESS_KEY_ID, an instance profile, …).",
+            address=aws.address,
+        )
     options = {
         "awsRoleArn": body.get("role_arn"),
         "awsRoleSessionName": _SESSION if "role_arn" in body else None,
@@ -187,14 +193,3 @@ def escaped(text: str) -> str:
     """Return a text escaped for a quoted word of a JAAS line. Java's StreamTokenizer reads backslash escapes
     as C does, and allows no line end in a quoted word."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-
-
-def _key_without_role(aws: ResolvedConnection) -> MzplanError:
-    return error(
-        "MZ130",
-        f"{aws.address} can't be used for Kafka as it is",
-        "Java's Kafka client uses an access key only to assume a role.",
-        f"set `role_arn` in {aws.address}; or remove the key, and give it to the runner and the executors "
-        "(AWS_ACCESS_KEY_ID, an instance profile, …).",
-        address=aws.address,
-    )

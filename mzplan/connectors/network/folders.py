@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import Output, ResolvedQuery
@@ -19,6 +19,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.warehouse.folder import Folder, LocalFolder, RemoteFolder, file_system
 from mzplan.warehouse.paths import absolute, local_path
 
+Result = TypeVar("Result")
 _NOT_IN_NAMES = ("ARRAY", "MAP", "STRUCT", "VARIANT", "BINARY")
 
 
@@ -67,10 +68,7 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
             entry.path[len(path.rstrip("/")) + 1 :] for entry in entries if entry.type == fs.FileType.File
         ]
 
-    try:
-        return frozenset(with_time_limit(look))
-    except (OSError, TimeoutError, ValueError) as problem:
-        raise MzplanError(_unreachable(query, folder, problem)) from None
+    return frozenset(_limited(query, folder, look))
 
 
 def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[str, int]:
@@ -81,13 +79,9 @@ def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[st
         system, path = _file_system(query, folder)
         return list(system.get_file_info([f"{path.rstrip('/')}/{name}" for name in names]))
 
-    try:
-        infos = with_time_limit(look)
-    except (OSError, TimeoutError, ValueError) as problem:
-        raise MzplanError(_unreachable(query, folder, problem)) from None
     return {
         name: info.mtime_ns // 1_000_000
-        for name, info in zip(names, infos, strict=True)
+        for name, info in zip(names, _limited(query, folder, look), strict=True)
         if info.mtime_ns is not None
     }
 
@@ -150,9 +144,9 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         return system.get_file_info(fs.FileSelector(path, allow_not_found=True))
 
     try:
-        with_time_limit(look)
-    except (OSError, TimeoutError, ValueError) as problem:
-        return [_unreachable(query, folder, problem)]
+        _limited(query, folder, look)
+    except MzplanError as problem:
+        return list(problem.diagnostics)
     return []
 
 
@@ -163,9 +157,16 @@ def _file_system(query: ResolvedQuery, folder: str) -> tuple[Any, str]:
     return file_system(folder)
 
 
-def _unreachable(query: ResolvedQuery, folder: str, problem: Exception) -> Diagnostic:
-    why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-    return _problem(query, folder, f"{folder} can't be reached", f"{why}; check path and credentials.")
+def _limited(query: ResolvedQuery, folder: str, look: Callable[[], Result]) -> Result:
+    """Return the result of `look` at an object store. Raises MzplanError MZ057, also if it takes too long."""
+    try:
+        return with_time_limit(look)
+    except (OSError, TimeoutError, ValueError) as problem:
+        why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        unreachable = f"{folder} can't be reached"
+        raise MzplanError(
+            _problem(query, folder, unreachable, f"{why}; check path and credentials.")
+        ) from None
 
 
 def _problem(query: ResolvedQuery, folder: str, summary: str, hint: str) -> Diagnostic:

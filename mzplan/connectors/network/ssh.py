@@ -362,18 +362,14 @@ def _reason(problem: OSError) -> str:
 
 async def _pump(reader: Any, writer: Any) -> None:
     """Copy until one side ends, then end the other side."""
-    with contextlib.suppress(OSError, EOFError, *_connection_errors()):
+    import asyncssh
+
+    with contextlib.suppress(OSError, EOFError, asyncssh.Error):
         while data := await reader.read(_CHUNK):
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-
-
-def _connection_errors() -> tuple[type[Exception], ...]:
-    import asyncssh
-
-    return (asyncssh.Error,)
 
 
 async def _relay(outbound: Awaitable[None], inbound: Awaitable[None]) -> None:
