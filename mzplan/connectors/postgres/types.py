@@ -217,8 +217,7 @@ def _fit(spark_type: str, type_: str, category: str, typmod: int) -> Fit:
     if sized:
         return _decimal_fit(int(sized[2]), int(sized[3] or 0), type_, typmod)
     if type_ == "numeric" and typmod >= 0 and "numeric" in _FITS.get(spark_type, ()):
-        digits = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}[spark_type]
-        return _decimal_fit(digits, 0, type_, typmod)
+        return _decimal_fit(_DIGITS[spark_type], 0, type_, typmod)
     if type_ in _FITS.get(spark_type, ()):
         # The typmod of these types is the number of fractional digits.
         return "no" if spark_type in _TIMES and 0 <= typmod < _MICROSECONDS else "fits"

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.identity import timeline_of
-from mzplan.connectors.postgres.source.continuity import NO_SLOT, LeafPartitions, Shapes
+from mzplan.connectors.postgres.source.continuity import NO_SLOT, Shapes
+from mzplan.connectors.postgres.source.partitions import LeafPartitions
 from mzplan.connectors.postgres.source.replication import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import (
     Names,

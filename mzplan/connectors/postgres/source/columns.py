@@ -107,24 +107,21 @@ class MessageBlock:
     sequence: Ints
 
     def rows(self, kind: int) -> Iterator[TableChanges]:
-        if kind == INSERT:
-            columns, _ = self._tuples(self.at + 1)
-            yield self._to_changes(columns, deleted=False)
-        elif kind == DELETE:
-            columns, _ = self._tuples(self.at + 1)
-            yield self._to_changes(columns, deleted=True)
-        else:
-            has_only_new = self.buffer[self.at] == _NEW
-            if has_only_new.any():
-                yield from self._select(has_only_new)._updates(old=False)
-            if not has_only_new.all():
-                yield from self._select(~has_only_new)._updates(old=True)
-
-    def _updates(self, *, old: bool) -> Iterator[TableChanges]:
-        if not old:
-            columns, _ = self._tuples(self.at + 1)
-            yield self._to_changes(columns, deleted=False)
+        if kind != UPDATE:
+            yield self._single_tuples(deleted=kind == DELETE)
             return
+        has_only_new = self.buffer[self.at] == _NEW
+        if has_only_new.any():
+            yield self._select(has_only_new)._single_tuples(deleted=False)
+        if not has_only_new.all():
+            yield from self._select(~has_only_new)._updates()
+
+    def _single_tuples(self, *, deleted: bool) -> TableChanges:
+        columns, _ = self._tuples(self.at + 1)
+        return self._to_changes(columns, deleted=deleted)
+
+    def _updates(self) -> Iterator[TableChanges]:
+        """Yield the changes of updates that also have the old row, or its key."""
         before, after_old = self._tuples(self.at + 1)
         now, _ = self._tuples(after_old + 1)
         if self.relation.full:

@@ -35,27 +35,10 @@ from mzplan.connectors.postgres.source.upstream_problems import (
 )
 from mzplan.connectors.postgres.source.values import is_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
-from mzplan.connectors.postgres.types import numeric_size, quoted
+from mzplan.connectors.postgres.types import numeric_size
 from mzplan.model.diagnostics import MzplanError
 
 NO_SLOT = "it is missing: it was dropped, or the server was promoted or restored without it"
-# Returns whether a partition or one of its parents was attached by a later transaction than the one that
-# created the partition; otherwise that transaction, and the number of its command that attached it. This is
-# known from catalog rows: the rows of a table's system columns never change.
-_LEAVES = """
-SELECT c.oid::bigint, n.nspname, c.relname, coalesce(pg_relation_size(c.oid), 0) > 0,
-       coalesce(up.later, true), a.xmin::text, up.command
-FROM pg_partition_tree(%(table)s) t JOIN pg_class c ON c.oid = t.relid
-JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
-CROSS JOIN LATERAL (
-  SELECT bool_or(age(i.xmin) < age(a.xmin)) AS later,
-         max(i.cmin::text::bigint) FILTER (WHERE i.xmin = a.xmin) AS command
-  FROM pg_partition_ancestors(c.oid) p JOIN pg_inherits i ON i.inhrelid = p.relid
-  WHERE p.relid <> %(table)s AND p.relid IN (SELECT relid FROM pg_partition_tree(%(table)s))
-) up
-WHERE t.isleaf AND c.oid <> %(table)s ORDER BY 1
-"""
-_BEFORE = "WHERE ctid < '(8,0)' AND xmin = %s::xid AND cmin::text::bigint < %s"
 
 Types = Mapping[str, Mapping[str, Sequence[Any]]]
 """By the source's table name and declared column: type and typmod as in the catalog, the type for people,
@@ -257,69 +240,3 @@ def _keeps_digits(old: tuple[int, int] | None, new: tuple[int, int] | None, *, a
     if old is None or new is None:
         return new is None
     return new[1] == old[1] or (new[1] > old[1] and not as_text)
-
-
-# ── their partitions
-
-
-class LeafPartitions:
-    """Tracks partitions (leaf tables).
-
-    - `known`: maps each source table's name to the oids of partitions whose rows have been read or arrive as
-      changes.
-    - `attached`: maps each table to its new partitions that may already have contained rows, as
-      {oid: (schema, name)}.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[str, list[int]] = {}
-        self.attached: dict[str, dict[int, tuple[str, str]]] = {}
-
-    def find_attached(
-        self, connection: Connection, tables: Mapping[str, int], recorded: Mapping[str, list[int]]
-    ) -> None:
-        """Find partitions that were added to tables (given by oid) since the step with `recorded`.
-
-        If nothing is recorded, all current partitions count as known.
-        """
-        for name, table in tables.items():
-            rows = connection.execute(_LEAVES, {"table": table}).fetchall()
-            before = self.known.get(name, recorded.get(name))
-            new = {
-                oid: (schema, leaf)
-                for oid, schema, leaf, has_rows, *attachment in rows
-                if before is not None and oid not in before and has_rows
-                if _may_have_brought_rows(connection, schema, leaf, *attachment)
-            }
-            self.known[name] = [oid for oid, *_ in rows if oid not in new]
-            self.attached.pop(name, None)
-            if new:
-                self.attached[name] = new
-
-    def take_attached(self) -> dict[str, set[tuple[str, str]]]:
-        """Return the attached partitions by table, which count as known from now on.
-
-        The caller must read them in a snapshot that begins later.
-        """
-        attached, self.attached = self.attached, {}
-        for name, leaves in attached.items():
-            self.known[name] = sorted([*self.known[name], *leaves])
-        return {name: set(leaves.values()) for name, leaves in attached.items()}
-
-
-def _may_have_brought_rows(
-    connection: Connection, schema: str, leaf: str, later: bool, creator: str, command: int | None
-) -> bool:
-    """Return whether a partition with rows may have had some before it was attached.
-
-    False in the usual case, a table created as a partition.
-    """
-    if later or command is None:
-        return True
-    # Created and attached in one transaction. Rows that were inserted in between are the table's first rows.
-    statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
-    try:
-        row = connection.execute(statement.encode(), (creator, command)).fetchone()
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
-        return False
-    return row is not None and bool(row[0])

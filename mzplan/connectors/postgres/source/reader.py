@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -68,20 +67,14 @@ class PartReader:
         after: Lsn,
         to: Lsn,
         oids: Mapping[str, int],
-        idle_until: Lsn = 0,
-        added: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        idle_until: Lsn,
+        added: Mapping[str, Sequence[str]],
     ) -> Iterator[RecordBatch]:
         """Yield all transactions that commit in (after, to], for the tables with these oids.
 
-        The tables may have other names now. Without oids, the tables are found by name. The slot may begin
-        after
-        `after`, but not after `idle_until`: there are no changes up to there. Columns in `added` (by table)
-          are NULL in rows from before they existed.
+        The tables may have other names now. There are no changes up to `idle_until`, so the slot may begin
+        there. Columns in `added` (by table) are NULL in rows from before they existed.
         """
-        if not oids:
-            with session(self._query) as (_, connection):
-                tables = tables_of(connection, self._query)
-            oids = {name: table.oid for name, table in tables.items()}
         names = {oid: name for name, oid in oids.items()}
 
         def key_of(relation: Relation) -> Sequence[str]:

@@ -96,7 +96,8 @@ class ReplicationLink:
 
     def stream(self, slot: str, publication: str) -> None:
         """Start streaming a slot from its confirmed position. Waits briefly if the slot is in use."""
-        options = f"proto_version '1', publication_names {_literal(quoted(publication))}"
+        name = quoted(publication).replace("'", "''")
+        options = f"proto_version '1', publication_names '{name}'"
         command = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL 0/0 ({options})".encode()
         deadline = time.monotonic() + _SLOT_WAIT_S
         while True:
@@ -196,10 +197,6 @@ def create_slot(link: ReplicationLink, slot: str, *, temporary: bool = False) ->
     _, point, snapshot, _ = rows[0]
     assert point is not None
     return lsn_of(point), snapshot or ""
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _value(data: bytes | None) -> str | None:

@@ -21,6 +21,7 @@ from mzplan.connectors.api.upstreams import origin_of
 from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
+from mzplan.connectors.postgres.statements import create_publication
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import MzplanError
@@ -33,7 +34,7 @@ _SLOT_WAITS = 40
 _FLUSH_WAIT_S = 0.2
 
 _SLOT = """
-SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text,
+SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
@@ -110,7 +111,7 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     row = connection.execute(_SLOT, (name,)).fetchone()
     if row is None:
         return None
-    _, plugin, database, pid, status, confirmed, restart, retained, lag = row
+    plugin, database, pid, status, confirmed, restart, retained, lag = row
     return Slot(
         plugin=plugin or "",
         database=database or "",
@@ -195,17 +196,14 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
         return
     present = published(connection, names.publication)
     existing = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
-    name = quoted(names.publication)
     if existing.fetchone() is None:
-        listed = ", ".join(table.sql for table in tables)
-        connection.execute(
-            f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)".encode()
-        )
+        statement = create_publication(names.publication, [table.sql for table in tables])
+        connection.execute(statement.encode())
         return
     missing = [table for table in tables if (table.schema, table.name) not in present]
     if missing:
         listed = ", ".join(table.sql for table in missing)
-        connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {listed}".encode())
+        connection.execute(f"ALTER PUBLICATION {quoted(names.publication)} ADD TABLE {listed}".encode())
 
 
 def published(connection: Connection, publication: str) -> Limits:

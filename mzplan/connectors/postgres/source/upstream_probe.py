@@ -7,9 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.postgres.identity import identify
 from mzplan.connectors.postgres.probe import Check
-from mzplan.connectors.postgres.source.slots import NO_TABLE, Limits, Names, find_slot, own_columns, published
+from mzplan.connectors.postgres.source.slots import (
+    NO_TABLE,
+    Limits,
+    Names,
+    Slot,
+    find_slot,
+    own_columns,
+    published,
+)
 from mzplan.connectors.postgres.source.table_probe import TableCheck
-from mzplan.connectors.postgres.source.upstream_problems import NO_WALSENDER, WAL_LEVEL
+from mzplan.connectors.postgres.source.upstream_problems import NO_SLOT_LEFT, NO_WALSENDER, WAL_LEVEL
 from mzplan.connectors.postgres.statements import allow_replication, create_publication, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted, split_name
@@ -87,30 +95,26 @@ class _ServerCheck(Check):
                 "a logical slot needs the attribute REPLICATION.",
                 f"{allow_replication(self._role)} (on Amazon RDS: GRANT rds_replication TO {self._role};)",
             )
-        yield from self._slot(max_slots - slots_used, max_slots)
-        yield from self._walsender(max_senders - senders_used, max_senders)
+        slot = find_slot(self._connection, self._names.slot)
+        if slot is not None:
+            yield from self._slot(slot)
+        elif slots_used >= max_slots:
+            yield NO_SLOT_LEFT.diagnostic(self._query, what=f"all {max_slots} are in use")
+        # A running source already has a walsender.
+        if senders_used >= max_senders and (slot is None or slot.active_pid is None):
+            what = f"all {max_senders} (max_wal_senders) are in use"
+            yield NO_WALSENDER.diagnostic(self._query, what=what)
         tables = {name: find_table(self._connection, name) for name in self._query.body["tables"]}
         for name, table in tables.items():
             if table is None:
                 yield NO_TABLE.diagnostic(self._query, table=name)
             else:
                 yield from TableCheck(self._connection, self._query).problems(name, table)
-        yield from _PublicationCheck(self._connection, self._query).problems(tables, can_create)
+        yield from self._publication(tables, can_create)
 
-    # ── slot
+    # ── the slot
 
-    def _slot(self, free: int, most: int) -> Iterator[Diagnostic]:
-        slot = find_slot(self._connection, self._names.slot)
-        if slot is None:
-            if free < 1:
-                yield self._problem(
-                    "MZ220",
-                    "The PostgreSQL server has no replication slot left",
-                    f"all {most} are in use.",
-                    "raise max_replication_slots and restart the server, or drop an unused slot: SELECT "
-                    "slot_name, active FROM pg_replication_slots;",
-                )
-            return
+    def _slot(self, slot: Slot) -> Iterator[Diagnostic]:
         database = self._query.link.body["database"]
         # For mzplan's own slot in another database, `compare` decides whether this is another upstream.
         if not self._names.own_slot and (slot.plugin != "pgoutput" or slot.database != database):
@@ -131,29 +135,23 @@ class _ServerCheck(Check):
                 f"find the client: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
             )
 
-    def _walsender(self, free: int, most: int) -> Iterator[Diagnostic]:
-        slot = find_slot(self._connection, self._names.slot)
-        # A running source already has a walsender.
-        if free < 1 and (slot is None or slot.active_pid is None):
-            yield NO_WALSENDER.diagnostic(self._query, what=f"all {most} (max_wal_senders) are in use")
-
     def _is_ours(self, pid: int) -> bool:
         row = self._connection.execute(_ACTIVE, (pid,)).fetchone()
         own = f"mzplan {self._query.address}".encode()[:_NAME_BYTES]
         return row is None or str(row[0]).encode() == own
 
+    # ── the publication
 
-class _PublicationCheck(Check):
-    """Finds the problems of following the tables of a source."""
-
-    def problems(self, tables_by_name: Mapping[str, Table | None], can_create: bool) -> Iterator[Diagnostic]:
-        """Yield all problems of the publication. Raises psycopg.Error.
+    def _publication(
+        self, tables_by_name: Mapping[str, Table | None], can_create: bool
+    ) -> Iterator[Diagnostic]:
+        """Yield all problems of the publication.
 
         `tables_by_name`: the tables by name; None for a missing table.
         `can_create`: the role may create a publication.
         """
-        names = Names.of(self._query)
-        name, tables = names.publication, [table for table in tables_by_name.values() if table is not None]
+        name = self._names.publication
+        tables = [table for table in tables_by_name.values() if table is not None]
         listed = [
             t.sql if t is not None else table_sql(*split_name(table_name))
             for table_name, t in tables_by_name.items()
@@ -164,7 +162,7 @@ class _PublicationCheck(Check):
         limits = published(self._connection, name)
         unpublished = [t for t in tables if (t.schema, t.name) not in limits]
         yield from self._filtered(name, [t for t in tables if t not in unpublished], limits)
-        if names.own_publication:
+        if self._names.own_publication:
             foreign = [t for t in unpublished if not self._is_granted(_OWNED, t.oid)]
             if foreign or (publication is None and not can_create):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
