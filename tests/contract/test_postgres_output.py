@@ -17,9 +17,9 @@ from pyarrow import RecordBatch
 
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.postgres.client import connect
-from mzplan.connectors.postgres.sink.ledger import shape_of
+from mzplan.connectors.postgres.sink.ledger import Ledger, shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.removal import _drop_tables
+from mzplan.connectors.postgres.sink.records import _drop_tables
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, staging_shape
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK, Writer
@@ -47,9 +47,8 @@ class Sinks:
             # The order of rows, for those who look; and JSON, which has to be staged.
             kind = "jsonb" if staged else "text"
             connection.execute(f"CREATE TABLE {self.table} (id bigint, name {kind}, n bigserial)".encode())
-        self.writer = Writer(
-            schema="mzplan", sink=self.table, address="sink.contract", generation=1, epoch=1, query_id="q"
-        )
+        ledger = Ledger(schema="mzplan", sink=self.table, generation=1, epoch=1, query_id="q")
+        self.writer = Writer(address="sink.contract", ledger=ledger)
         self.connection = connect(self.dsn)
         self.opened.append(self.connection)
         found = find_table(self.connection, f"public.{self.table}")
@@ -104,6 +103,11 @@ def server(postgres: PostgresServer, database: Any) -> Iterator[None]:
     for made in Sinks.opened:
         made.close()
     Sinks.opened.clear()
+
+
+def changed(writer: Writer, **fields: Any) -> Writer:
+    """Return the writer of another run, generation or sink."""
+    return replace(writer, ledger=replace(writer.ledger, **fields))
 
 
 def straight(folder: Path) -> OutputSubject:
@@ -218,7 +222,7 @@ def test_a_generation_whose_step_ends_while_the_next_one_begins_writes_nothing(i
 
     with connect(Sinks.dsn) as newer, connect(Sinks.dsn) as looking:
         with newer.transaction():
-            replace(sinks.writer, generation=2)._insert_row(newer, sinks.move.table)  # empties the table
+            changed(sinks.writer, generation=2)._insert_row(newer, sinks.move.table)  # empties the table
             finishing = meanwhile(finish, looking)
         finishing.join()
     assert (sinks.contents(), [type(one) for one in raised]) == ([], [FencedError])
@@ -231,7 +235,7 @@ def test_a_sink_that_begins_while_another_one_is_forgotten_keeps_its_row(isolati
     with connect(Sinks.dsn) as beginning, connect(Sinks.dsn) as removing, connect(Sinks.dsn) as looking:
         looking.execute("DELETE FROM mzplan.writers")
         with beginning.transaction():
-            replace(sinks.writer, sink="other")._insert_row(beginning, None)
+            changed(sinks.writer, sink="other")._insert_row(beginning, None)
             dropping = meanwhile(lambda: _drop_tables(removing, sinks.writer), looking)
         dropping.join()
         assert looking.execute("SELECT sink FROM mzplan.writers").fetchall() == [("other",)]
@@ -243,4 +247,4 @@ def test_a_login_that_may_only_connect_holds_up_no_sink_whose_tables_are_there()
     with psycopg.connect(Sinks.dsn) as other, connect(Sinks.dsn) as beginning:
         other.execute("SELECT pg_advisory_lock(%s)", (SETUP_LOCK,))
         beginning.execute("SET lock_timeout = '2s'")
-        replace(sinks.writer, epoch=2).register(beginning, None)
+        changed(sinks.writer, epoch=2).register(beginning, None)

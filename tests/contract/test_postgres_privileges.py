@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ import pytest
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
-from mzplan.connectors.postgres.sink.connector import PostgresSink, _Batches
+from mzplan.connectors.postgres.sink.batches import Batches
+from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
@@ -122,7 +122,7 @@ def write(query: ResolvedQuery, step: int, epoch: int, rows: int = 1) -> None:
         assert table is not None
         targets = tuple(target for output in outputs if (target := table.column(output.name)))
         position = (("offset", "bigint"), ("change", "integer")) if keys else ()
-        writer = replace(writer_of(query, epoch), query_id="q")
+        writer = writer_of(query, epoch, "q")
         move = Move(
             stage=writer.stage_sql,
             table=table,
@@ -142,7 +142,7 @@ def write(query: ResolvedQuery, step: int, epoch: int, rows: int = 1) -> None:
             output: Any = PostgresOutput(target, writer.ledger, compare="warn")
         else:
             names = [f"c{i}" for i in range(len(outputs))] + [f"p{i}" for i in range(len(position))]
-            target = Target(conninfo=info, table=(writer.schema, writer.stage), columns=tuple(names))
+            target = Target(conninfo=info, table=(writer.ledger.schema, writer.stage), columns=tuple(names))
             output = StagedOutput(connection, writer, move, target, compare="warn")
             columns = dict(zip(names, [*columns.values(), list(range(rows)), [1] * rows], strict=False))
             if keys:
@@ -189,7 +189,7 @@ def test_what_another_role_has_made_since_is_asked_for_by_the_first_message(serv
         write(query, 1, epoch=2)
     outputs = outputs_without_spark(query)
     run: Any = SimpleNamespace(query=query, epoch=2, outputs=outputs, interrupt=lambda hang_up: None)
-    told = _Batches(run).explain(denied.value)
+    told = Batches(run).explain(denied.value)
     assert isinstance(told, MzplanError) and told.diagnostics == probed(query)
     assert "USAGE, CREATE ON SCHEMA mzplan" in allow(server, query)
     write(query, 1, epoch=2)

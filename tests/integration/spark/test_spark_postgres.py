@@ -115,7 +115,7 @@ def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, datab
 def test_a_task_that_is_tried_twice_doubles_nothing(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    from mzplan.connectors.postgres.sink import connector as postgres
+    from mzplan.connectors.postgres.sink import batches as postgres
     from mzplan.connectors.postgres.sink import staged_output
 
     module, function = (staged_output, "staging_task") if way == "staged" else (postgres, "straight_task")
@@ -268,6 +268,7 @@ def test_a_value_that_does_not_fit_says_which_table_and_why(lab: Lab, topic: Mak
 
 
 def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) -> None:
+    from mzplan.connectors.postgres.sink.ledger import Ledger
     from mzplan.connectors.postgres.sink.writer import Writer
 
     name, shop = topic(), database()
@@ -279,9 +280,8 @@ def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) ->
     lab.has_rows(shop, "orders", 5)
     lab.stop(source, sink)
     ((query_id,),) = lab.rows(shop, "SELECT query_id FROM mzplan.writers")
-    writer = Writer(
-        schema="mzplan", sink=sink.id, address=str(sink.address), generation=1, epoch=1, query_id=query_id
-    )
+    ledger = Ledger(schema="mzplan", sink=sink.id, generation=1, epoch=1, query_id=query_id)
+    writer = Writer(address=str(sink.address), ledger=ledger)
     # As if it were far on: the last step is never forgotten.
     lab.execute(shop, "UPDATE mzplan.writers SET step = 300000")
     with psycopg.connect(lab.postgres.dsn(shop), autocommit=True) as connection:

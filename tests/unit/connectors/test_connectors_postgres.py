@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason_of
-from mzplan.connectors.postgres.sink import connector as sink_connector
+from mzplan.connectors.postgres.sink import refusals
 from mzplan.connectors.postgres.sink.definition import create_table
+from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
@@ -213,8 +215,8 @@ def test_two_outputs_into_one_column_are_refused() -> None:
         oid=1, schema="public", name="orders", columns=(column("int8", "N", name="id"),), takes_copy=True
     )
     outputs = [Output(name="id", type="BIGINT"), Output(name="ID", type="BIGINT")]
-    (found,) = check_table(query, table, outputs)
-    assert "two outputs go into its column id" in found.detail
+    found = check_table(query, table, outputs)
+    assert found is not None and "two outputs go into its column id" in found.detail
 
 
 def test_names() -> None:
@@ -229,15 +231,14 @@ def test_names() -> None:
 
 
 def test_statements_of_a_step_hold_no_loose_ends() -> None:
-    writer = Writer(schema='a"b', sink="it's", address="sink.x", generation=2, epoch=3, query_id="q")
-    ledger = writer.ledger
+    ledger = Ledger(schema='a"b', sink="it's", generation=2, epoch=3, query_id="q")
     assert "'it''s'" in ledger.claim(5, 4, None) and '"a""b".writers' in ledger.claim(5, 4, None)
     assert "row_count = 7" in ledger.claim(5, 5, Written(rows=7))
     assert "7, 3, '1:ab', 1, 2)" in ledger.note(5, Written(rows=7, digest="1:ab"), (1, 2))
     # Of rows whose hash is not known, the whole has none.
     assert "7, 3, NULL, NULL, NULL)" in ledger.note(5, Written(rows=7), None)
     assert literal("a\\'b") == " E'a\\\\''b'"
-    assert len(Writer(schema="m", sink="s" * 80, address="", generation=1, epoch=1, query_id="").stage) <= 63
+    assert len(Writer(address="", ledger=replace(ledger, sink="s" * 80)).stage) <= 63
 
 
 def link() -> ResolvedConnection:
@@ -437,11 +438,10 @@ def test_a_batch_that_is_denied_asks_for_what_is_missing(
             raise psycopg.OperationalError("closed")
         return nullcontext()
 
-    monkeypatch.setattr(sink_connector, "connect", connected)
-    monkeypatch.setattr(sink_connector, "find_target", lambda connection, query: None)
-    monkeypatch.setattr(sink_connector.PrivilegeCheck, "problem", lambda check, *given: lacks)
-    run: Any = SimpleNamespace(query=query, epoch=1, outputs=(), interrupt=lambda hang_up: None)
-    told = sink_connector._Batches(run).explain(problem)
+    monkeypatch.setattr(refusals, "connect", connected)
+    monkeypatch.setattr(refusals, "find_target", lambda connection, query: None)
+    monkeypatch.setattr(refusals.PrivilegeCheck, "problem", lambda check, *given: lacks)
+    told = refusals.explain_batch_error(query, (), None, problem)
     assert isinstance(told, MzplanError)
     (found,) = told.diagnostics
     assert found == lacks if answers else "permission denied for schema mzplan." in found.detail

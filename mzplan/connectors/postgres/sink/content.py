@@ -18,8 +18,7 @@ from mzplan.connectors.postgres.problems import Problem, connect_problem, is_los
 from mzplan.connectors.postgres.sink.comparison import Form, form_of, sink_value, sql_text, table_value
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.query_reader import make_query_reader
-from mzplan.connectors.postgres.sink.target_probe import check_table
-from mzplan.connectors.postgres.sink.target_table import find_target
+from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import TargetColumn, quoted
 from mzplan.model.diagnostics import MzplanError
@@ -74,13 +73,7 @@ class PostgresContent(Content):
         connection.execute("SET idle_in_transaction_session_timeout = 0")
         connection.execute(_BEGIN)
         self._snapshot = _fetch_value(connection, "SELECT pg_export_snapshot()")
-        table = find_target(connection, query)
-        errors = [
-            diagnostic for diagnostic in check_table(query, table, outputs) if diagnostic.severity == "error"
-        ]
-        if table is None or errors:
-            raise MzplanError(errors)
-        self._table = table
+        table = self._table = usable_table(connection, query, outputs)
         self.frontier = self._last_step(connection)
         self._columns: dict[str, tuple[TargetColumn, Form, str]] = {}
         unseen = []

@@ -38,6 +38,10 @@ class Ledger:
     def steps(self) -> str:
         return f"{quoted(self.schema)}.steps"
 
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.sink, self.generation
+
     def last(self) -> str:
         """Return the query for the last written step. It has no row if another run writes."""
         return f"SELECT w.step FROM {self.writers} AS w WHERE {self._own_row}"

@@ -79,7 +79,7 @@ class PostgresOutput:
     which a newer runner waits. Raises FencedError, and the driver's errors for errors of the server.
 
     `sources`: first and last step of the source that the next step covers.
-    `warn`: receives warnings.
+    `warn`: receives warnings; by default the log.
     """
 
     def __init__(
@@ -89,11 +89,10 @@ class PostgresOutput:
         *,
         compare: Compare,
         sources: tuple[int, int] | None = None,
-        warn: Callable[[str], None] = log.warning,
     ):
         self.target, self._ledger = target, ledger
-        self._compare, self.warn = compare, warn
-        self.sources = sources
+        self._compare, self._sources = compare, sources
+        self.warn: Callable[[str], None] = log.warning
         self._session: Session | None = None
         self._replay: StepReplay | None = None
         self._copy: Copy | None = None
@@ -147,7 +146,7 @@ class PostgresOutput:
                 session.fetch(self._ledger.lock())
                 if session.execute(self._ledger.claim(step, self._last, self._written)) != 1:
                     raise FencedError(f"step {step} could not be claimed")
-                session.execute(self._ledger.note(step, note, self.sources))
+                session.execute(self._ledger.note(step, note, self._sources))
             failpoint(Failpoint.TASK_NOTED)
             session.connection.commit()
             failpoint(Failpoint.TASK_COMMITTED)

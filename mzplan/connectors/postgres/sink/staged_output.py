@@ -7,7 +7,7 @@ into the staging table, then moved into the table together with the step's note.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.postgres.sink.output import FencedError, Target, step_record
@@ -48,12 +48,10 @@ class StagedOutput:
         *,
         compare: Compare,
         sources: tuple[int, int] | None = None,
-        warn: Callable[[str], None] = log.warning,
     ):
         self._connection = connection
         self._writer, self._move, self._target = writer, move, target
-        self._compare, self._warn = compare, warn
-        self.sources = sources
+        self._compare, self._sources = compare, sources
         self._step: Step | None = None
         self._last = -1
         self._written: Written | None = None
@@ -69,7 +67,7 @@ class StagedOutput:
         self._written = step_record(row, step, self._last)
         # Created here, so that a step that can't be written is refused before its rows come.
         last = self._last if self._last >= 0 else None
-        replay = StepReplay(step, written=self._written, last=last, compare=self._compare, warn=self._warn)
+        replay = StepReplay(step, written=self._written, last=last, compare=self._compare, warn=log.warning)
         self._part = Part(self._target, replay)
         self._step = step
 
@@ -139,7 +137,7 @@ class StagedOutput:
                 raise FencedError(f"step {step} could not be claimed")
             if self._attempts and not self._move.move(connection, self._attempts):
                 raise EmptiedError
-            connection.execute(ledger.note(step, self._note, self.sources).encode())
+            connection.execute(ledger.note(step, self._note, self._sources).encode())
 
     def _current_step(self) -> Step:
         if self._step is None:

@@ -26,7 +26,7 @@ from mzplan.connectors.postgres.sink.target_table import (
 )
 from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, shown
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 _READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 _NULLABLE = """
@@ -52,23 +52,14 @@ def probe_target(connection: Connection, query: ResolvedQuery, outputs: Sequence
 
 
 def check_table(
-    query: ResolvedQuery,
-    table: Table | None,
-    outputs: Sequence[Output],
-    schema: str | None = None,
-    *,
-    statements: Sequence[str] = (),
-) -> list[Diagnostic]:
+    query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None = None
+) -> Diagnostic | None:
     """Return MZ052 if the table is missing, or MZ053 if it doesn't accept the sink's columns.
 
     `schema`: where to create the table, if its name has no schema.
-    `statements`: creates missing parts before the sink starts (see `creation_statements`). Such parts
-      aren't errors.
     """
     name = query.body["table"]
     if table is None:
-        if statements:
-            return []
         reason = (
             "mzplan does not create target tables"
             if not query.body["create"]
@@ -79,18 +70,24 @@ def check_table(
             ", with a type for `...`, which only Spark knows" if any(o.type is None for o in outputs) else ""
         )
         fix = f"create it{unknown}:\n{create_table(query, outputs, schema)}"
-        return [diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)]
+        return diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)
     columns = compare_columns(query, table, outputs)
-    missing = [] if statements else [*columns.missing.values(), *columns.narrow.values()]
-    wrong = [*missing, *columns.wrong.values(), *columns.others]
-    diagnostics = []
-    if wrong:
-        summary = f"Table {name} does not take the columns of {query.address}"
-        fix = describe_fix(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
-        diagnostics.append(
-            diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix, kind="target-behind")
-        )
-    return diagnostics
+    wrong = [*columns.missing.values(), *columns.narrow.values(), *columns.wrong.values(), *columns.others]
+    if not wrong:
+        return None
+    summary = f"Table {name} does not take the columns of {query.address}"
+    fix = describe_fix(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
+    return diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix, kind="target-behind")
+
+
+def usable_table(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Table:
+    """Return the sink's table. Raises MzplanError MZ052 or MZ053 (see `check_table`)."""
+    table = find_target(connection, query)
+    problem = check_table(query, table, outputs)
+    if problem is not None:
+        raise MzplanError(problem)
+    assert table is not None, "otherwise there is a problem"
+    return table
 
 
 # ── the table, and what the role may do
@@ -111,13 +108,12 @@ class _TargetCheck(Check):
         table, keys = find_target(self._connection, self._query), key_of(self._query)
         schema = missing_schema(self._connection, self._query) if table is None else None
         statements = self.statements = creation_statements(self._query, table, outputs, schema)
-        yield from check_table(self._query, table, outputs, schema, statements=statements)
-        if statements:
+        problem = check_table(self._query, table, outputs, schema)
+        if problem is not None and statements:
             planned = f"\nOr let mzplan create it: mzplan restart {self._query.address}"
-            diagnostics = check_table(self._query, table, outputs, schema)
-            self.missing_parts = [
-                replace(d, hint=d.hint + planned) for d in diagnostics if d.severity == "error"
-            ]
+            self.missing_parts = [replace(problem, hint=problem.hint + planned)]
+        elif problem is not None:
+            yield problem
         missing_privileges = PrivilegeCheck(self._connection, self._query).problem(
             table, outputs, keys, statements, schema
         )
@@ -133,7 +129,7 @@ class _TargetCheck(Check):
             )
         if table is not None:
             yield from self._in_staging_schema(table)
-            yield from _KeyCheck(self._connection, self._query).problems(table, outputs)
+            yield from self._key(table, outputs)
 
     def _in_staging_schema(self, table: Table) -> Iterator[Diagnostic]:
         """Warn about a table in mzplan's own schema.
@@ -161,14 +157,9 @@ class _TargetCheck(Check):
         if standby or read_only:
             yield self._problem("MZ159", f"The server of {self._query.address} is read-only", f"{why}.", fix)
 
+    # ── the key
 
-# ── the key, and the database
-
-
-class _KeyCheck(Check):
-    """Checks whether a sink's key finds the rows of its table."""
-
-    def problems(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
+    def _key(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         """Yield MZ055 for a key without a unique index, with NULL, or next to another unique index."""
         keys = key_of(self._query)
         columns = [column for key in keys if (column := table.column(key)) is not None]

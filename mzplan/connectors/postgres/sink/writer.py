@@ -30,15 +30,16 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY at
 """
 
 
-def writer_of(query: ResolvedQuery, epoch: int = 0) -> Writer:
-    """Return the writer of a sink. Its query id isn't known yet."""
+def writer_of(query: ResolvedQuery, epoch: int = 0, query_id: str = "") -> Writer:
     return Writer(
-        schema=query.body["staging_schema"],
-        sink=query.description.id,
         address=str(query.address),
-        generation=query.description.generation,
-        epoch=epoch,
-        query_id="",
+        ledger=Ledger(
+            schema=query.body["staging_schema"],
+            sink=query.description.id,
+            generation=query.description.generation,
+            epoch=epoch,
+            query_id=query_id,
+        ),
     )
 
 
@@ -47,22 +48,8 @@ class Writer:
     """One run of a sink's generation, as the writer of its steps. Every step goes through its row in
     `writers`."""
 
-    schema: str
-    sink: str
     address: str
-    generation: int
-    epoch: int
-    query_id: str
-
-    @property
-    def ledger(self) -> Ledger:
-        return Ledger(
-            schema=self.schema,
-            sink=self.sink,
-            generation=self.generation,
-            epoch=self.epoch,
-            query_id=self.query_id,
-        )
+    ledger: Ledger
 
     @property
     def application(self) -> str:
@@ -72,14 +59,14 @@ class Writer:
     @property
     def stage(self) -> str:
         """Return the staging table's name."""
-        name = f"stage_{self.sink}_g{self.generation}"
+        name = f"stage_{self.ledger.sink}_g{self.ledger.generation}"
         if len(name.encode()) > 63:  # PostgreSQL would truncate it
             name = f"stage_{hashlib.sha256(name.encode()).hexdigest()[:48]}"
         return name
 
     @property
     def stage_sql(self) -> str:
-        return f"{quoted(self.schema)}.{quoted(self.stage)}"
+        return f"{quoted(self.ledger.schema)}.{quoted(self.stage)}"
 
     def register(
         self,
@@ -109,9 +96,9 @@ class Writer:
                 self._resume(connection, resume_step - 1)
             self.lock(connection)
             connection.execute(
-                f"UPDATE {self._writers} SET epoch = %s, address = %s, updated_at = now() "
+                f"UPDATE {self.ledger.writers} SET epoch = %s, address = %s, updated_at = now() "
                 "WHERE sink = %s AND generation = %s",
-                (self.epoch, self.address, self.sink, self.generation),
+                (self.ledger.epoch, self.address, *self.ledger.place),
             )
             if shape is not None:
                 self._lay_out(connection, [("_attempt", "bigint"), *shape])
@@ -124,30 +111,30 @@ class Writer:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s "
             "AND usename = current_user AND datname = current_database() AND pid <> pg_backend_pid() "
-            f"AND NOT EXISTS (SELECT 1 FROM {self._writers} "
+            f"AND NOT EXISTS (SELECT 1 FROM {self.ledger.writers} "
             "WHERE sink = %s AND generation = %s AND epoch > %s)",
-            (self.application, self.sink, self.generation, self.epoch),
+            (self.application, *self.ledger.place, self.ledger.epoch),
         )
 
     def _insert_row(self, connection: Connection, table_to_empty: Table | None) -> None:
         # Lock these rows, so that an earlier generation's transaction has ended, or sees our new row.
         connection.execute(
-            f"SELECT 1 FROM {self._writers} WHERE sink = %s AND generation < %s FOR UPDATE",
-            (self.sink, self.generation),
+            f"SELECT 1 FROM {self.ledger.writers} WHERE sink = %s AND generation < %s FOR UPDATE",
+            self.ledger.place,
         )
         inserted = connection.execute(
-            f"INSERT INTO {self._writers} (sink, generation, address, epoch, query_id, step) "
+            f"INSERT INTO {self.ledger.writers} (sink, generation, address, epoch, query_id, step) "
             "VALUES (%s, %s, %s, %s, %s, -1) ON CONFLICT DO NOTHING",
-            (self.sink, self.generation, self.address, self.epoch, self.query_id),
+            (*self.ledger.place, self.address, self.ledger.epoch, self.ledger.query_id),
         )
         if inserted.rowcount and table_to_empty is not None:
             connection.execute(f"DELETE FROM {table_to_empty.sql}")
 
     def _resume(self, connection: Connection, last: int) -> None:
         connection.execute(
-            f"UPDATE {self._writers} SET query_id = %s, target = NULL, step = %s "
+            f"UPDATE {self.ledger.writers} SET query_id = %s, target = NULL, step = %s "
             "WHERE sink = %s AND generation = %s AND epoch <= %s AND (query_id <> %s OR step < %s)",
-            (self.query_id, last, self.sink, self.generation, self.epoch, self.query_id, last),
+            (self.ledger.query_id, last, *self.ledger.place, self.ledger.epoch, self.ledger.query_id, last),
         )
 
     def _lay_out(self, connection: Connection, wanted: list[tuple[str, str]]) -> None:
@@ -158,33 +145,34 @@ class Writer:
 
     def lock(self, connection: Connection, for_update: bool = True) -> int:
         """Return the last written step (-1 if none), with our row locked until the transaction ends."""
+        ledger = self.ledger
         row = connection.execute(
-            f"SELECT epoch, query_id, step FROM {self._writers} "
+            f"SELECT epoch, query_id, step FROM {ledger.writers} "
             f"WHERE sink = %s AND generation = %s{' FOR UPDATE' if for_update else ''}",
-            (self.sink, self.generation),
+            ledger.place,
         ).fetchone()
         if row is None:
             raise self._mismatch_error("its row in writers is gone")
         epoch, query_id, step = row
         newer = connection.execute(
-            f"SELECT max(generation) FROM {self._writers} WHERE sink = %s", (self.sink,)
+            f"SELECT max(generation) FROM {ledger.writers} WHERE sink = %s", (ledger.sink,)
         ).fetchone()
-        if newer is not None and newer[0] > self.generation:
+        if newer is not None and newer[0] > ledger.generation:
             raise error(
                 "MZ068",
                 f"{self.address} was replaced",
-                f"Generation {newer[0]} writes now; generation {self.generation} no longer writes.",
+                f"Generation {newer[0]} writes now; generation {ledger.generation} no longer writes.",
                 "nothing to do: the newer generation continues.",
             )
-        if epoch > self.epoch:
+        if epoch > ledger.epoch:
             raise error(
                 "MZ068",
                 f"{self.address} is written by a newer runner",
-                f"A runner of epoch {epoch} has taken over; this runner, of epoch {self.epoch}, no longer "
+                f"A runner of epoch {epoch} has taken over; this runner, of epoch {ledger.epoch}, no longer "
                 "writes.",
                 "nothing to do: this runner was cut off or frozen, and the other one continues.",
             )
-        if query_id != self.query_id:
+        if query_id != ledger.query_id:
             raise self._mismatch_error(f"steps up to {step} come from another checkpoint (query {query_id})")
         return int(step)
 
@@ -221,10 +209,11 @@ class Writer:
         A rewritten table (VACUUM FULL, TRUNCATE) has another file. A DELETE of all rows can't be detected.
         Raises MzplanError MZ069.
         """
+        ledger = self.ledger
         row = connection.execute(
             "SELECT c.oid || '/' || coalesce(pg_relation_filenode(c.oid), 0), w.target, w.step "
-            f"FROM pg_class c, {self._writers} w WHERE c.oid = %s AND w.sink = %s AND w.generation = %s",
-            (table.oid, self.sink, self.generation),
+            f"FROM pg_class c, {ledger.writers} w WHERE c.oid = %s AND w.sink = %s AND w.generation = %s",
+            (table.oid, *ledger.place),
         ).fetchone()
         if row is None:
             raise self._rows_gone_error(f"table {table.sql} was dropped")
@@ -237,16 +226,17 @@ class Writer:
             if self._is_empty(connection, table):
                 raise self._rows_gone_error(f"table {table.sql} was truncated")
         connection.execute(
-            f"UPDATE {self._writers} SET target = %s WHERE sink = %s AND generation = %s AND epoch = %s",
-            (now, self.sink, self.generation, self.epoch),
+            f"UPDATE {ledger.writers} SET target = %s WHERE sink = %s AND generation = %s AND epoch = %s",
+            (now, *ledger.place, ledger.epoch),
         )
 
     def _is_empty(self, connection: Connection, table: Table) -> bool:
         """Return whether written rows are gone, by the table's size. Reading rows would need another
         privilege."""
         written = connection.execute(
-            f"SELECT 1 FROM {self._steps} WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
-            (self.sink, self.generation),
+            f"SELECT 1 FROM {self.ledger.steps} "
+            "WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
+            self.ledger.place,
         ).fetchone()
         size = connection.execute("SELECT pg_relation_size(%s::oid::regclass)", (table.oid,)).fetchone()
         return bool(written) and size == (0,)
@@ -257,22 +247,15 @@ class Writer:
             f"The rows that {self.address} has written are gone",
             f"{event[0].upper()}{event[1:]} meanwhile, and continuing would only add new rows.",
             f"write all rows again: mzplan apply --replace {self.address} --allow-replace; or continue "
-            f"without them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
+            f"without them: UPDATE {self.ledger.writers} SET target = NULL "
+            f"WHERE sink = '{self.ledger.sink}'.",
             kind="target-restored",
         )
-
-    @property
-    def _steps(self) -> str:
-        return self.ledger.steps
-
-    @property
-    def _writers(self) -> str:
-        return self.ledger.writers
 
     def _missing_statements(self, connection: Connection) -> list[str]:
         """Return the statements that create the missing parts of mzplan's own tables."""
         # Look first: CREATE … IF NOT EXISTS needs the privilege to create even if nothing is missing.
-        schema = quoted(self.schema)
+        schema = quoted(self.ledger.schema)
         tables = {
             "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "
             "query_id text NOT NULL, step bigint NOT NULL, updated_at timestamptz NOT NULL DEFAULT now(), "
@@ -293,7 +276,7 @@ class Writer:
         return error(
             "MZ069",
             f"{self.address} and its target disagree about what was written",
-            f"In schema {self.schema}, {why}. The database or the checkpoint was restored or removed.",
+            f"In schema {self.ledger.schema}, {why}. The database or the checkpoint was restored or removed.",
             f"restore the one that was changed, or start over: mzplan apply --replace {self.address} "
             "--allow-replace (with append, empty the table first).",
             kind="target-restored",

@@ -1,0 +1,156 @@
+"""Explains why PostgreSQL refused a batch of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.postgres.client import connect, open_conninfo
+from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, state_of
+from mzplan.connectors.postgres.sink.definition import key_of
+from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
+from mzplan.connectors.postgres.sink.staging import Move
+from mzplan.connectors.postgres.sink.target_table import describe_fix, find_target
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DATA_EXCEPTION = "22"  # prefix of its SQLSTATEs
+# The server's messages for the byte in text, and for its escape in jsonb.
+_NUL_SIGNS = (
+    'for encoding "UTF8": 0x00',
+    "unsupported Unicode escape sequence",
+    "\\u0000 cannot be converted",
+)
+REFUSED = Problem(
+    "MZ059",
+    "PostgreSQL refused a batch of {address}",
+    "{why}.",
+    "correct the table or the sink's select and where; mzplan retries the whole batch.",
+    at=", table {table}",
+)
+_TOO_NARROW = replace(REFUSED, fix="{fix}")
+_DENIED = Problem(
+    "MZ054",
+    "{address} is missing a privilege in PostgreSQL",
+    "{why}.",
+    "grant it to {user} (docs/how-to/grant-privileges.md); mzplan retries the whole batch.",
+    at=", table {table}",
+)
+_NUL = Problem(
+    "MZ059",
+    "{address} can't write text with U+0000",
+    "{row} has that character in column {columns}. PostgreSQL can't store it in text.",
+    "remove it in the sink's select: {select}; mzplan retries the whole batch.",
+    at=", table {table}",
+)
+
+
+def explain_batch_error(
+    query: ResolvedQuery, outputs: Sequence[Output], move: Move | None, problem: BaseException
+) -> BaseException:
+    """Return the problem as an error for people, if it comes from the server or a task."""
+    if isinstance(problem, MzplanError):
+        return problem
+    if is_lost(problem):
+        return MzplanError(connect_problem(query, problem))
+    if isinstance(problem, psycopg.errors.InsufficientPrivilege):
+        return _denied_error(query, outputs, problem)
+    if isinstance(problem, psycopg.Error):
+        is_value = (state_of(problem) or "").startswith(_DATA_EXCEPTION)
+        return _refused_error(query, outputs, move if is_value else None, reason(query, problem))
+    _, marked, text = str(problem).partition("mzplan[COPY]: ")
+    if not marked:
+        return problem
+    why = RuntimeError(text.splitlines()[0])
+    if any(sign in str(why) for sign in ("connect", "terminat", "closed the connection")):
+        return MzplanError(connect_problem(query, why))
+    if "permission denied" in str(why):
+        return _denied_error(query, outputs, why)
+    return _refused_error(query, outputs, move if " (column " in text else None, reason(query, why))
+
+
+def _denied_error(query: ResolvedQuery, outputs: Sequence[Output], problem: Exception) -> MzplanError:
+    """Return an error with all missing privileges and the statements that grant them.
+
+    The check is repeated, because others may have created objects since the probe. If no privilege is
+    missing that mzplan checks, the error has the server's message.
+    """
+    with (
+        suppress(psycopg.Error, MzplanError, OSError),
+        open_conninfo(query) as info,
+        connect(info, statement_timeout_s=30) as connection,
+    ):
+        table = find_target(connection, query)
+        check = PrivilegeCheck(connection, query)
+        if (missing := check.problem(table, outputs, key_of(query))) is not None:
+            return MzplanError(missing)
+    return _DENIED.error(query, why=reason(query, problem), table=query.body["table"])
+
+
+def _refused_error(
+    query: ResolvedQuery, outputs: Sequence[Output], move: Move | None, why: str
+) -> MzplanError:
+    """Return MZ059. With a `move`, a value doesn't fit; PostgreSQL doesn't always name its column."""
+    problem, fix = REFUSED, ""
+    if move is not None:
+        written = list(zip(outputs, move.targets, strict=True))
+        suspects = [pair for pair in written if pair[1].shown in why or f"(column {pair[1].name})" in why]
+        if suspects:
+            mismatches = (
+                f"its column {target.name} is {target.shown}, and the sink writes {output.type}"
+                for output, target in suspects
+            )
+            why = f"{why}; {'; '.join(mismatches)}"
+            problem, fix = _TOO_NARROW, describe_fix(move.table, [output for output, _ in suspects], {})
+    return problem.error(query, why=why, fix=fix, table=query.body["table"])
+
+
+def nul_error(
+    query: ResolvedQuery, outputs: Sequence[Output], move: Move, batch: DataFrame, problem: Exception
+) -> MzplanError | None:
+    """Return MZ059 that names the batch's first row with U+0000, if PostgreSQL refused rows because of it."""
+    if not any(sign in str(problem) for sign in _NUL_SIGNS):
+        return None
+    contains_nul = {}
+    for output, target in zip(outputs, move.targets, strict=True):
+        type_ = output.type or ""
+        if "STRING" not in type_ and "CHAR" not in type_:
+            continue
+        column = f.col(quoted(output.name))
+        if "<" in type_:
+            condition = f.contains(f.to_json(f.struct(column)), f.lit("\\u0000"))
+        else:
+            condition = f.contains(column, f.lit("\0"))
+            if target.type in ("json", "jsonb"):
+                condition = condition | f.contains(column, f.lit("\\u0000"))
+        contains_nul[output.name] = f.coalesce(condition, f.lit(False))
+    if not contains_nul:
+        return None
+    columns = (f.when(condition, f.lit(name)) for name, condition in contains_nul.items())
+    place = f.to_json(POSITION) if POSITION in batch.columns else f.lit("")
+    row = (
+        batch.where(reduce(or_, contains_nul.values()))
+        .select(f.array_compact(f.array(*columns)).alias("names"), place.alias("place"))
+        .first()
+    )
+    if row is None:
+        return None
+    return _NUL.error(
+        query,
+        row=f"the row of {row['place']}" if row["place"] else "a row",
+        columns=", ".join(row["names"]),
+        select=", ".join(f"replace({name}, chr(0), '') AS {name}" for name in row["names"]),
+        table=query.body["table"],
+    )
