@@ -1,4 +1,4 @@
-"""Secrets: late resolution of references (`${env:NAME}`, `${file:PATH}`), and digests that reveal a change.
+"""Secrets: resolves references (`${env:NAME}`, `${file:PATH}`) late, and detects changed values by digests.
 
-Secrets are never stored or shown. This package may import only model.
+Secrets are never stored or shown. This package imports only model.
 """

@@ -1,12 +1,12 @@
 """Digests that reveal whether a secret has changed, and nothing else about it.
 
-The format is `"keyed:15:<key's name>:<salt>:<digest>"`. The digest is an HMAC whose key isn't in the store,
-so readers and writers of a status can't try passwords. It covers scrypt of the value, which is slow on
-purpose in case the key leaks too. Each status has one salt. The salt is combined with the reference, so two
-references to one value have different digests.
+The format is `"keyed:15:<key name>:<salt>:<digest>"`. The digest is an HMAC whose key isn't in the store, so
+a reader of a status can't try passwords. The HMAC covers scrypt of the value, which is slow on purpose, in
+case the key leaks. Each status has one salt. It is combined with the reference, so two references to one
+value have different digests.
 
-The key comes from `MZPLAN_SECRETS_KEY`, for deployed runners and for jobs that should see rotations.
-Otherwise it is in a file of this user on this machine, which a runner creates.
+Deployed runners, and jobs that should detect rotations, get the key from `MZPLAN_SECRETS_KEY`. Otherwise a
+runner creates it in a file of this user on this machine.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ def key_path() -> Path:
 
 
 def find_key() -> bytes | None:
-    """Return the key, or None if there is none. Raises MzplanError MZ112 if the environment's key is too
-    short."""
+    """Return the key, or None if there is none. Raises MzplanError MZ112 for a key that is too short."""
     text = os.environ.get(VARIABLE, "")
     if text:
         if len(text) < _MIN_KEY_LENGTH:
             raise error(
                 "MZ112",
                 f"{VARIABLE} is too short",
-                "It keeps readers of the store from guessing secrets, and needs "
+                "It prevents readers of the store from guessing secrets, so it needs at least "
                 f"{_MIN_KEY_LENGTH} characters.",
-                "create one with `openssl rand -hex 32`, the same for the runner and for jobs that plan.",
+                "create one with `openssl rand -hex 32`, and use it for the runner and for jobs that plan.",
             )
         return text.encode()
     try:
@@ -59,8 +58,8 @@ def find_key() -> bytes | None:
 def ensure_key() -> bytes:
     """Return the key, creating the key file if it is missing.
 
-    If the file can't be created, the key belongs to this process alone, and no other process can compare
-    its digests. Raises MzplanError MZ112.
+    If the file can't be created, returns a key that only this process knows. Then no other process can
+    compare its digests. Raises MzplanError MZ112.
     """
     key = find_key()
     if key is None:
@@ -71,20 +70,21 @@ def ensure_key() -> bytes:
 
 
 def key_name(key: bytes) -> str:
-    """Return a short name by which two processes see if they share a key. It doesn't reveal the key."""
+    """Return a short name that identifies a key without revealing it."""
     return hashlib.sha256(b"mzplan secrets key\0" + key).hexdigest()[:12]
 
 
 @cache
 def _key_of_this_process() -> bytes:
     log.warning(
-        "no key of secrets' digests can be kept here: set %s for rotated secrets to be seen", VARIABLE
+        "the key for digests of secrets can't be stored here: set %s, so that plans detect rotated secrets",
+        VARIABLE,
     )
     return secrets.token_bytes(32)
 
 
 def _create_key(path: Path) -> None:
-    """Create a key file atomically, readable by its owner only. The first of several processes wins."""
+    """Create a key file atomically, readable only by its owner. The first of several processes wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

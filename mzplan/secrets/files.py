@@ -1,6 +1,6 @@
 """Reads secrets and certificates from files.
 
-Anyone who writes a configuration can name any file, so reading it must neither hang nor fill the memory.
+A configuration may name any file, so reading one must neither hang nor fill the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = (
 
 
 class _UnusableError(Exception):
-    """The content of a file can't be used. The text says why, after "it"."""
+    """A file can't be used. The text says why, to continue "it …"."""
 
 
 def read_secret(path: Path, name: str) -> str | None:
@@ -58,7 +58,7 @@ def read_pem(path: Path) -> bytes:
     except _UnusableError as problem:
         raise OSError(errno.EINVAL, f"it {problem}", str(path)) from None
     except ValueError:  # the name contains a NUL
-        raise OSError(errno.EINVAL, "no name of a file", str(path)) from None
+        raise OSError(errno.EINVAL, "not a valid file name", str(path)) from None
 
 
 def read_pem_text(path: Path) -> str:
@@ -81,7 +81,7 @@ def _read(path: Path) -> bytes:
 
 def _read_open(handle: int) -> bytes:
     _require_regular(os.fstat(handle).st_mode)
-    data = b""  # Files in /proc report no size before they are read.
+    data = b""  # read until the end, because files in /proc report no size
     while len(data) <= MAX_SECRET and (more := os.read(handle, MAX_SECRET + 1 - len(data))):
         data += more
     if len(data) > MAX_SECRET:
@@ -91,7 +91,7 @@ def _read_open(handle: int) -> bytes:
 
 def _require_regular(mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a special file")
         raise _UnusableError(f"is {kind}")
 
 
@@ -103,7 +103,7 @@ def _decode(data: bytes) -> str:
 
 
 def unusable_error(name: str, what: str) -> MzplanError:
-    """Return MZ103: `${file:NAME}` `what`."""
+    """Return MZ103 for `${file:NAME}`. `what` continues "it …"."""
     return error(
         "MZ103",
         f"${{file:{name}}} can't be a secret: it {what}",

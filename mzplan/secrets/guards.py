@@ -1,7 +1,7 @@
 """The guards of processes without a policy.
 
-A runner uses `CommittedGuard`. Commands that resolve and send secrets themselves, to validate live without a
-runner, use one of the others. The validated files never choose the guard.
+A runner uses `CommittedGuard`. Commands that validate live without a runner resolve and send secrets
+themselves, and use one of the other guards. The validated files never choose the guard.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from mzplan.secrets.policy import Flow, Guard, lines_for, shown_route
 class CommittedGuard(Guard):
     """The guard of a runner without a policy.
 
-    It allows the flows that the state holds and the flows that were granted. It also allows flows of
-    earlier serials, for queries that return to an earlier description or leave one behind. `past` yields
-    the flows of earlier serials, newest first.
+    It allows the flows of the committed state and the flows that were granted. It also allows flows of
+    earlier serials, because a query may return to an earlier description, or must clean up after it.
+
+    `past`: yields the flows of earlier serials, newest first.
     """
 
     def __init__(self, past: Callable[[], Iterator[frozenset[Flow]]] = lambda: iter(())):
         self._past = past
         self._committed: frozenset[Flow] = frozenset()
         self._granted: frozenset[Flow] = frozenset()
-        self._refused: frozenset[Flow] = frozenset()  # in no serial up to the latest one
+        self._refused: frozenset[Flow] = frozenset()  # flows that no serial up to the latest one has
 
     def set_committed(self, flows: Iterable[Flow]) -> None:
         """Record the flows of a newly committed serial."""
         self._committed, self._refused = frozenset(flows), frozenset()
 
     def grant(self, flows: Iterable[Flow]) -> None:
-        """Allow these flows. The requester has all of this process's rights on this machine."""
+        """Allow these flows. The requester is a user who may do everything that this process may."""
         self._granted |= frozenset(flows)
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Raise MzplanError MZ107, as a warning if `proposed`: then the runner validates after the commit."""
+        """Raise MzplanError MZ107; a warning if `proposed`, as the runner validates after the commit."""
         unknown = set(flows) - self._committed - self._granted
         if unknown and not proposed:
             unknown = self._unknown_flows(unknown)
@@ -44,7 +45,7 @@ class CommittedGuard(Guard):
             raise _refusal(
                 unknown,
                 f"{subject} was not validated live: it would send {_first_flow(unknown)}, which the "
-                "committed state does not",
+                "committed state doesn't",
                 "The runner validates it after the commit, before it stops anything.",
                 "to validate it before the commit, start the runner with a policy (--policy) that has:",
                 severity="warning",
@@ -74,8 +75,8 @@ class CommittedFlowsGuard(Guard):
     """The guard of a command that commits nothing: secrets go only where the committed state sends them.
 
     `committed_flows`: the flows of the committed state.
-    `reason`: why no state counts, or "" if one does.
-    `severity`: of the diagnostic for a description that isn't validated.
+    `reason`: why the committed state isn't used, or "".
+    `severity`: the severity of the diagnostic for a description that isn't validated.
     """
 
     committed_flows: frozenset[Flow]
@@ -98,10 +99,10 @@ class CommittedFlowsGuard(Guard):
 
 
 class AllowingGuard(Guard):
-    """Sends secrets wherever the files say: the user asked for it, or is about to commit the files."""
+    """Allows all flows, because the user asked for it or is about to commit the files."""
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Refuse nothing."""
+        """Allow all flows."""
 
 
 def _refusal(

@@ -1,8 +1,7 @@
-"""Detects logins where they must not be.
+"""Detects logins in addresses, and secrets that are the runner's own login to a secret store.
 
-An address must not contain a login. A connection's secret must not be the login with which the runner
-itself signs in to a secret store: with it, whoever writes a configuration could send that login to their
-own server and read everything that the runner may read.
+An address must not contain a login. A connection must not use the runner's own login. Otherwise the author of
+a configuration could send that login to their server, and then read everything that the runner may read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mzplan.model.diagnostics import error
 _SCHEME = re.compile(r"(?:[A-Za-z][\w.+-]*:)*//")
 _USER = re.compile(r"[^\s/'\"(){}\[\]:@]*")
 _HOST = re.compile(r"[^\s'\"(){}@]+")
-_PORT = re.compile(r"\d+/")  # the path that follows may contain any text, so also an @
+_PORT = re.compile(r"\d+/")  # a path follows, which may also contain an @
 _BUCKETS = ("s3://", "s3a://", "s3n://", "gs://")  # bucket names have no port
 # Parameters with the name of a secret: `?password=…`, `&X-Amz-Signature=…`, `;AccountKey=…`.
 _TOKEN = re.compile(
@@ -32,8 +31,8 @@ _WEB = ("http://", "https://")
 def holds_login(value: object) -> bool:
     """Return whether the value is an address that contains a login.
 
-    An address is a URI, a broker, a host, or several of them with commas. A login is a user and a
-    password, a password alone, or a token as a parameter. Text of several words isn't an address.
+    An address is a URI, a broker, a host, or a list of these with commas. Text of several words isn't an
+    address. A login is a user with a password, a password alone, or a token as a parameter.
     """
     if not isinstance(value, str):
         return False
@@ -46,18 +45,15 @@ def holds_login(value: object) -> bool:
         return False
     user, colon, password = login.partition(":")
     if not _USER.fullmatch(user):
-        return False  # a path, or an expression
-    if not colon:  # container@account or user@server, but a token in a web address
+        return False  # it is a path or an expression
+    if not colon:  # container@account, user@server, or TOKEN@server in a web address
         return text.lower().startswith(_WEB) and "/" not in login
     is_port = _PORT.match(password) is not None and not text.lower().startswith(_BUCKETS)
     return bool(password) and not password.startswith("//") and not is_port
 
 
 def has_login(value: object) -> bool:
-    """Return whether the value, or an item of it, may be an address with a user.
-
-    Such an address may also contain a password.
-    """
+    """Return whether the value, or an item of it, may be an address with a user, and so with a password."""
     if isinstance(value, list | tuple):
         return any(has_login(item) for item in value)
     if not isinstance(value, str):
@@ -80,7 +76,7 @@ _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 def vault_token_file() -> Path | None:
-    """Return where Vault's command and agent store a token, or None for a user without a home."""
+    """Return the file in which Vault's command stores a token, or None for a user without a home."""
     try:
         return Path.home() / ".vault-token"
     except RuntimeError:
@@ -88,18 +84,18 @@ def vault_token_file() -> Path | None:
 
 
 def kubernetes_token_file() -> Path:
-    """Return the path of the token that the operator projected for Vault, or of the pod's own token."""
+    """Return the path of the Kubernetes token for Vault, or of the pod's own token."""
     return Path(os.environ.get(KUBERNETES_TOKEN_FILE) or _SERVICE_ACCOUNT)
 
 
 def require_no_login(provider: str, name: str, directory: Path) -> None:
-    """Raise MzplanError MZ263 for a reference to a login of the runner."""
+    """Raise MzplanError MZ263 for a reference to the runner's own login."""
     if (provider == "env" and name in _VARIABLES) or (provider == "file" and _is_login(directory / name)):
         raise error(
             "MZ263",
             f"${{{provider}:{name}}} is the runner's own login",
             "A connection can't use it: its server could then read everything that the runner may read.",
-            "name a secret of the connection's own server.",
+            "name a secret that belongs to the connection's server.",
         )
 
 

@@ -1,8 +1,8 @@
 """Decides where a secret may go, before any reference of a description is resolved.
 
-A `Flow` is a secret and the route that it would take. A `Guard` decides. `Policy` is a file of the
-machine: nothing in the store, the warehouse or a checkout can widen it. Processes without a policy use one of
-mzplan.secrets.guards.
+A `Flow` is a secret and the route that it would take. A `Guard` decides whether to allow it. `Policy` is the
+guard that a file of this machine describes: nothing in the store, the warehouse or a checkout can extend it.
+Processes without a policy use a guard of mzplan.secrets.guards.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from mzplan.model.words import escaped
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
 _HOST = re.compile(r"[\w.-]+|\[?[0-9a-f:.]+(%\w+)?\]?", re.ASCII)  # a host's name or IP address
-_FORM = 'written [[allow]], each with references = ["${env:NAME}"] and hosts = ["HOST:PORT"]'
+_FORM = '[[allow]] tables, each with references = ["${env:NAME}"] and hosts = ["HOST:PORT"]'
 
 Route = tuple[str, ...]
-"""Servers as `host:port`, in the order in which they are passed; the last is the destination. An empty
-route stays on this machine. An unknown server begins with UNKNOWN."""
+"""Servers as `host:port`, in order; the last one is the destination. An empty route stays on this machine. An
+unknown server begins with UNKNOWN."""
 UNKNOWN = "?"
 NO_SECRET = ""
 """The reference of a flow that carries no secret."""
 
 
 class Flow(NamedTuple):
-    """A secret, as its reference is written, and the route that it takes."""
+    """A secret, given by its reference, and the route that it takes."""
 
     reference: str
     route: Route
@@ -44,8 +44,8 @@ class Guard(ABC):
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raise MzplanError if any flow isn't allowed.
 
-        `subject` names the sender for people. `proposed` says that the flows are requested, but not
-        committed.
+        `subject`: names the sender for people.
+        `proposed`: the flows are requested, but not committed.
         """
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:  # noqa: B027
@@ -59,8 +59,8 @@ class Guard(ABC):
 class Allowance:
     """References, and the servers to which they may be sent.
 
-    `*` stands for any text. In a file name it doesn't match `/`. In a server it matches part of a host
-    name, never a path. A server without a port allows all of its ports.
+    `*` stands for any text. In a file's name, it doesn't match `/`. In a server, it matches part of a host
+    name, never a path. A server without a port allows all ports.
     """
 
     references: tuple[str, ...]
@@ -73,10 +73,9 @@ class Allowance:
         return any(_pattern(_plain(pattern), "[^/]*").fullmatch(plain) for pattern in self.references)
 
     def covers_server(self, server: str) -> bool:
-        """Return whether an entry names this server.
+        """Return whether an entry of `hosts` matches this server.
 
-        Patterns match only host names. A socket, or anything else that isn't a host name, must be spelled
-        out.
+        A `*` only matches in host names. A socket's path must be written out.
         """
         host = server.rpartition(":")[0]
         if server.startswith(UNKNOWN):
@@ -87,7 +86,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(Guard):
-    """The flows that a policy file allows; everything else is refused. `path` is shown to people."""
+    """Allows the flows that a policy file lists, and refuses all others. `path` is shown to people."""
 
     path: str
     allowed: tuple[Allowance, ...]
@@ -99,15 +98,15 @@ class Policy(Guard):
             return
         reference = refused[0].reference
         is_named = any(allowance.covers_reference(reference) for allowance in self.allowed)
-        why = "names it, but not with that server" if is_named else "does not name it"
+        why = "lists this secret, but not with that server" if is_named else "doesn't list this secret"
         hint = f"to allow it, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}"
         if _has_parent_path(reference):
-            why = "allows no path with `..`, which may lead elsewhere behind a link"
+            why = "allows no path with `..`, because it may lead elsewhere behind a link"
             hint = "write the path without `..`; it may be absolute."
         raise error(
             "MZ106",
-            f"The policy does not let {subject} send {reference} to {shown_route(refused[0].route)}",
-            f"The policy is {self.path}, and {why}.",
+            f"The policy doesn't let {subject} send {reference} to {shown_route(refused[0].route)}",
+            f"The policy {self.path} {why}.",
             hint,
         )
 
@@ -118,8 +117,8 @@ class Policy(Guard):
                 continue
             raise error(
                 "MZ106",
-                f"The policy does not let {subject} reach {shown_route(route)}",
-                f"No entry of the policy {self.path} has that server, and proposals reach no other servers.",
+                f"The policy doesn't let {subject} reach {shown_route(route)}",
+                f"The policy {self.path} doesn't list that server, and proposals may reach no others.",
                 f"to allow it, add to {self.path} (a runner reads it when it starts):\n"
                 f"{lines_for([Flow(NO_SECRET, route)])}",
             )
@@ -134,8 +133,8 @@ class Policy(Guard):
 def read_policy(path: str) -> Policy:
     """Read a policy from a TOML file.
 
-    Raises MzplanError MZ105 if it can't be read or contains anything unknown, so that it never allows less
-    or more than its author means.
+    Raises MzplanError MZ105 if it can't be read or contains anything unknown, because it might then not mean
+    what its author intended.
     """
     import tomllib  # not for every command
 
@@ -147,16 +146,16 @@ def read_policy(path: str) -> Policy:
         raise _unusable_error(path, f"it is not TOML: {problem}") from None
     entries = content.pop("allow", [])
     if content:
-        raise _unusable_error(path, f"it has an unknown key {min(content)!r}; it must be {_FORM}")
+        raise _unusable_error(path, f"it has the unknown key {min(content)!r}; a policy has only {_FORM}")
     if not isinstance(entries, list):
-        raise _unusable_error(path, f"allow is {_FORM}")
+        raise _unusable_error(path, f"its `allow` is no list; a policy has {_FORM}")
     return Policy(path=path, allowed=tuple(_allowance(path, entry) for entry in entries))
 
 
 def lines_for(flows: Iterable[Flow]) -> str:
     """Return the lines that a policy needs to allow these flows.
 
-    Leaves out names with `*`, which would allow more than themselves, and paths with `..`, which allow
+    Leaves out names with `*`, because the lines would allow more, and paths with `..`, because they allow
     nothing.
     """
     servers: dict[str, set[str]] = {}
@@ -173,15 +172,15 @@ def lines_for(flows: Iterable[Flow]) -> str:
 
 def _allowance(path: str, entry: Any) -> Allowance:
     if not isinstance(entry, dict) or entry.keys() != {"references", "hosts"}:
-        raise _unusable_error(path, f"an entry must be {_FORM}")
+        raise _unusable_error(path, f"an entry has other keys; a policy has {_FORM}")
     for name, values in entry.items():
         if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values):
-            raise _unusable_error(path, f"{name} is a list of texts")
+            raise _unusable_error(path, f"{name} must be a list of strings")
     for reference in entry["references"]:
         if not re.fullmatch(r"\$\{[^:{}]+:[^{}]+\}", reference):
-            raise _unusable_error(path, f"{reference!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
+            raise _unusable_error(path, f"{reference!r} isn't a reference such as ${{env:NAME}}")
         if _has_parent_path(reference):
-            reason = f"{reference!r} has `..` in it, and would allow nothing: write it without"
+            reason = f"{reference!r} contains `..`, so it would allow nothing: write the path without it"
             raise _unusable_error(path, reason)
     return Allowance(references=tuple(entry["references"]), hosts=tuple(entry["hosts"]))
 
@@ -190,8 +189,8 @@ def _unusable_error(path: str, why: str) -> MzplanError:
     return error(
         "MZ105",
         f"The policy {path} can't be used",
-        f"{why}. Without a policy, mzplan can't tell where secrets may go, so nothing was started.",
-        f"correct it, or name another one: --policy, or the variable {POLICY_VARIABLE}.",
+        f"{why}. Without it, mzplan doesn't know where secrets may go, so nothing was started.",
+        f"correct it, or name another policy with --policy or {POLICY_VARIABLE}.",
     )
 
 
@@ -202,8 +201,7 @@ def _plain(reference: str) -> str:
 
 
 def _has_parent_path(reference: str) -> bool:
-    """Return whether a `file` reference has `..` in its path. Behind a link, only the system knows where
-    it leads."""
+    """Return whether a `file` reference has `..` in its path. Behind a link, it may lead anywhere."""
     provider, _, name = reference[2:-1].partition(":")
     return provider == "file" and ".." in name.split("/")
 
@@ -227,15 +225,15 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretValues:
-    """Secret values that a command hands to its runner, and their purpose.
+    """Secret values that a command hands to its runner, and when to use them.
 
-    Without `proposal` and `state`, the values are used from now on.
+    Without `proposal` and `state`, the runner uses the values from now on.
 
     `values`: values of `${env:NAME}` references, by variable name.
     `flows`: where a command that commits sends secrets.
-    `proposal`: id of the proposal; the values serve only its validation.
-    `state`: digest of the state (Store.serial_digest); the values are used once that state is committed.
-    `retry_failed`: retry failed queries at once.
+    `proposal`: the id of a proposal; the runner uses the values only to validate it.
+    `state`: the digest of a state (Store.serial_digest); the runner uses the values once it is committed.
+    `retry_failed`: whether to retry failed queries at once.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)

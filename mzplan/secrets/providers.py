@@ -1,14 +1,15 @@
 """Finds the provider that answers `${provider:name}`.
 
-env and file are built in. Every other provider is an object of one of two forms, found by name. mzplan's own
-providers are listed here. Other packages register an entry point in the group `mzplan.secrets`:
+env and file are built in. mzplan's other providers are listed here. Other packages register a provider as an
+entry point in the group `mzplan.secrets`:
 
     [project.entry-points."mzplan.secrets"]
     keeper = "mzplan_keeper:provider"        # answers ${keeper:PATH} and ${keeper:PATH#KEY}
 
+A provider is one of these:
+
 - **Remote**: an object with `read(path)`. Only runners call it, and cache the result (mzplan.secrets.remote).
-- **Local**: a callable from name to value or None. Every process that needs the value calls it, commands
-  too.
+- **Local**: a callable from name to value or None. Runners and commands call it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ OWN_PROVIDERS = {"vault": "mzplan.secrets.vault:provider", "aws-sm": "mzplan.sec
 """The providers of mzplan, written like entry points. Another package can't take their names."""
 
 Content = str | Mapping[str, Any] | None
-"""The content at a path: text, texts by key, or None. A `#KEY` can also select a key of text that is a
-JSON object."""
+"""The content at a path: text, texts by key, or None. `#KEY` also selects a key of a text that is a JSON
+object."""
 
 
 class ProviderError(Exception):
-    """Why a provider gives no value, and how to fix it: sentences for people, without any secret."""
+    """A provider returns no value. `why` and `fix` are sentences for people, without any secret."""
 
     def __init__(self, why: str, fix: str):
         super().__init__(why)
@@ -34,20 +35,19 @@ class ProviderError(Exception):
 
 
 class NotReachableError(ProviderError):
-    """The provider is down, sealed or slow. Values that were read before stay in use."""
+    """The provider is down, sealed or slow. Cached values stay in use."""
 
 
 class RefusedError(ProviderError):
-    """The provider answered, but doesn't give the secret."""
+    """The provider answered, but refused to return the secret."""
 
 
 @runtime_checkable
 class RemoteProvider(Protocol):
-    """Reads secrets from a server. Its address and login come from the process's environment, never from a
-    configuration."""
+    """Reads secrets from a server. Address and login come from the process's environment only."""
 
     def read(self, path: str) -> Content:
-        """Return the content of a path within some seconds, or None if there is none.
+        """Return the content of a path, or None if there is none. Takes at most some seconds.
 
         Raises NotReachableError or RefusedError. The text of any other exception is never shown.
         """
@@ -58,7 +58,7 @@ Provider = RemoteProvider | LocalProvider
 
 
 def find_provider(name: str) -> Provider | None:
-    """Return the provider of that name, or None if no package has it. Raises any error of its import."""
+    """Return the provider of that name, or None if no package has it. Raises the errors of its import."""
     from importlib.metadata import EntryPoint, entry_points
 
     if name in OWN_PROVIDERS:
@@ -80,9 +80,9 @@ def has_provider(name: str) -> bool:
 
 
 def fault_of_name(provider: str, name: str) -> str | None:
-    """Return a sentence on what is wrong with a secret's name, or None if nothing is.
+    """Return a sentence that says what is wrong with a secret's name, or None.
 
-    Only mzplan's own providers check names. The code of other packages doesn't run for this.
+    Only mzplan's own providers check names. This doesn't run code of other packages.
     """
     if provider not in OWN_PROVIDERS:
         return None

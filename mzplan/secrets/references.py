@@ -1,7 +1,7 @@
 """Secret references: `${env:NAME}`, `${file:PATH}`, and references to a provider (mzplan.secrets.providers).
 
 References are resolved as late as possible, and their values are never stored. mzplan.secrets.resolved
-remembers each value, so that no text that leaves the process shows it.
+remembers each value, to hide it in all text that leaves the process.
 """
 
 from __future__ import annotations
@@ -53,18 +53,17 @@ def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, st
 
 
 def format_place(place: Place) -> str:
-    """Format a position: `("security", "sasl", "password")` → `security.sasl.password`, `("brokers", 0)` →
-    `brokers[0]`."""
+    """Format a position: `("sasl", "password")` → `sasl.password`, `("brokers", 0)` → `brokers[0]`."""
     parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     return "".join(parts).removeprefix(".")
 
 
 def misplaced_error(owner: str, place: Place, reference: str) -> MzplanError:
-    """Return MZ102 for a reference in a property of `owner` that can't hold one."""
+    """Return MZ102 for a reference in a property of `owner` that must not contain one."""
     return error(
         "MZ102",
         f"{owner}: a secret reference isn't allowed in {format_place(place)}",
-        f"{reference} was not resolved: this property is not a secret, so its value would be shown.",
+        f"{reference} wasn't resolved. This property isn't a secret, so its value would be shown.",
         f"write the value of {format_place(place)} itself, or ${{var.NAME}}, and apply again.",
     )
 
@@ -72,8 +71,8 @@ def misplaced_error(owner: str, place: Place, reference: str) -> MzplanError:
 class Secrets:
     """Resolves secret references.
 
-    `environment` is read on each use, so a runner can receive changed values. `remote` asks remote
-    providers. It is None in commands, which never ask a remote provider.
+    `environment`: read on each use, so a runner can receive changed values.
+    `remote`: asks remote providers. It is None in commands, which never do that.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Secrets:
     def permit(self, of: object) -> None:
         """Raise MzplanError if this process must not resolve a description's or connection's references.
 
-        This class permits everything, because a command is as trusted as its caller. Runners use
+        This class permits everything, because a command may do what its user may do. Runners use
         connectors.admission.GuardedSecrets.
         """
 
@@ -103,10 +102,11 @@ class Secrets:
     def resolve(self, reference: str, *, current: bool = False) -> str:
         """Return the value of a reference such as `"${env:X}"`.
 
-        With `current`, never return a cached value of a provider that can't be reached. Raises
-        MzplanError, which names the reference but never a value: MZ056 if there is no value, MZ103 if a
-        file can't be a secret, MZ263 for a login of the runner. Remote providers raise MZ260, MZ261 or
-        MZ103, or MZ264 in a process that doesn't ask them.
+        With `current`, never returns a cached value of a provider that can't be reached.
+
+        Raises MzplanError, which never contains a value: MZ056 if there is no value, MZ103 if a file can't be
+        a secret, MZ263 for a login of the runner. For remote providers: MZ260, MZ261, MZ103, and MZ264 in
+        commands.
         """
         match = REFERENCE.fullmatch(reference)
         value = self._find_value(match["provider"], match["name"], current) if match else None
@@ -121,10 +121,10 @@ class Secrets:
         return value
 
     def is_watched(self, reference: str) -> bool:
-        """Return whether a runner checks by itself if this reference has a new value.
+        """Return whether a runner reads this reference repeatedly, to detect a new value.
 
-        The runner's environment can't change. A local provider belongs to another package and may return
-        another value on each call.
+        It reads files and remote providers. Its environment can't change. A local provider may return another
+        value on each call.
         """
         provider = reference[2:].partition(":")[0]
         if provider in ("env", "file"):
@@ -134,9 +134,11 @@ class Secrets:
     def fill(self, body: Any, takes: Callable[[Place], bool], owner: str) -> Any:
         """Return a copy of a body with every reference replaced by its value.
 
-        `takes` tells whether a position may hold a reference. If any position may not, nothing is
-        resolved. `owner` names the body in errors. Raises MzplanError: MZ102 for such a position, and the
-        errors of `resolve`.
+        Raises MzplanError MZ102 before it resolves anything, if a reference is in the wrong position. Also
+        raises the errors of `resolve`.
+
+        `takes`: returns whether a position may have a reference.
+        `owner`: names the body in errors.
         """
         for place, reference in placed_references(body):
             if not takes(place):
@@ -188,8 +190,8 @@ def _runner_only_error(reference: str) -> MzplanError:
     return error(
         "MZ264",
         f"Only runners can read secret {reference}",
-        "Commands don't ask remote providers: the login and its rights belong to the runner.",
-        "start the instance's runner, which validates it; in `state:`, use ${env:NAME} or ${file:PATH}.",
+        "Commands don't ask remote providers, because the login belongs to the runner.",
+        "start the instance's runner, which then validates it; in `state:`, use ${env:NAME} or ${file:PATH}.",
     )
 
 

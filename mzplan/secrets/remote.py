@@ -1,6 +1,6 @@
 """Caches the answers of remote providers.
 
-However many references name a path, and however often queries start, a path costs one request a minute.
+A path costs one request a minute, regardless of the number of references and of query starts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ REFRESH_VARIABLE = "MZPLAN_SECRETS_REFRESH"
 REFRESH = 60.0  # seconds for which an answer is cached
 RETRY_AFTER = 10.0  # seconds until the next request after a failure
 NOT_READ, REFUSED, UNUSABLE = "MZ260", "MZ261", "MZ103"
-_BROKEN = "check the package of this provider, and the log of the server that it asks."
+_BROKEN = "check the package of this provider, and the log of its server."
 log = logging.getLogger("mzplan.secrets")
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedContent:
-    """The last content read from a path, and the error of the last attempt, if it failed.
+    """The last content read from a path, and the error of the last request if it failed.
 
-    `read_at`: when the content was requested.
+    `read_at`: when the content was requested; None if it never was.
     """
 
     content: Content = field(default=None, repr=False)
@@ -44,7 +44,8 @@ _NOT_CACHED = _CachedContent()
 class RemoteSecrets:
     """The cached values of remote providers; thread-safe.
 
-    `refresh` is in seconds (default: refresh_s()). `clock` returns monotonic seconds.
+    `refresh`: for how many seconds a value is cached (default: refresh_s()).
+    `clock`: returns monotonic seconds.
     """
 
     def __init__(self, refresh: float | None = None, clock: Callable[[], float] = time.monotonic):
@@ -60,9 +61,9 @@ class RemoteSecrets:
     ) -> str | None:
         """Return the value of `${kind:name}`, or None if there is none; name is `PATH` or `PATH#KEY`.
 
-        If the provider can't be reached, the cached value counts, unless `current` is set. Raises
-        MzplanError: MZ260 if the provider can't be reached, MZ261 if it refuses, MZ103 if the content
-        isn't text.
+        If the provider can't be reached, returns the cached value, unless `current` is set. Raises
+        MzplanError: MZ260 if the provider can't be reached, MZ261 if it refuses, MZ103 if the content can't
+        be a secret.
         """
         path, _, key = name.partition("#")
         cached = self._read(kind, provider, path, current)
@@ -76,7 +77,7 @@ class RemoteSecrets:
         with self._lock:
             request_lock = self._request_locks.setdefault(kind, threading.Lock())
             cached = self._cache.get((kind, path), _NOT_CACHED)
-        # If a value is cached, starting a query doesn't wait for a slow provider.
+        # With a cached value, a query's start doesn't wait for a slow provider.
         if not request_lock.acquire(blocking=current or cached.read_at is None):
             return cached
         try:
@@ -101,7 +102,7 @@ class RemoteSecrets:
     ) -> _CachedContent:
         now = self._clock()
         problem, at = self._unreachable.get(kind, (None, 0.0))
-        if problem is not None and now - at < RETRY_AFTER:  # if one path can't be reached, none can
+        if problem is not None and now - at < RETRY_AFTER:  # the server can't be reached, for any path
             return replace(cached, problem=problem, failed_at=at)
         self._unreachable.pop(kind, None)
         try:
@@ -112,21 +113,20 @@ class RemoteSecrets:
         except ProviderError as refused:
             return replace(cached, problem=refused, failed_at=self._clock())
         except Exception as defect:  # its text may contain a secret
-            log.warning("the provider of ${%s:…} has failed: %s", kind, type(defect).__name__)
-            why = RefusedError(f"The provider {kind} has failed: {type(defect).__name__}.", _BROKEN)
+            log.warning("the provider of ${%s:…} failed: %s", kind, type(defect).__name__)
+            why = RefusedError(f"The provider {kind} failed: {type(defect).__name__}.", _BROKEN)
             return replace(cached, problem=why, failed_at=self._clock())
 
 
 def refresh_s() -> float:
-    """Return the seconds for which an answer is cached: REFRESH, unless the environment sets another
-    number."""
+    """Return the seconds for which an answer is cached. The environment can override REFRESH."""
     text = os.environ.get(REFRESH_VARIABLE, "")
     try:
         seconds = float(text) if text else REFRESH
     except ValueError:
         seconds = 0.0
     if not 1.0 <= seconds <= 86400.0:
-        log.warning("%s is not a number of seconds from 1 to 86400: it is %g", REFRESH_VARIABLE, REFRESH)
+        log.warning("%s must be a number of seconds from 1 to 86400; using %g", REFRESH_VARIABLE, REFRESH)
         return REFRESH
     return seconds
 
@@ -139,7 +139,7 @@ def _provider_error(reference: str, problem: ProviderError) -> MzplanError:
             f"{problem.why} Running queries keep their current value.",
             problem.fix,
         )
-    return error(REFUSED, f"Secret {reference} is refused", problem.why, problem.fix)
+    return error(REFUSED, f"The provider refused secret {reference}", problem.why, problem.fix)
 
 
 def _select_value(reference: str, content: Content, key: str) -> str | None:
@@ -149,7 +149,7 @@ def _select_value(reference: str, content: Content, key: str) -> str | None:
         content = _parse_object(reference, content)
     if isinstance(content, Mapping):
         if not key:
-            raise _unusable_error(reference, "names several values", "name one of them: ${…:PATH#KEY}.")
+            raise _unusable_error(reference, "has several values", "name one of them: ${…:PATH#KEY}.")
         content = content.get(key)
         if content is None:
             return None
@@ -171,7 +171,7 @@ def _parse_object(reference: str, text: str) -> Mapping[str, object]:
         content = None
     if not isinstance(content, dict):
         raise _unusable_error(
-            reference, "names a key, but the value isn't a JSON object", "leave out # and what follows it."
+            reference, "names a key, but the value isn't a JSON object", "remove the # and the key."
         )
     return content
 

@@ -1,7 +1,7 @@
 """The secret values that this process has resolved, and the filter that hides them in text.
 
 Servers, drivers and libraries repeat their input in errors. So all text for people goes through `scrub`
-before it leaves the process, whoever wrote it. These modules call it:
+before it leaves the process. These modules call it:
 
 - mzplan.store for statuses and answers;
 - mzplan.runner.logs for the runner's log, and mzplan.spark.session for Java's lines in it;
@@ -21,19 +21,19 @@ from urllib.parse import quote, quote_plus
 
 from mzplan.model.diagnostics import Diagnostic
 
-BLOT = "***"
+MASK = "***"
 _MIN_LENGTH = 4  # characters; scrubbing shorter values would make text unreadable
-_MIN_INSIDE_WORD = 8  # characters; shorter values match whole words only, because `applied` contains `app`
-_TRUNCATED = 8  # characters; a truncated value is found if at least this many remain, with a digit
-_TRUNCATED_WORD = 16  # characters needed without a digit, because a value may begin with `password`
-_MAX_VALUES = 4096  # remembered values; the limit matters if a provider returns a new value each time
+_MIN_INSIDE_WORD = 8  # characters; shorter values only match whole words, because `applied` contains `app`
+_TRUNCATED = 8  # characters; the shortest part of a truncated value that is hidden, if it has a digit
+_TRUNCATED_WORD = 16  # the same without a digit, because a value may begin with `password`
+_MAX_VALUES = 4096  # a limit, because a provider may return a new value each time
 
 _values: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}  # newest last
 _lock = threading.Lock()
 
 
 def remember(value: str) -> None:
-    """Hide this value from now on in all text that this process scrubs."""
+    """Hide this value in all text that `scrub` returns from now on."""
     with _lock:
         compiled = _values.pop(value, None)
         _values[value] = compiled if compiled is not None else tuple(_patterns(value))
@@ -42,7 +42,7 @@ def remember(value: str) -> None:
 
 
 def scrub(text: str) -> str:
-    """Return the text with `***` in place of every resolved value, in any form that errors may repeat."""
+    """Return the text with `***` in place of every resolved value, in each form that errors may contain."""
     if not _values:
         return text
     with _lock:
@@ -50,7 +50,7 @@ def scrub(text: str) -> str:
     matching = [pattern for pattern in patterns if pattern[0] in text]
     for form, pattern in sorted(matching, key=lambda pair: len(pair[0]), reverse=True):
         if form in text:
-            text = pattern.sub(BLOT, text)
+            text = pattern.sub(MASK, text)
     for form, _ in patterns:
         if len(form) > _TRUNCATED and form[:_TRUNCATED] in text and not form.startswith("-----"):
             text = _scrub_truncated(form, text)
@@ -58,9 +58,9 @@ def scrub(text: str) -> str:
 
 
 def _scrub_truncated(form: str, text: str) -> str:
-    """Replace truncated values in the text (PostgreSQL shows 63 bytes of a user's name).
+    """Replace truncated values in the text. For example, PostgreSQL shows 63 bytes of a user's name.
 
-    A word that continues differently from the value, such as another name, stays.
+    A word that begins like the value but continues differently stays.
     """
     parts, begin = [], 0
     while (at := text.find(form[:_TRUNCATED], begin)) >= 0:
@@ -69,17 +69,17 @@ def _scrub_truncated(form: str, text: str) -> str:
         is_word = not (text[at - 1 : at] + " ")[0].isalnum() and not (text[end : end + 1] + " ")[0].isalnum()
         part = text[at:end]
         if is_word and (len(part) >= _TRUNCATED_WORD or any(map(str.isdigit, part))):
-            parts += [text[begin:at], BLOT]
+            parts += [text[begin:at], MASK]
         else:
             parts.append(text[begin:end])
         begin = end
     return "".join((*parts, text[begin:]))
 
 
-def shortened(text: str, most: int) -> str:
-    """Scrub a text, then cut it to at most `most` characters. Cutting first could leave half of a secret."""
+def shortened(text: str, max_length: int) -> str:
+    """Scrub a text, then shorten it. Shortening it first could leave half of a secret."""
     text = scrub(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def scrub_diagnostic(diagnostic: Diagnostic) -> Diagnostic:
@@ -100,9 +100,9 @@ def _patterns(value: str) -> Iterator[tuple[str, re.Pattern[str]]]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield a value as it is, and as JSON, Python, Java or a URL writes it.
+    """Yield the value, and how JSON, Python, Java and URLs write it.
 
-    The long lines of a value are forms too, because a multi-line key may be shown in pieces.
+    Do the same for its long lines, because errors may contain single lines of a key.
     """
     lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= _MIN_INSIDE_WORD]
     for text in (value, *(line for line in lines if not line.startswith("-----"))):

@@ -1,8 +1,8 @@
 """HashiCorp Vault, and the compatible OpenBao: `${vault:PATH#KEY}`, with PATH as for `vault kv get`.
 
-The address and the runner's login come from the process's environment: the variables of Vault's own
-command (VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT, VAULT_TOKEN), and mzplan's variables for the rest.
-Secret values that a command hands to its runner never set them.
+The address and the runner's login come from the process's environment: from the variables of Vault's own
+command (VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT, VAULT_TOKEN), and from mzplan's variables below. A command
+that hands secret values to its runner can't set them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ AUTH_MOUNT = "MZPLAN_VAULT_AUTH_MOUNT"
 _PATH = re.compile(r"[\w.@:=+,~-]+(?:/[\w.@:=+,~-]+)+", re.ASCII)
 _INSTALL = "pip install 'mzplan[vault]' where the runner is, and start it again."
 _DENIED = (
-    "grant its role `read` on that path in a Vault policy (for KV version 2, on MOUNT/data/PATH), or "
+    "grant the runner `read` on that path in a Vault policy (for KV version 2, on MOUNT/data/PATH), or "
     "correct the path."
 )
 _EXPIRED = (
-    "give the runner a new token: VAULT_TOKEN (then restart it) or ~/.vault-token; or a login that it "
-    f"renews itself: {ROLE_ID}, or {KUBERNETES_ROLE}."
+    "give the runner a new token in VAULT_TOKEN (then restart it) or ~/.vault-token; or a login that it can "
+    f"renew: {ROLE_ID}, or {KUBERNETES_ROLE}."
 )
 _LOGIN = f"check {ROLE_ID} and {SECRET_ID}, or {KUBERNETES_ROLE}, and {AUTH_MOUNT}, where the runner starts."
 
@@ -50,10 +50,10 @@ class Vault:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Any = None
-        self._login_in_use: tuple[str, ...] = ()  # the means of the sign-in: a changed token signs in again
+        self._login_in_use: tuple[str, ...] = ()  # to sign in again if it changes
 
     def fault_of(self, name: str) -> str | None:
-        """Return a sentence on what is wrong with a secret's name, or None if nothing is."""
+        """Return a sentence that says what is wrong with a secret's name, or None."""
         path, _, key = name.partition("#")
         if not key:
             return "It has no key: ${vault:PATH#KEY}."
@@ -94,16 +94,16 @@ provider = Vault()
 
 
 def _login() -> tuple[str, ...]:
-    """Return address, namespace, mount, and the login.
+    """Return address, namespace, mount and login.
 
-    The login is ("token", TOKEN), ("approle", ROLE, SECRET) or ("kubernetes", ROLE, JWT). It is read on
-    each use, because the files are renewed.
+    The login is ("token", TOKEN), ("approle", ROLE, SECRET) or ("kubernetes", ROLE, JWT). Files are read on
+    each use, because other programs renew them.
     """
     get = os.environ.get
     server = (get("VAULT_ADDR", ""), get("VAULT_NAMESPACE", ""), get(AUTH_MOUNT, ""))
     if not server[0]:
         raise RefusedError(
-            "The runner has no address of Vault: VAULT_ADDR is not set.",
+            "The runner has no Vault address: VAULT_ADDR is not set.",
             "set VAULT_ADDR where the runner starts.",
         )
     if role := get(ROLE_ID):
@@ -148,13 +148,13 @@ def _sign_in(login: tuple[str, ...]) -> Any:
         else:
             client.auth.kubernetes.login(*credentials, mount_point=mount or method)
     except (hvac.exceptions.InvalidRequest, hvac.exceptions.Forbidden, hvac.exceptions.InvalidPath):
-        raise RefusedError(f"Vault refuses the runner's {method} login.", _LOGIN) from None
+        raise RefusedError(f"Vault refused the runner's {method} login.", _LOGIN) from None
     remember(client.token)
     return client
 
 
 def _is_valid(client: Any) -> bool:
-    """Return whether Vault accepts the token itself. The token may still lack access to the path."""
+    """Return whether Vault accepts the token. It may still not allow access to the path."""
     from hvac import exceptions
 
     try:
@@ -175,7 +175,7 @@ def _read_secret(client: Any, path: str) -> Content:
     point, kind = str(mount.get("path", "")), str(mount.get("type", ""))
     if kind not in ("kv", "generic") or not path.startswith(point):
         raise RefusedError(
-            f"{path} isn't in a KV engine of Vault, but in an engine of type {kind[:40]!r}.",
+            f"{path} is in an engine of type {kind[:40]!r}, not in a KV engine.",
             "name a path in a KV engine, version 1 or 2.",
         )
     inner, point = path[len(point) :], point.rstrip("/")
@@ -194,7 +194,7 @@ def _read_secret(client: Any, path: str) -> Content:
 
 @contextmanager
 def _translated_errors(path: str) -> Iterator[None]:
-    """Translate hvac's exceptions into our own words: their text may contain anything that a server sent."""
+    """Translate hvac's exceptions, because their text may contain anything that a server sent."""
     try:
         import hvac
         import requests
@@ -206,7 +206,7 @@ def _translated_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (errors.Forbidden, errors.Unauthorized):
-        raise RefusedError(f"Vault does not let the runner read {path}.", _DENIED) from None
+        raise RefusedError(f"Vault doesn't let the runner read {path}.", _DENIED) from None
     except errors.VaultDown:
         raise NotReachableError(
             "Vault is sealed.", f"unseal it: `vault operator unseal`, at {address}."
@@ -216,12 +216,12 @@ def _translated_errors(path: str) -> Iterator[None]:
             "Vault is not initialized.", "initialize it: `vault operator init`."
         ) from None
     except errors.InvalidRequest:
-        raise RefusedError(f"Vault rejects the request for {path} as invalid.", _DENIED) from None
+        raise RefusedError(f"Vault rejected the request for {path} as invalid.", _DENIED) from None
     except errors.VaultError as problem:
         raise NotReachableError(f"Vault failed: {type(problem).__name__}.", look) from None
     except requests.exceptions.SSLError:
         raise NotReachableError(
-            "Vault's certificate is not trusted.",
+            "Vault's certificate isn't trusted.",
             "set VAULT_CACERT to its CA certificate, where the runner starts.",
         ) from None
     except requests.exceptions.Timeout:
@@ -234,9 +234,8 @@ def _translated_errors(path: str) -> Iterator[None]:
         ValueError,
         RecursionError,
     ):
-        raise NotReachableError("The answer isn't Vault's.", look) from None
+        raise NotReachableError("The answer didn't come from Vault.", look) from None
 
 
 def _without_login(address: str) -> str:
-    """Return the address without a login."""
     return re.sub(r"//[^/]*@", "//", address)[:200]

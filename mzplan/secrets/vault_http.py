@@ -1,4 +1,4 @@
-"""Limits on HTTP with Vault: the size of answers, and where redirects may lead. Imported on first use."""
+"""Limits for HTTP with Vault: the size of answers, and redirects. Imported on first use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PART = 1 << 16
 
 
 def guard(session: Session, address: str) -> None:
-    """Limit a session's answers to MAX_ANSWER bytes, and keep it from leaving TLS.
+    """Limit a session's answers to MAX_ANSWER bytes.
 
-    `address` is Vault's address. An `https:` session never follows a redirect to `http:`.
+    If Vault's `address` is `https:`, also refuse redirects to `http:`.
     """
     adapter = _GuardedAdapter(address.lower().startswith("https:"))
     for scheme in ("https://", "http://"):
@@ -35,10 +35,10 @@ class _GuardedAdapter(HTTPAdapter):
         self._is_private = is_private
 
     def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
-        # A standby may redirect to the active server, which then gets the token, as with Vault's own command.
+        # A standby may redirect to the active server. It gets the token, as with Vault's own command.
         if self._is_private and not str(request.url).lower().startswith("https:"):
             raise NotReachableError(
-                "Vault redirects to an http:// address, to which mzplan sends no token.",
+                "Vault redirected to an http:// address, and mzplan sends no token there.",
                 "set VAULT_ADDR to the address that answers without a redirect, where the runner starts.",
             )
         timeout = options.get("timeout")
@@ -57,7 +57,7 @@ class _GuardedAdapter(HTTPAdapter):
 
 
 def _parts(answer: Response, until: float) -> Iterator[bytes]:
-    """Yield the body in parts. Checks the deadline itself, because each part may take the whole timeout."""
+    """Yield the body in parts. Checks the deadline, because requests allows each part the whole timeout."""
     size = 0
     while part := answer.raw.read1(_PART, decode_content=False):
         size += len(part)

@@ -236,7 +236,7 @@ def test_what_a_policy_does_not_allow_is_not_asked_for(tmp_path: Path, server: V
         ("${vault:secret/../sys/x#k}", "MOUNT/PATH"),
         ("${vault:secret#k}", "MOUNT/PATH"),
         ("${aws-sm:a b}", "neither an ARN nor a secret's name"),
-        ("${aws-sm:a#}", "no key after #"),
+        ("${aws-sm:a#}", "The key after # is missing"),
         ("${vaul:secret/pg#k}", "no secret provider"),
     ],
 )
