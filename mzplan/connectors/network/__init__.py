@@ -1,6 +1,6 @@
-"""The way to a server: SSH tunnels, AWS sign-in, and folders.
+"""How to reach servers: SSH tunnels, AWS sign-in, and folders.
 
-Independent of the data read or written there: may not import formats or a type of connector.
+This package doesn't depend on the data: it imports neither formats nor a type of connector.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def server(host: str, port: int | float) -> str:
-    """Return a server's normal form: `("DB.internal", 5432)` → `db.internal:5432`."""
+    """Return a server in its normal form: `("DB.internal", 5432)` → `db.internal:5432`."""
     name = host.rstrip(".").lower()
     return f"{name}:{int(port)}"
 
 
 def server_of_url(url: str) -> str:
-    """Return the server of a URL: `https://registry/path` → `registry:443`. Returns a malformed URL
-    unchanged."""
+    """Return the server of a URL: `https://registry/path` → `registry:443`.
+
+    Returns a malformed URL unchanged.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
@@ -53,8 +55,10 @@ def _reach(query: ResolvedQuery) -> None:
 
 
 def _aws_servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the servers of an aws connection: its own object store. Without one, or with a role to assume,
-    also AWS itself."""
+    """Return the servers of an aws connection: its object store's endpoint, or AWS.
+
+    Assuming a role also needs AWS.
+    """
     own_servers = (server_of_url(body["endpoint"]),) if "endpoint" in body else ()
     return own_servers if own_servers and "role_arn" not in body else (*own_servers, "amazonaws.com:443")
 

@@ -1,8 +1,7 @@
-"""Settings that an aws connection gives to the clients of S3 and Kafka. Never shown, because they hold
-secrets.
+"""Settings of an aws connection for the clients of S3 and Kafka. Never show them, because they hold secrets.
 
-Two clients speak S3: Spark's (Hadoop's S3A), and pyarrow's for validation without Spark. Two speak Kafka:
-Java's, and librdkafka. Without an access key, each uses the credentials of its machine.
+S3 has two clients: Hadoop's S3A in Spark, and pyarrow for validation without Spark. Kafka also has two:
+Java's client, and librdkafka. Without an access key, each uses the credentials of its machine.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ _TOKEN_S = 900
 
 
 def s3a_settings(aws: ResolvedConnection, bucket: str) -> dict[str, str]:
-    """Return Hadoop's settings for one bucket, `fs.s3a.bucket.BUCKET.…`, so that other buckets keep
-    theirs."""
+    """Return Hadoop's settings for one bucket, `fs.s3a.bucket.BUCKET.…`. They don't affect other buckets."""
     body = aws.body
     settings: dict[str, str] = {}
     provider = ""
@@ -56,7 +54,7 @@ def s3a_settings(aws: ResolvedConnection, bucket: str) -> dict[str, str]:
         parts = urlsplit(body["endpoint"])
         settings |= {
             "endpoint": body["endpoint"],
-            # Other object stores have no host name per bucket, and their region is only a name.
+            # Other object stores have no host name for each bucket, and their region is only a name.
             "path.style.access": "true",
             "endpoint.region": body.get("region", "us-east-1"),
             "connection.ssl.enabled": str(parts.scheme == "https").lower(),
@@ -72,7 +70,7 @@ def arrow_filesystem(aws: ResolvedConnection) -> Any:
     options: dict[str, Any] = {"connect_timeout": 3, "request_timeout": 3}
     options["retry_strategy"] = fs.AwsStandardS3RetryStrategy(max_attempts=1)
     names = {"region": "region", "role_arn": "role_arn"}
-    if "role_arn" not in body:  # it accepts a role or a key, not both
+    if "role_arn" not in body:  # pyarrow accepts a role or a key, not both
         names |= {"access_key_id": "access_key", "secret_access_key": "secret_key"}
         names |= {"session_token": "session_token"}
     options |= {theirs: body[ours] for ours, theirs in names.items() if ours in body}
@@ -83,12 +81,12 @@ def arrow_filesystem(aws: ResolvedConnection) -> Any:
 
 
 def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
-    """Return the options of Java's Kafka client for a cluster with IAM sign-in. Raises MzplanError MZ130."""
+    """Return the options of Java's Kafka client for IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "access_key_id" in body and "role_arn" not in body:
         raise error(
             "MZ130",
-            f"{aws.address} can't be used for Kafka as it is",
+            f"{aws.address} can't be used for Kafka",
             "Java's Kafka client uses an access key only to assume a role.",
             f"set `role_arn` in {aws.address}; or remove the key, and give it to the runner and the "
             "executors (AWS_ACCESS_KEY_ID, an instance profile, …).",
@@ -112,7 +110,7 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
 
 
 def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
-    """Return the settings of librdkafka, which logs in with a token. Raises MzplanError MZ130."""
+    """Return the settings of librdkafka for IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "region" not in body:
         raise error(
@@ -132,7 +130,8 @@ def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
 class Token:
     """Makes the tokens that librdkafka asks for.
 
-    Pickling it for a task makes one token, because a task has neither the credentials nor the code to sign.
+    If this is pickled for a task, the task gets a single token, because it has neither the credentials nor
+    the code to sign.
     """
 
     settings: dict[str, str] = field(repr=False)
@@ -149,8 +148,7 @@ class Token:
 
 
 def sign_in(settings: dict[str, str]) -> str:
-    """Return a token for a cluster in the region: a signed request, in the form that AWS's own libraries
-    use."""
+    """Return a token for the region's clusters: a signed request, encoded as AWS's libraries do."""
     from botocore.auth import SigV4QueryAuth
     from botocore.awsrequest import AWSRequest
 
@@ -168,8 +166,7 @@ def sign_in(settings: dict[str, str]) -> str:
 
 
 def _credentials(settings: dict[str, str]) -> Any:
-    """Return the credentials to sign with: a role's, an access key's, or the machine's. Raises botocore's
-    errors."""
+    """Return the credentials of a role, an access key, or the machine. Raises botocore's errors."""
     import botocore.session
     from botocore.config import Config
     from botocore.credentials import Credentials
@@ -190,6 +187,8 @@ def _credentials(settings: dict[str, str]) -> Any:
 
 
 def escaped(text: str) -> str:
-    """Return a text escaped for a quoted word of a JAAS line. Java's StreamTokenizer reads backslash escapes
-    as C does, and allows no line end in a quoted word."""
+    """Return a text, escaped for a quoted word of a JAAS line.
+
+    Java's StreamTokenizer reads backslash escapes as C does, and allows no line end in a quoted word.
+    """
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")

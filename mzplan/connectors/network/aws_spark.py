@@ -1,4 +1,4 @@
-"""aws connections in Spark: checks that it has their jars, and gives it the credentials of a bucket."""
+"""aws connections in Spark: checks that Spark has the jars, and gives it a bucket's credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mzplan.schema.kinds import resource_kind
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A class in the required jars, by the type of connection that uses an aws connection.
+# By the type of connection that uses an aws connection: a class of the jars that it needs.
 _CLASSES = {
     "files": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "kafka": "software.amazon.msk.auth.iam.IAMLoginModule",
@@ -31,8 +31,8 @@ def as_s3a(path: str) -> str:
 def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
     """Give Spark the credentials for the folder's bucket. Does nothing without an aws connection.
 
-    Closes a client that was made with other credentials, so that the next one uses these. Raises MzplanError
-    MZ129 if Spark doesn't have the jars.
+    If Spark has a client with other credentials, closes it, so that the next one uses these. Raises
+    MzplanError MZ129 if Spark doesn't have the jars.
     """
     if ROLE not in query.link.connections:
         return
@@ -54,15 +54,14 @@ def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
 
 
 def uri_of(session: SparkSession, folder: str) -> str:
-    """Return a folder's URI with escapes, in the form that Delta uses and that starts the names of Spark's
-    files."""
+    """Return a folder's URI with escapes, as Delta and Spark's file names have it."""
     java, hadoop = _java_of(session)
     path = java.org.apache.hadoop.fs.Path(folder)
     return str(path.getFileSystem(hadoop).makeQualified(path).toUri().toString())
 
 
 def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
-    """Raise MzplanError MZ129 if a query's connection uses AWS and Spark doesn't have the jars for it."""
+    """Raise MzplanError MZ129 if a query's connection uses AWS, but Spark doesn't have the jars."""
     if ROLE not in query.link.connections:
         return
     java, _ = _java_of(session)
@@ -74,10 +73,10 @@ def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
 
 
 def _java_of(session: Any) -> tuple[Any, Any]:
-    """Return Java, and Hadoop's configuration in it.
+    """Return Java's classes, and Hadoop's configuration.
 
-    Both are private attributes. PySpark has no public access to Java's classes, and Spark's own settings
-    would show a bucket's credentials (SET, Spark's pages).
+    Both are private attributes of PySpark, which has no public access to Java. Spark's own settings can't
+    hold a bucket's credentials, because SET and Spark's web pages would show them.
     """
     return session._jvm, session.sparkContext._jsc.hadoopConfiguration()
 
@@ -90,7 +89,7 @@ def _missing_packages(query: ResolvedQuery) -> MzplanError:
     return error(
         "MZ129",
         f"Spark runs without the jars that {link.address} needs",
-        f"They are {', '.join(jars)}; Spark takes jars only when it starts.",
+        f"They are {', '.join(jars)}. Spark loads jars only when it starts.",
         "restart the runner: mzplan down, then mzplan apply; for spark-submit, add "
         f"--packages {','.join(jars)}{leave_out}",
         address=query.address,

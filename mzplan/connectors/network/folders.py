@@ -1,4 +1,4 @@
-"""files connections: access to a folder on this machine or in an object store, and whether it exists."""
+"""files connections: access to folders on this machine or in an object store, and checks of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_IN_NAMES = ("ARRAY", "MAP", "STRUCT", "VARIANT", "BINARY")
 
 
 def folder_of(query: ResolvedQuery) -> str:
-    """Return the source's or sink's folder: its path below the connection's."""
+    """Return the source's or sink's folder, which is below the connection's folder."""
     folder = absolute(query.directory, query.link.body["path"], query.body["path"])
     return as_s3a(folder) if AWS in query.link.connections else folder
 
@@ -35,7 +35,7 @@ def route(query: ResolvedQuery) -> str:
 
 
 def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """Return why the folder can't be listed, from this machine or in an object store."""
+    """Return the reasons why the folder can't be listed; none if it can."""
     local = local_path(folder)
     if local is None:
         return _remote_problems(query, folder)
@@ -58,7 +58,7 @@ def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
-    """Return the files in a folder, at any depth, by their paths in it. Raises MzplanError MZ057."""
+    """Return the paths in a folder of its files, at any depth. Raises MzplanError MZ057."""
     from pyarrow import fs
 
     def look() -> list[str]:
@@ -72,8 +72,10 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
 
 
 def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the time of the last write of these files in a folder, in milliseconds since the epoch. Leaves
-    out files that are gone. Raises MzplanError MZ057."""
+    """Return when these files in a folder were last written, in milliseconds since the epoch.
+
+    Leaves out files that no longer exist. Raises MzplanError MZ057.
+    """
 
     def look() -> list[Any]:
         system, path = _file_system(query, folder)
@@ -87,7 +89,7 @@ def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[st
 
 
 def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
-    """Open the source's or sink's folder, or a folder in it. Raises OSError."""
+    """Open the source's or sink's folder, or the folder `inner` in it. Raises OSError."""
     local = local_path(folder)
     if local is not None:
         return LocalFolder(GuardedFolder(local, inner))
@@ -96,7 +98,7 @@ def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
 
 
 def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """Return why no table can be written below this folder, which may not exist yet."""
+    """Return the reasons why no table can be written below this folder, which may not exist yet."""
     local = local_path(folder)
     if local is None:
         return _remote_problems(query, folder)
@@ -111,7 +113,7 @@ def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Return MZ053 for partition columns whose values can't be part of a folder's name."""
+    """Return MZ053 if values of a partition column can't be part of a folder's name."""
     names = {name.lower() for name in query.body.get("partition_by", ())}
     wrong = [
         f"{output.name} ({output.type})"
@@ -124,7 +126,7 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
         unfit_target(
             query,
             f"The rows of {query.address} can't be partitioned by these columns",
-            f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
+            f"{', '.join(wrong)}: a folder's name can only contain a simple value, as text.",
             "convert it in `select` (hex(…) AS name), or name another column in `partition_by`.",
         )
     ]
@@ -139,8 +141,8 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             return system.get_file_info(path)
         bucket = path.partition("/")[0]
         if system.get_file_info(bucket).type == fs.FileType.NotFound:
-            raise FileNotFoundError(f"there is no bucket {bucket}")
-        # Listing needs a right that looking up the path doesn't.
+            raise FileNotFoundError(f"bucket {bucket} does not exist")
+        # Also list the path, because that needs another permission than looking it up.
         return system.get_file_info(fs.FileSelector(path, allow_not_found=True))
 
     try:

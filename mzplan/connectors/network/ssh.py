@@ -1,10 +1,10 @@
 """Local ports that forward through SSH servers.
 
-The whole module is sent to executors (see `remote_forward`): it needs asyncssh, but no mzplan.
+This whole module is sent to the executors (see `remote_forward`). They need asyncssh, but not mzplan.
 
-A forward listens on 127.0.0.1, on a port that the system chooses. Each connection to it becomes a channel of
-one SSH connection, which forwards with the same way share. It is made at first use, and again after it was
-lost, so the port stays the same while an SSH server restarts.
+A forward listens on 127.0.0.1, on a port that the system chooses. Each connection to the port becomes a
+channel of one SSH connection. Forwards through the same servers share that SSH connection. If it is lost, the
+next use opens another one, so the port stays the same while an SSH server restarts.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 OPEN_TIMEOUT_S = 5.0
-"""The time limit for reaching one SSH server, or the target behind the last one, in seconds."""
+"""The time limit in seconds for connecting to one SSH server, or from the last one to the target."""
 
 IDLE_S = 60.0
 """An unused forward without connections closes after this many seconds."""
 
-# In seconds. A silent server is noticed after three of these.
+# Seconds. The connection to a silent server ends after three of these intervals.
 _KEEPALIVE_S = 5
 _CHUNK = 1 << 18
 
-Why = Literal["unreachable", "host-key", "refused", "key", "target"]
+Reason = Literal["unreachable", "host-key", "refused", "key", "target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """An SSH server on the way.
+    """An SSH server between this machine and the target.
 
     - `keys`: private keys to log in with, tried in this order; never shown.
-    - `host_keys`: public keys, one of which the server must show.
-    - `known_hosts`: the text of a known_hosts file with more of them.
+    - `host_keys`: the public keys that the server may have.
+    - `known_hosts`: the text of a known_hosts file with more such keys.
     """
 
     name: str
@@ -51,19 +51,23 @@ class Hop:
     known_hosts: str = ""
 
 
-Way = tuple[Hop, ...]
+Hops = tuple[Hop, ...]
+"""SSH servers, nearest first."""
 
 
 class TunnelError(Exception):
-    """Raised if the way is blocked, at `hop`, for the reason `why`. `target` means that the last hop can't
-    reach the target. `shown_key` is the untrusted public key that a server showed."""
+    """The connection fails at `hop`, for this `reason`.
 
-    def __init__(self, hop: Hop, why: Why, text: str, shown_key: str = ""):
+    `target` means that the last hop can't reach the target. `shown_key` is the public key of a server that
+    isn't trusted.
+    """
+
+    def __init__(self, hop: Hop, reason: Reason, text: str, shown_key: str = ""):
         super().__init__(f"can't connect through {hop.name} ({hop.host}:{hop.port}): {text}")
-        self.hop, self.why, self.text, self.shown_key = hop, why, text, shown_key
+        self.hop, self.reason, self.text, self.shown_key = hop, reason, text, shown_key
 
     def __reduce__(self) -> Any:
-        return type(self), (self.hop, self.why, self.text, self.shown_key)
+        return type(self), (self.hop, self.reason, self.text, self.shown_key)
 
 
 class Forwards:
@@ -72,16 +76,16 @@ class Forwards:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lines: dict[Way, _Line] = {}
-        self._forwards: dict[tuple[Way, str, int], _Forward] = {}
+        self._chains: dict[Hops, _HopChain] = {}
+        self._forwards: dict[tuple[Hops, str, int], _Forward] = {}
 
     @contextlib.contextmanager
-    def to(self, way: Way, host: str, port: int) -> Iterator[int]:
-        """Open a port of 127.0.0.1 that forwards to `host` and `port`, as the last hop resolves them.
+    def to(self, hops: Hops, host: str, port: int) -> Iterator[int]:
+        """Yield a port of 127.0.0.1 that forwards to `host` and `port`, as the last hop resolves them.
 
         Raises TunnelError if the SSH servers refuse. Doesn't check whether the target answers.
         """
-        forward = self._run(self._open(way, host, port), (len(way) + 1) * OPEN_TIMEOUT_S)
+        forward = self._run(self._open(hops, host, port), (len(hops) + 1) * OPEN_TIMEOUT_S)
         try:
             yield forward.port
         finally:
@@ -89,9 +93,9 @@ class Forwards:
                 if self._loop is not None:
                     self._loop.call_soon_threadsafe(forward.release)
 
-    def problem(self, way: Way, host: str, port: int) -> TunnelError | None:
+    def problem(self, hops: Hops, host: str, port: int) -> TunnelError | None:
         """Return why the last connection to this forward failed, or None if it didn't."""
-        forward = self._forwards.get((way, host, port))
+        forward = self._forwards.get((hops, host, port))
         return forward.problem if forward is not None else None
 
     def close(self) -> None:
@@ -124,14 +128,14 @@ class Forwards:
 
     # ── run in the loop's thread
 
-    async def _open(self, way: Way, host: str, port: int) -> _Forward:
-        forward = self._forwards.get((way, host, port))
+    async def _open(self, hops: Hops, host: str, port: int) -> _Forward:
+        forward = self._forwards.get((hops, host, port))
         if forward is None:
-            line = self._lines.setdefault(way, _Line(way))
-            forward = self._forwards[way, host, port] = _Forward(line, host, port)
+            chain = self._chains.setdefault(hops, _HopChain(hops))
+            forward = self._forwards[hops, host, port] = _Forward(chain, host, port)
         forward.users += 1
         try:
-            await forward.line.connect()
+            await forward.chain.connect()
             await forward.listen()
         except BaseException:
             forward.release()
@@ -144,24 +148,24 @@ class Forwards:
             idle = [key for key, forward in self._forwards.items() if forward.is_idle()]
             for key in idle:
                 self._forwards.pop(key).close()
-            used = {way for way, _, _ in self._forwards}
-            for way in self._lines.keys() - used:
-                self._lines.pop(way).close()
+            used = {hops for hops, _, _ in self._forwards}
+            for hops in self._chains.keys() - used:
+                self._chains.pop(hops).close()
 
     async def _close(self) -> None:
         for forward in self._forwards.values():
             forward.close()
-        for line in self._lines.values():
-            line.close()
+        for chain in self._chains.values():
+            chain.close()
         self._forwards.clear()
-        self._lines.clear()
+        self._chains.clear()
 
 
-class _Line:
-    """One SSH connection through all hops of a way, made again when it is lost."""
+class _HopChain:
+    """One SSH connection through all hops. After it is lost, the next use opens another one."""
 
-    def __init__(self, way: Way):
-        self._way = way
+    def __init__(self, hops: Hops):
+        self._hops = hops
         self._connections: list[Any] = []
         self._making = asyncio.Lock()
 
@@ -171,11 +175,11 @@ class _Line:
             if not self._connections or any(connection.is_closed() for connection in self._connections):
                 self.close()
                 try:
-                    for hop in self._way:
+                    for hop in self._hops:
                         outer = self._connections[-1] if self._connections else None
                         self._connections.append(await _connect(hop, outer))
                 except BaseException:
-                    self.close()  # otherwise half of the way would pass for all of it
+                    self.close()  # otherwise the next call would return the connection to an earlier hop
                     raise
             return self._connections[-1]
 
@@ -183,7 +187,7 @@ class _Line:
         """Return a channel to the target. Raises TunnelError."""
         import asyncssh
 
-        hop = self._way[-1]
+        hop = self._hops[-1]
         for attempt in (1, 2):
             connection = await self.connect()
             try:
@@ -191,13 +195,13 @@ class _Line:
                 channel: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
                 return channel
             except asyncssh.ChannelOpenError as problem:
-                # Only now is a lost connection noticed.
+                # asyncssh notices a lost connection only now.
                 if attempt == 2 or not connection.is_closed():
-                    text = f"from there, {host}:{port} can't be reached: {problem.reason}"
+                    text = f"it can't reach {host}:{port}: {problem.reason}"
                     raise TunnelError(hop, "target", text) from None
             except TimeoutError:
                 connection.abort()  # the server or the target's network is frozen
-                text = f"no answer about {host}:{port} within {OPEN_TIMEOUT_S:.0f} s"
+                text = f"it didn't connect to {host}:{port} within {OPEN_TIMEOUT_S:.0f} s"
                 raise TunnelError(hop, "target", text) from None
         raise AssertionError("the second attempt returns or raises")
 
@@ -210,8 +214,8 @@ class _Line:
 class _Forward:
     """A listening port, and the connections through it."""
 
-    def __init__(self, line: _Line, host: str, port: int):
-        self.line = line
+    def __init__(self, chain: _HopChain, host: str, port: int):
+        self.chain = chain
         self.users = 0
         self.used_at = time.monotonic()
         self.problem: TunnelError | None = None
@@ -248,7 +252,7 @@ class _Forward:
         assert task is not None
         self._tasks.add(task)
         try:
-            far_reader, far_writer = await self.line.open(*self._target)
+            far_reader, far_writer = await self.chain.open(*self._target)
             self.problem = None
             await _relay(_pump(reader, far_writer), _pump(far_reader, writer))
             far_writer.close()
@@ -283,9 +287,9 @@ async def _connect(hop: Hop, outer: Any) -> Any:
         client_keys=keys,
         known_hosts=trusted,
         client_factory=Client,
-        # The other kinds come after the trusted ones, so that an unknown server shows a key.
+        # Kinds of trusted keys come first. The other kinds follow, so that an unknown server shows its key.
         server_host_key_algs=kinds,
-        # Only the connection's settings count, not this machine's.
+        # Use only the connection's settings, not this machine's.
         config=None,
         agent_path=None,
         password=None,
@@ -300,8 +304,8 @@ async def _connect(hop: Hop, outer: Any) -> Any:
     except asyncssh.HostKeyNotVerifiable as problem:
         raise TunnelError(hop, "host-key", problem.reason, shown_keys[0] if shown_keys else "") from None
     except asyncssh.PermissionDenied:
-        which = f"none of its {len(keys)} keys lets" if len(keys) > 1 else "its key does not let"
-        raise TunnelError(hop, "refused", f"{which} user {hop.user} in") from None
+        which = f"any of its {len(keys)} keys" if len(keys) > 1 else "its key"
+        raise TunnelError(hop, "refused", f"user {hop.user} can't log in with {which}") from None
     except TimeoutError:
         raise TunnelError(hop, "unreachable", f"no answer within {OPEN_TIMEOUT_S:.0f} s") from None
     except asyncssh.ChannelOpenError as problem:  # the previous hop can't reach it
@@ -329,7 +333,7 @@ def _private_keys(hop: Hop) -> list[Any]:
 
 
 def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]]:
-    """Return the server's trusted keys, as asyncssh asks for them, and all kinds of keys, theirs first."""
+    """Return a function with which asyncssh looks up trusted keys, and all kinds of keys, trusted first."""
     import asyncssh
     from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
 
@@ -337,7 +341,7 @@ def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]
         pinned = [asyncssh.import_public_key(text) for text in hop.host_keys]
         known = asyncssh.import_known_hosts(hop.known_hosts)
     except (asyncssh.KeyImportError, ValueError):
-        # asyncssh's message would repeat the line, and the file may be any that this process can read.
+        # Don't show asyncssh's message. It repeats the line, and a configuration may name any file.
         reason = "the keys to trust can't be read: they aren't in the format of known_hosts"
         raise TunnelError(hop, "host-key", reason) from None
 
@@ -361,7 +365,7 @@ def _reason(problem: OSError) -> str:
 
 
 async def _pump(reader: Any, writer: Any) -> None:
-    """Copy until one side ends, then end the other side."""
+    """Copy until the reader ends, then end the writer."""
     import asyncssh
 
     with contextlib.suppress(OSError, EOFError, asyncssh.Error):
@@ -373,8 +377,7 @@ async def _pump(reader: Any, writer: Any) -> None:
 
 
 async def _relay(outbound: Awaitable[None], inbound: Awaitable[None]) -> None:
-    """Wait until the far side has ended. If the near side ends first, wait for the rest of the far side's
-    data."""
+    """Copy in both directions until the far side ends, even if the near side ends first."""
     sending = asyncio.ensure_future(outbound)
     try:
         await inbound
@@ -382,8 +385,8 @@ async def _relay(outbound: Awaitable[None], inbound: Awaitable[None]) -> None:
         sending.cancel()
 
 
-def remote_forward(way: Way, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
-    """Return a function that opens a forward on another machine while its context lasts."""
+def remote_forward(hops: Hops, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
+    """Return a function that opens a forward on another machine, for the duration of a `with` block."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -392,7 +395,7 @@ def remote_forward(way: Way, host: str, port: int) -> Callable[[], AbstractConte
     def open_there() -> Iterator[int]:
         forwards = Forwards()
         try:
-            with forwards.to(way, host, port) as local:
+            with forwards.to(hops, host, port) as local:
                 yield local
         finally:
             forwards.close()

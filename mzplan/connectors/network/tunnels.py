@@ -1,4 +1,4 @@
-"""ssh-tunnel connections: how a connection reaches its server through them, and their errors."""
+"""ssh-tunnel connections: open tunnels to servers, and explain their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets.files import read_pem_text
 
 if TYPE_CHECKING:
-    from mzplan.connectors.network.ssh import Way, Why
+    from mzplan.connectors.network.ssh import Hops, Reason
 
 LOOPBACK = "127.0.0.1"
 ROLE = "ssh_tunnel"
@@ -25,7 +25,7 @@ ROLE = "ssh_tunnel"
 
 @functools.cache
 def forwards() -> Forwards:
-    """Return this process's forwards, shared by probes and queries with the same way."""
+    """Return this process's forwards, which probes and queries share."""
     return Forwards()
 
 
@@ -39,26 +39,26 @@ def close_forwards() -> None:
 def through_tunnel(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
 ) -> Iterator[int | None]:
-    """Open a connection's tunnel, and yield the port of 127.0.0.1 that leads to `host` and `port`.
+    """Open a connection's tunnel, and yield the port of 127.0.0.1 that forwards to `host` and `port`.
 
-    Yields None without a tunnel: `host` and `port` are then reached directly. Raises MzplanError (MZ120 to
-    MZ123) about `address` if the tunnel can't be opened.
+    Yields None if the connection has no tunnel. Raises MzplanError about `address` if the tunnel can't be
+    opened.
     """
     if ROLE not in connection.connections:
         yield None
         return
-    with _open_forward(_way(connection.connections[ROLE], directory), host, port, address) as local:
+    with _open_forward(_hops(connection.connections[ROLE], directory), host, port, address) as local:
         yield local
 
 
 def tunnel_problem(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
 ) -> Diagnostic | None:
-    """Return why the last connection failed in the tunnel, or None if it didn't fail there."""
+    """Return why the last connection failed in the tunnel; None if it didn't fail there."""
     if ROLE not in connection.connections:
         return None
     try:
-        failure = forwards().problem(_way(connection.connections[ROLE], directory), host, port)
+        failure = forwards().problem(_hops(connection.connections[ROLE], directory), host, port)
     except MzplanError as problem:
         return problem.diagnostics[0]
     return _diagnostic(failure, address) if failure is not None else None
@@ -67,37 +67,36 @@ def tunnel_problem(
 def remote_tunnel(
     connection: ResolvedConnection, host: str, port: int, directory: str
 ) -> Callable[[], AbstractContextManager[int]] | None:
-    """Return a function that opens the tunnel on another machine, for tasks that can't use our ports. None
-    without a tunnel."""
+    """Return a function that opens the tunnel on another machine; None if the connection has no tunnel."""
     if ROLE not in connection.connections:
         return None
-    return remote_forward(_way(connection.connections[ROLE], directory), host, port)
+    return remote_forward(_hops(connection.connections[ROLE], directory), host, port)
 
 
 def reach(tunnel: ResolvedConnection, directory: str, address: Address) -> None:
-    """Log in to an ssh-tunnel connection's server, and do nothing else. Raises MzplanError."""
-    # Whether anything listens at the far end doesn't matter.
-    with _open_forward(_way(tunnel, directory), LOOPBACK, 1, address):
+    """Check that an ssh-tunnel connection can log in to its server. Raises MzplanError."""
+    # The forward connects to its target only when it is used, so any target will do.
+    with _open_forward(_hops(tunnel, directory), LOOPBACK, 1, address):
         pass
 
 
 @contextlib.contextmanager
-def _open_forward(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
-    """Open a local port that forwards there. Raises MzplanError about `address`."""
+def _open_forward(hops: Hops, host: str, port: int, address: Address) -> Iterator[int]:
+    """Yield a local port that forwards to `host` and `port`. Raises MzplanError about `address`."""
     with contextlib.ExitStack() as stack:
         try:
-            local = stack.enter_context(forwards().to(way, host, port))
+            local = stack.enter_context(forwards().to(hops, host, port))
         except TunnelError as problem:
             raise MzplanError(_diagnostic(problem, address)) from None
         except TimeoutError:
-            silent = TunnelError(way[-1], "unreachable", "no answer in time")
+            silent = TunnelError(hops[-1], "unreachable", "no answer in time")
             raise MzplanError(_diagnostic(silent, address)) from None
         yield local
 
 
-def _way(tunnel: ResolvedConnection, directory: str) -> Way:
-    """Return the SSH servers to go through, nearest first."""
-    before = _way(tunnel.connections[ROLE], directory) if ROLE in tunnel.connections else ()
+def _hops(tunnel: ResolvedConnection, directory: str) -> Hops:
+    """Return the SSH servers of a tunnel, nearest first."""
+    before = _hops(tunnel.connections[ROLE], directory) if ROLE in tunnel.connections else ()
     return (*before, _hop(tunnel, directory))
 
 
@@ -113,7 +112,7 @@ def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
                 "MZ120",
                 f"The known hosts of {tunnel.address} can't be read",
                 f"{path}: {problem.strerror or problem}.",
-                "known_hosts is a path where the query runs; or pin the keys in the connection: host_keys.",
+                "set known_hosts to a path that exists where the query runs; or list the keys in host_keys.",
                 address=tunnel.address,
             ) from None
     return Hop(
@@ -128,57 +127,57 @@ def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
 
 
 # The code, summary, detail and hint, by the reason of a TunnelError.
-_PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
+_PROBLEMS: Mapping[Reason, tuple[str, str, str, str]] = {
     "host-key": (
         "MZ120",
         "The SSH server is not the one that the connection trusts",
-        "{text}, which is none of the connection's keys. Either the server has a new key, or another machine "
-        "answers in its place. Nothing was sent to it.",
-        "compare it with /etc/ssh/ssh_host_*_key.pub on the server; if they match, put it into host_keys "
+        "{text}. Either the server has a new key, or another machine answers in its place. Nothing was sent "
+        "to it.",
+        "compare the key with /etc/ssh/ssh_host_*_key.pub on the server. If they match, add it to host_keys "
         "(or known_hosts) of {name}.",
     ),
     "unreachable": (
         "MZ050",
         "The SSH server can't be reached",
         "{text}.",
-        "check host and port of {name}, and that the server runs and is reachable from where the query runs.",
+        "check host and port of {name}, and that the machine where the query runs can reach the server.",
     ),
     "refused": (
         "MZ051",
         "The SSH server refused the connection's keys",
         "{text}.",
-        "add the public key (beside the private one, in its .pub file) to the user's ~/.ssh/authorized_keys "
-        "on the server, and see that the user may log in.",
+        "add the public key (in the .pub file next to the private key) to the user's ~/.ssh/authorized_keys "
+        "on the server, and check that the user may log in.",
     ),
     "key": (
         "MZ123",
         "{name} has no usable key",
         "{text}.",
         'create a key pair: mzplan alter "ALTER CONNECTION {connection} ROTATE KEYS" --no-apply; or let '
-        "private_key refer to one without a passphrase.",
+        "private_key refer to a key without a passphrase.",
     ),
     "target": (
         "MZ050",
         "The server behind the SSH tunnel can't be reached",
         "{text}.",
-        "check host and port of the connection, as the SSH server sees them, and that it may forward there "
-        "(AllowTcpForwarding, PermitOpen).",
+        "check host and port of the connection, as seen from the SSH server, and that it allows the "
+        "forwarding (AllowTcpForwarding, PermitOpen).",
     ),
 }
 
 
 def _diagnostic(problem: TunnelError, address: Address) -> Diagnostic:
     """Return a tunnel's error as a diagnostic of the resource that uses the tunnel."""
-    hop = problem.hop
+    hop, shown = problem.hop, problem.shown_key
     values = {
         "name": hop.name,
         "connection": hop.name.partition(".")[2],
-        "text": f"It shows {problem.shown_key}" if problem.shown_key else problem.text,
+        "text": f"its key is {shown}, which is none of the connection's keys" if shown else problem.text,
     }
-    code, summary, detail, hint = (text.format(**values) for text in _PROBLEMS[problem.why])
+    code, summary, detail, hint = (text.format(**values) for text in _PROBLEMS[problem.reason])
     return Diagnostic(
         code=code,
-        kind="unreachable" if problem.why in ("unreachable", "target") else "",
+        kind="unreachable" if problem.reason in ("unreachable", "target") else "",
         summary=summary,
         detail=f"{hop.name} ({hop.host}:{hop.port}): {detail}",
         hint=hint,

@@ -122,7 +122,7 @@ def test_a_forward_survives_its_ssh_server(
     with forwards.to(ways[0], "127.0.0.1", 1) as port:
         assert says(port) == b""
         problem = forwards.problem(ways[0], "127.0.0.1", 1)
-        assert problem is not None and problem.why == "target" and "127.0.0.1:1" in problem.text
+        assert problem is not None and problem.reason == "target" and "127.0.0.1:1" in problem.text
     forwards.close()
     with pytest.raises(ConnectionRefusedError):
         says(near)
@@ -136,7 +136,7 @@ def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: For
     rsa = asyncssh.generate_private_key("ssh-rsa").export_public_key().decode()
     locked = KEY.export_private_key("pkcs8-pem", passphrase="word").decode()
     cases: list[tuple[tuple[Hop, ...], str, str]] = [
-        ((hop(door, keys=(OTHER.export_private_key().decode(),)),), "refused", "its key does not let"),
+        ((hop(door, keys=(OTHER.export_private_key().decode(),)),), "refused", "can't log in with its key"),
         ((hop(door, host_keys=(other.host_key,)),), "host-key", "not trusted"),
         ((hop(door, host_keys=(rsa,)),), "host-key", "not trusted"),
         ((hop(door, host_keys=()),), "host-key", "not trusted"),
@@ -153,7 +153,7 @@ def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: For
     for way, why, text in [case for case in cases for _ in range(2)]:
         with pytest.raises(TunnelError) as found, forwards.to(way, "127.0.0.1", 1):
             pass
-        assert (found.value.why, found.value.hop) == (why, way[-1])
+        assert (found.value.reason, found.value.hop) == (why, way[-1])
         assert text in str(found.value)
         assert "hunter2" not in repr(found.value) + repr(way) and PRIVATE not in repr(way)
         shown = {"not trusted": way[-1].port}.get(text)
@@ -273,7 +273,7 @@ def test_validation_goes_through_the_tunnel(
         connections={"ssh_tunnel": far},
     )
     (found,) = check_description(sink(nobody), secrets).diagnostics
-    assert found.code == "MZ050" and "from there, 127.0.0.1:1 can't be reached" in found.detail
+    assert found.code == "MZ050" and "it can't reach 127.0.0.1:1" in found.detail
     # A tunnel alone, a database alone; a file of host keys, which is looked for where the query runs.
     assert check_connection(far, secrets, str(tmp_path)) == ()
     assert check_connection(behind(far, postgres, name), secrets, str(tmp_path)) == ()
