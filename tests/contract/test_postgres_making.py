@@ -152,7 +152,7 @@ def test_the_alter_for_whatever_differs_does(server: Server) -> None:
     outputs = [Output(name=name, type=type_) for name, type_ in types.items()]
     (found,) = sink.probe(query, outputs).diagnostics
     assert (found.severity, found.code) == ("error", "MZ053")
-    assert "or the table, whose values are converted:\nALTER TABLE" in found.hint
+    assert "or the table (this converts its values):\nALTER TABLE" in found.hint
     assert "CREATE" not in found.hint
     server.run(found.hint.partition("\n")[2])
     assert codes(sink.probe(query, outputs)) == []
@@ -169,10 +169,10 @@ def test_what_no_alter_mends_is_said_of_the_sink(server: Server) -> None:
     outputs = [Output(name="n", type="INT"), Output(name="twice", type=None)]
     (found,) = sink.probe(query, outputs).diagnostics
     assert found.code == "MZ053" and "column id is NOT NULL" in found.detail and "ALTER" not in found.hint
-    assert "(write the type of twice, which only Spark knows, into it: CAST(… AS …) AS twice)" in found.hint
+    assert "(only Spark knows the type of twice, so declare it: CAST(… AS …) AS twice)" in found.hint
     missing = server.query(ROLE, mode="append", table="new.none")
     (found,) = (one for one in sink.probe(missing, outputs).diagnostics if one.code == "MZ052")
-    assert "create it, with a type for `...`, which only Spark knows:\nCREATE TABLE" in found.hint
+    assert "create it (replace `...` with a type; only Spark knows it):\nCREATE TABLE" in found.hint
 
 
 def test_the_alter_that_is_printed_does(server: Server) -> None:

@@ -730,12 +730,12 @@ def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: 
         (
             "BEGIN; ALTER TABLE t RENAME name TO old; ALTER TABLE t RENAME later TO name; COMMIT",
             "name",
-            "it was column 2 of the table, and is column 3",
+            "it was column number 2 of the table, and is now number 3",
         ),
         (
             "ALTER TABLE t DROP COLUMN name, ADD COLUMN name text DEFAULT 'x'",
             "name",
-            "it was column 2 of the table, and is column 6",
+            "it was column number 2 of the table, and is now number 6",
         ),
         ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "m", "it no longer has sad"),
         ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "ms", "it no longer has sad"),

@@ -97,7 +97,7 @@ def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, t
     run(dsn, "INSERT INTO other SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
     with pytest.raises(MzplanError, match="MZ223") as told:
         collection.follow(endpoint(query))
-    assert "on timeline 2, and it left timeline 1" in told.value.diagnostics[0].detail
+    assert "on timeline 2, which branched off timeline 1" in told.value.diagnostics[0].detail
 
 
 def test_a_promoted_server_goes_on_where_its_slot_does(own_postgres: PostgresServer, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """PostgreSQL: `source` follows tables by logical replication, `sink` writes rows and step in one transaction.
 
-This package holds the parts that both share: the client, the catalog's tables, types, and the identity of
-a database. It may not import another connector. Source and sink don't import each other.
+This package has the parts that both share: the client, the catalog's tables, types, and the identity of a
+database. It doesn't import another connector. Source and sink don't import each other.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ def _machine(body: Mapping[str, Any]) -> str:
 
 
 def _ends(query: ResolvedQuery) -> LineageNames:
-    """Return the lineage name of each table. A table without a schema counts as one in `public`, the
-    default search path."""
+    """Return the lineage names of the tables. For a table without a schema, assume `public`."""
     from mzplan.connectors.api.lineage_names import LineageNames, on_server
 
     body = query.link.body

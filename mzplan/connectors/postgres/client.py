@@ -1,4 +1,4 @@
-"""Connects to PostgreSQL, with time limits everywhere and never a password in a diagnostic."""
+"""Connects to PostgreSQL with time limits. Diagnostics never show a password."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from mzplan.secrets.files import read_pem
 _CONNECT_TIMEOUT_S = 4
 # Milliseconds until the connection to a silent server breaks. The system's default is hours.
 _SILENCE_MS = 20_000
-# Seconds that a server may take to end a statement after its timeout.
+# Seconds that a server may take to cancel a statement after its timeout.
 _GRACE_S = 5.0
-# Bytes. Queries here read metadata of tables, columns and steps, never a table's rows.
-_MOST_ANSWER = 64 << 20
+# Queries here read metadata of tables, columns and steps, never a table's rows.
+_MAX_ANSWER_BYTES = 64 << 20
 _SESSION = """
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
@@ -43,7 +43,7 @@ FROM current_setting('synchronous_commit') AS s;
 """
 
 
-# Additional seconds for an SSH server in between.
+# Additional seconds if an SSH server forwards the connection.
 _TUNNEL_TIMEOUT_S = 6
 
 
@@ -56,14 +56,16 @@ def open_conninfo(query: ResolvedQuery, application: str = "mzplan") -> Iterator
     """
     body = query.link.body
     _require_certificates(query)
-    with through_tunnel(query.link, body["host"], body["port"], query.directory, query.address) as through:
-        yield conninfo(query.link, query.directory, application, through)
+    with through_tunnel(
+        query.link, body["host"], body["port"], query.directory, query.address
+    ) as tunnel_port:
+        yield conninfo(query.link, query.directory, application, tunnel_port)
 
 
 def _require_certificates(query: ResolvedQuery) -> None:
     """Raise MzplanError MZ174 for a CA file that can't be read.
 
-    libpq would wait for a pipe without a time limit, and read a device forever.
+    libpq has no time limit for reading it, and would wait for a pipe forever.
     """
     ca = query.link.body["tls"].get("ca")
     try:
@@ -76,7 +78,8 @@ def _require_certificates(query: ResolvedQuery) -> None:
             "MZ174",
             f"The certificates of {query.link.address} can't be read",
             f"{ca}: {problem.strerror or problem}.",
-            "tls.ca is a PEM file, relative to the project's folder, where the query runs.",
+            "set tls.ca to a PEM file that exists where the query runs. A relative path starts at the "
+            "project's folder.",
             address=query.address,
         ) from None
 
@@ -85,9 +88,12 @@ def conninfo(
     connection: ResolvedConnection,
     directory: str,
     application: str = "mzplan",
-    through: int | None = None,
+    tunnel_port: int | None = None,
 ) -> str:
-    """Return a libpq connection string. It contains the password: never show it."""
+    """Return a libpq connection string. It contains the password: never show it.
+
+    `tunnel_port`: the local port of the SSH tunnel to the server.
+    """
     body = connection.body
     tls: Mapping[str, Any] = body["tls"]
     options: dict[str, Any] = {
@@ -100,15 +106,15 @@ def conninfo(
             tls["mode"], str(Path(directory) / tls["ca"]) if tls.get("ca") else None, body["cleartext_login"]
         ),
         "application_name": application,
-        "connect_timeout": _CONNECT_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if through else 0),
+        "connect_timeout": _CONNECT_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if tunnel_port else 0),
         "tcp_user_timeout": _SILENCE_MS,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 2,
     }
-    if through is not None:
+    if tunnel_port is not None:
         # Keep the host name, because the server's certificate is checked against it.
-        options |= {"hostaddr": LOOPBACK, "port": through}
+        options |= {"hostaddr": LOOPBACK, "port": tunnel_port}
     return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
 
 
@@ -122,7 +128,7 @@ def remote_options_of(connection: ResolvedConnection, directory: str) -> RemoteO
     options = RemoteOptions(
         tunnel=remote_tunnel(connection, body["host"], body["port"], directory),
         roots=read_pem(Path(directory) / ca) if ca else None,
-        checks=mode == "verify-full" and not ca,
+        use_system_roots=mode == "verify-full" and not ca,
     )
     return options if options != RemoteOptions() else None
 
@@ -130,11 +136,12 @@ def remote_options_of(connection: ResolvedConnection, directory: str) -> RemoteO
 def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = math.inf) -> BoundedConnection:
     """Open an autocommit connection in UTC.
 
-    Whatever the server's defaults, commits are durable, and each statement of a transaction sees all
-    earlier commits. The server ends the transaction of a frozen client, so that its locks don't stay
-    forever. `statement_timeout_s` is in seconds, 0 for none. `within_s` limits all answers to that many
-    seconds from now. Closes the connection to a server that exceeds these limits, or whose answer doesn't
-    end. Raises psycopg.Error.
+    Commits are durable, and each statement of a transaction sees all earlier commits, whatever the server's
+    defaults. The server ends the transaction of a frozen client, which releases its locks. A server that
+    exceeds a limit, or sends an endless answer, loses the connection. Raises psycopg.Error.
+
+    `statement_timeout_s`: the time limit of each statement, 0 for none.
+    `within_s`: the time limit from now on for everything over this connection.
     """
     until = time.monotonic() + within_s
     try:
@@ -142,7 +149,7 @@ def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = ma
     except UnicodeError:  # psycopg doesn't catch Python's error for an invalid host name
         reason = "a part of the host's name is empty, or longer than 63 characters"
         raise psycopg.OperationalError(reason) from None
-    connection.deadline, connection.max_bytes = until, _MOST_ANSWER
+    connection.deadline, connection.max_bytes = until, _MAX_ANSWER_BYTES
     if statement_timeout_s:
         connection.max_seconds = statement_timeout_s + _GRACE_S
     try:
@@ -154,7 +161,7 @@ def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = ma
 
 
 def probe_timeout_s(query: ResolvedQuery) -> float:
-    """Return the seconds that a probe of the query's server may take (see `bounded`)."""
+    """Return the seconds that a probe of the query's server may take."""
     return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
 
 

@@ -1,10 +1,9 @@
-"""Checks whether a database is still the same target: the steps in a sink's checkpoint belong to one
-database.
+"""Checks whether a sink's database still is the database that its checkpoint belongs to.
 
-System identifier and database oid identify a database; a recreated database has another oid. A new
-timeline means that the server was promoted or restored. In any case, mzplan's own tables decide: they
-contain the last step, written in the transaction of its rows. So a sink continues after a failover without
-loss, and a backup that is behind the checkpoint is refused before anything starts.
+System identifier and database oid identify a database; a recreated database has another oid. A new timeline
+means that the server was promoted or restored. mzplan's own tables then decide, because a step is recorded in
+the transaction of its rows. If they have the checkpoint's last step, the failover lost nothing and the sink
+continues. If they don't, the sink is refused before it starts.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ class WrittenSteps:
 
 
 def identify(connection: Connection) -> dict[str, Any] | None:
-    """Return the identity of the database, or None if the server doesn't reveal it.
+    """Return the identity of the database, or None if the server hides it, as some managed services do.
 
-    Managed services and standbys may hide it. Also returns None for values that no PostgreSQL returns,
-    because the identity is stored, compared and shown.
+    Also returns None for values of other types, because the identity is stored and compared.
     """
     match _fetch_if_allowed(connection, _IDENTITY):
         case (str() as system, int() as timeline, str() as database, int() as oid):
@@ -55,7 +53,7 @@ def identify(connection: Connection) -> dict[str, Any] | None:
 
 
 def timeline_of(connection: Connection) -> int | None:
-    """Return the timeline on which the server writes, or None if the server doesn't reveal it."""
+    """Return the timeline on which the server writes, or None if the server hides it."""
     row = _fetch_if_allowed(connection, _TIMELINE)
     return int(row[0]) if row is not None else None
 
@@ -84,10 +82,9 @@ def written_steps(connection: Connection, query: ResolvedQuery) -> WrittenSteps 
 
 
 def check_database(connection: Connection, query: ResolvedQuery) -> bool:
-    """Check that the database holds the sink's steps.
+    """Return whether the sink accepts a database without its steps (`on_target_change: accept`).
 
-    Returns True if it doesn't, but the sink accepts it anyway. Raises MzplanError MZ043 or MZ069, and
-    OSError.
+    Returns False if the database has the steps. Otherwise raises MzplanError MZ043 or MZ069. Raises OSError.
     """
     diagnostics = compare_target(query, identify(connection), written_steps(connection, query))
     errors = [d for d in diagnostics if d.severity == "error"]
@@ -97,8 +94,10 @@ def check_database(connection: Connection, query: ResolvedQuery) -> bool:
 
 
 def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
-    """Record the database's identity. Call this last, so that a run after a crash decides the same way
-    again."""
+    """Record the database's identity.
+
+    Call this last, so that a run after a crash makes the same decision.
+    """
     target = identify(connection)
     note = {"delivery": "exactly-once", "target": target}
     if target is not None and checkpoint.delivery() != note:
@@ -108,10 +107,10 @@ def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
 def compare_target(
     query: ResolvedQuery, current: Mapping[str, Any] | None, written: WrittenSteps | None
 ) -> list[Diagnostic]:
-    """Return the reasons why the sink's checkpoint can't continue in this database.
+    """Return the reasons why the sink's checkpoint can't continue in this database; none if it can.
 
-    The list is empty if it can. MZ043 and MZ069 are errors, or notices of the consequences if the sink
-    sets `on_target_change`. Raises OSError.
+    MZ043 and MZ069 are errors. If the sink sets `on_target_change`, they are notices of the consequences.
+    Raises OSError.
     """
     checkpoint = query.checkpoint
     if checkpoint is None:
@@ -183,7 +182,8 @@ def _target_behind(query: ResolvedQuery, missing: str, last_step: int, since: st
         f"The target of {query.address} is missing steps that its checkpoint recorded as written",
         f"{missing} (schema {query.body['staging_schema']}), and the checkpoint continues after step "
         f"{last_step}.{since}",
-        "restore a newer backup, or the checkpoint's; or set on_target_change: accept in the sink, "
+        "restore a newer backup of the database, or the checkpoint's backup from the same time; or set "
+        "on_target_change: accept in the sink, "
         f"and run mzplan replay {query.address} --missing; or write all rows again: mzplan apply --replace "
         f"{query.address} --allow-replace (with append, empty the table first).",
         kind="target-restored",

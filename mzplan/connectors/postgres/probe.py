@@ -39,7 +39,7 @@ def _try_connect(info: str, query: ResolvedQuery) -> Exception | None:
 
 
 class ServerProbe:
-    """Probes queries of one kind. After a failed connection, doesn't connect again for a few seconds."""
+    """Probes servers. After a failed connection, it returns the same failure for a few seconds."""
 
     def __init__(self, explain: Callable[[ResolvedQuery, Exception], Diagnostic]) -> None:
         """`explain` turns an error of the server or driver during the probe into a diagnostic."""
@@ -47,9 +47,9 @@ class ServerProbe:
         self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
 
     def probe(self, query: ResolvedQuery, check: Callable[[Connection], Probe]) -> Probe:
-        """Return the probe that `check` makes over a connection, or one with the connection's error.
+        """Return the result of `check` over a connection, or a probe with the connection's error.
 
-        Never raises for errors of the server.
+        Errors of the server are diagnostics of the probe; they are never raised.
         """
         try:
             with open_conninfo(query) as info:

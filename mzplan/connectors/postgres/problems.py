@@ -1,4 +1,4 @@
-"""Explains errors of PostgreSQL and its driver to people, with a fix and never a password."""
+"""Explains errors of PostgreSQL and its driver, with a fix and without the password."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def diagnose(
     refused: bool = False,
     kind: ProblemKind = "",
 ) -> Diagnostic:
-    """Return a diagnostic about a query.
+    """Return a diagnostic about a query. Its detail is `{route}{at}: {why}`.
 
-    The detail joins the connection's route, `at` (an object on the server) and `why`."""
+    `at`: the object on the server, such as `, table orders`.
+    """
     return Diagnostic(
         severity=severity,
         code=code,
@@ -51,8 +52,8 @@ def diagnose(
 class Problem:
     """One kind of problem of a query, as format strings.
 
-    Fields are the given values; `address`, `user`, `role` (the user as SQL); and `start_over_hint`, how to
-    start a source over. `at`: see `diagnose`.
+    They may use the values that `diagnostic` gets, and also `address`, `user`, `role` (the user as SQL) and
+    `start_over` (a hint how to start a source over). `at`: see `diagnose`.
     """
 
     code: str
@@ -68,7 +69,7 @@ class Problem:
             "address": query.address,
             "user": user,
             "role": shown(user),
-            "begin_anew": start_over_hint(query),
+            "start_over": start_over_hint(query),
         }
         summary, why, fix, at = (
             text.format(**fields, **values) for text in (self.summary, self.detail, self.fix, self.at)
@@ -113,7 +114,7 @@ def state_of(problem: BaseException) -> str | None:
 
 
 def is_lost(problem: BaseException) -> bool:
-    """Return whether the connection is gone, including after a message that the server shuts down."""
+    """Return whether the connection is gone, or about to go because the server shuts down."""
     import psycopg  # only after a driver's error: planning from files doesn't need it
 
     state = state_of(problem)
@@ -128,7 +129,7 @@ def reason(query: ResolvedQuery, problem: BaseException) -> str:
 
 
 def reason_of(problem: BaseException, secret: str | None = None) -> str:
-    """Return the first line of a server's or driver's message, without its prefix and the password."""
+    """Return the first line of a server's or driver's message, without the prefix and the password."""
     text = str(problem).strip() or type(problem).__name__
     if secret:
         text = text.replace(secret, "***")

@@ -1,4 +1,4 @@
-"""Adapts a connection string to another machine, where a task runs on a cluster.
+"""Adapts a connection string to another machine of a cluster, on which a task runs.
 
 This whole module is sent to the executors (see task_code).
 """
@@ -19,19 +19,19 @@ class RemoteOptions:
 
     `tunnel`: opens the SSH tunnel there, and yields its local port.
     `roots`: certificates to trust (PEM).
-    `checks`: without `roots`, trust the certificates that the machine trusts.
+    `use_system_roots`: trust the certificates that the machine trusts. Only without `roots`.
     """
 
     tunnel: Callable[[], contextlib.AbstractContextManager[int]] | None = None
     roots: bytes | None = field(default=None, repr=False)
-    checks: bool = False
+    use_system_roots: bool = False
 
     @contextlib.contextmanager
     def options(self) -> Iterator[str]:
         """Yield options that override the connection string's, valid inside the `with` block."""
         with contextlib.ExitStack() as opened:
             options = f"port={opened.enter_context(self.tunnel())}" if self.tunnel is not None else ""
-            roots: str | None = (system_roots() or "") if self.checks else None
+            roots: str | None = (system_roots() or "") if self.use_system_roots else None
             if self.roots is not None:  # libpq reads certificates only from a file
                 file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="mzplan-", suffix=".pem"))
                 file.write(self.roots)

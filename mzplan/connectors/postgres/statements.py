@@ -1,6 +1,6 @@
 """SQL for people to read and run: the fixes in errors, and the output of `mzplan ddl`.
 
-Names are quoted if necessary. Statements contain only names, types and SQL keywords.
+Names are quoted if necessary. No statement contains a value, so none reveals data or a secret.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def role_of(connection: Mapping[str, Any]) -> str:
     for reference in references_in(user):
         raise error(
             "MZ301",
-            "The role to grant to is unknown here",
+            "The role that gets the privileges is unknown here",
             f"user is the secret reference {reference}, which only the query's process resolves.",
             "set `user` to the role's name, or to ${var.NAME}: it is not a secret.",
         )
@@ -82,7 +82,7 @@ def role_of(connection: Mapping[str, Any]) -> str:
 
 
 def psql_connect(connection: Mapping[str, Any]) -> str:
-    """Return the psql command that connects to the connection's database. psql keeps its own user."""
+    """Return the psql command that connects to the connection's database. psql keeps its current user."""
     where = {name: str(connection[name]) for name in ("host", "port", "database")}
     where["dbname"] = where.pop("database")
     info = " ".join(f"{name}='{_escaped(value)}'" for name, value in where.items())

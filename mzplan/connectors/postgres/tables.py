@@ -32,7 +32,7 @@ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 
 _IN_PATH = (
     "n.nspname = ANY(current_schemas(true)) "
-    "AND NOT (n.nspname = %(own)s AND (c.relname IN ('writers', 'steps') OR c.relname LIKE 'stage\\_%%'))"
+    "AND NOT (n.nspname = %(staging)s AND (c.relname IN ('writers', 'steps') OR c.relname LIKE 'stage\\_%%'))"
 )
 
 _INDEXES = """
@@ -49,7 +49,7 @@ GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
 class Table:
     """An existing table: its full name, and its columns in order.
 
-    `takes_copy`: COPY has the same effect as INSERT (not with views, rules or row-level security).
+    `takes_copy`: COPY has the same effect as INSERT. False for views, and with rules or row-level security.
     """
 
     oid: int
@@ -63,29 +63,29 @@ class Table:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def column(self, name: str) -> TargetColumn | None:
-        """Return the column of that name, or the only column whose name differs just in case."""
+        """Return the column of that name, otherwise the only column whose name differs only in case."""
         exact = [c for c in self.columns if c.name == name]
         candidates = exact or [c for c in self.columns if c.name.lower() == name.lower()]
         return candidates[0] if len(candidates) == 1 else None
 
 
-def find_table(connection: Connection, table: str, own: str | None = None) -> Table | None:
-    """Return a table, or None. Without a schema, the search_path counts, as in PostgreSQL.
+def find_table(connection: Connection, table: str, staging_schema: str = "") -> Table | None:
+    """Return a table, or None. A table without a schema is searched in the search_path.
 
-    In mzplan's `own` schema, a table without a schema is looked up last, and mzplan's own tables are
-    hidden.
+    `staging_schema`: the schema with mzplan's own tables. It is searched last, and mzplan's own tables in it
+      are ignored.
     """
     schema, name = split_name(table)
-    # Look it up in the catalog by name. to_regclass fails without USAGE on the schema, which would hide the
-    # privilege that is missing.
+    # Look it up in the catalog by name, because to_regclass fails without USAGE on the schema. The missing
+    # privilege is reported later.
     condition = "n.nspname = %(schema)s" if schema else _IN_PATH
     entry = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, "
         "c.relkind IN ('r', 'p') AND NOT c.relhasrules AND NOT c.relrowsecurity "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         f"WHERE {condition} AND c.relname = %(name)s AND c.relkind IN ('r', 'p', 'v', 'f') "
-        "ORDER BY n.nspname = %(own)s, array_position(current_schemas(true), n.nspname) LIMIT 1",
-        {"schema": schema, "name": name, "own": own or ""},
+        "ORDER BY n.nspname = %(staging)s, array_position(current_schemas(true), n.nspname) LIMIT 1",
+        {"schema": schema, "name": name, "staging": staging_schema},
     ).fetchone()
     if entry is None:
         return None

@@ -1,4 +1,4 @@
-"""Types of Spark and PostgreSQL: the type to create, the type to stage, and which values fit where."""
+"""Maps types of Spark to types of PostgreSQL: to create, to stage, and to check whether values fit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ARRAY = re.compile(r"ARRAY<(.*)>\Z")
 _SIZED = re.compile(r"(DECIMAL|CHAR|VARCHAR)\((\d+)(?:,(\d+))?\)\Z")
 
 Fit = Literal["fits", "narrow", "no"]
-"""`narrow`: most values fit, and a value that doesn't fit fails the query. Nothing is ever rounded
-silently."""
+"""`fits`: the column stores every value. `narrow`: a value that doesn't fit fails the query. `no`: the column
+would round values, or can't store them."""
 
 _FITS = {
     "BOOLEAN": {"bool"},
@@ -202,10 +202,10 @@ def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def describe_misfit(spark_type: str, target: TargetColumn) -> str:
-    """Return why the column doesn't fit, for people."""
+    """Return why the column doesn't fit, to continue "which …"."""
     unsized = replace(target, typmod=-1)
     if fit(spark_type, unsized) == "no":
-        return f"does not take {spark_type}"
+        return f"can't store {spark_type}"
     return f"would round {spark_type}"
 
 

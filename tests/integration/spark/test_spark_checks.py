@@ -145,7 +145,7 @@ def test_a_table_with_other_columns(lab: Lab, database: Make) -> None:
     found = only(lab, sink)
     assert found.code == "MZ053"
     for part in (
-        "id is date, which does not take BIGINT",
+        "id is date, which can't store BIGINT",
         "no column customer (STRING)",
         "amount is numeric(8,1), which would round DECIMAL(10,2)",
         "needed is NOT NULL",

@@ -126,8 +126,8 @@ def test_created_type(spark: str, created: str) -> None:
 def test_what_fits(spark: str, target: TargetColumn, expected: str) -> None:
     assert fit(spark, target) == expected
     if expected == "no":
-        rounds = target.typmod >= 0
-        assert describe_misfit(spark, target) == f"{'would round' if rounds else 'does not take'} {spark}"
+        misfit = "would round" if target.typmod >= 0 else "can't store"
+        assert describe_misfit(spark, target) == f"{misfit} {spark}"
 
 
 @pytest.mark.parametrize(

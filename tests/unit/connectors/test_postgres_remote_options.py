@@ -80,7 +80,7 @@ def test_certificates_go_along(port: int, tmp_path: Path) -> None:
 
 def test_what_the_machine_trusts_is_that_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = remote_options_of(connection(1, mode="verify-full"), str(tmp_path))
-    assert found == RemoteOptions(checks=True)
+    assert found == RemoteOptions(use_system_roots=True)
     monkeypatch.setattr("mzplan.connectors.postgres.remote_options.system_roots", lambda: "/it's/here")
     with found.options() as options:
         assert options.strip() == r"sslrootcert='/it\'s/here'"

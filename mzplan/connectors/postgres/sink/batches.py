@@ -1,4 +1,4 @@
-"""Writes the batches of a postgres sink: Spark tasks copy the rows, and one transaction has rows and step."""
+"""Writes the batches of a postgres sink. PostgresSink explains the two ways."""
 
 from __future__ import annotations
 
@@ -49,8 +49,12 @@ _EMPTIED = Problem(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """The properties of the target that one run of a query needs, looked up at its first batch."""
+class _Setup:
+    """How a run writes to its target, determined at its first batch.
+
+    `straight`: copy into the table itself, without staging.
+    `shape`: the table's columns (see `shape_of`), to detect an ALTER TABLE.
+    """
 
     writer: Writer
     move: Move
@@ -65,7 +69,7 @@ class Batches:
         self._run = run
         self._query = run.query
         self._writer = writer_of(run.query, run.epoch)
-        self._prepared: _Prepared | None = None
+        self._setup: _Setup | None = None
         self._conninfo = ""
         self._connection: Connection | None = None
         run.interrupt(self._hang_up)
@@ -74,13 +78,13 @@ class Batches:
         """Write all of a micro-batch and its step, or nothing."""
         with open_conninfo(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
-            prepared = self._prepared or self._prepare(connection, batch, step)
-            self._prepared = prepared
-            writer = prepared.writer
-            writer.check_target(connection, prepared.move.table)
-            if _shape(connection, prepared.move.table) != prepared.shape:  # altered since the last batch
-                prepared = self._prepared = self._prepare(connection, batch, step)
-                writer = prepared.writer
+            setup = self._setup or self._set_up(connection, batch, step)
+            self._setup = setup
+            writer = setup.writer
+            writer.check_target(connection, setup.move.table)
+            if _shape(connection, setup.move.table) != setup.shape:  # altered since the last batch
+                setup = self._setup = self._set_up(connection, batch, step)
+                writer = setup.writer
             last = writer.lock(connection, for_update=False)
             if not writer.is_due(last, step) and writer.written(connection, step, last) is None:
                 self._run.warn(unknown_step(self._run, step, last))
@@ -88,12 +92,12 @@ class Batches:
             rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
             failpoint(Failpoint.SINK_BEFORE_STEP)
             try:
-                if prepared.straight:
-                    self._write_straight(connection, prepared, rows, step, last)
+                if setup.straight:
+                    self._write_straight(connection, setup, rows, step, last)
                 else:
-                    self._write_staged(connection, prepared, rows, step)
+                    self._write_staged(connection, setup, rows, step)
             except Exception as problem:
-                nul = nul_error(self._query, self._run.outputs, prepared.move, batch, problem)
+                nul = nul_error(self._query, self._run.outputs, setup.move, batch, problem)
                 if nul is not None:
                     raise nul from None
                 raise
@@ -107,8 +111,8 @@ class Batches:
         with open_conninfo(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
             next_ = self._run.checkpoint.log.committed() + 1
-            prepared = self._prepare(connection, rows, next_, straight=False)
-            writer, move = prepared.writer, prepared.move
+            setup = self._set_up(connection, rows, next_, straight=False)
+            writer, move = setup.writer, setup.move
             writer.check_target(connection, move.table)
             columns = staged_columns(self._run.outputs, move)
             staged = rows.select(*columns, f.lit(0).cast("bigint").alias(HASH))  # unused: no step is recorded
@@ -123,18 +127,18 @@ class Batches:
 
     def explain(self, problem: BaseException) -> BaseException:
         """Return the problem as an error for people, if it comes from the server or a task."""
-        move = self._prepared.move if self._prepared is not None else None
+        move = self._setup.move if self._setup is not None else None
         return explain_batch_error(self._query, self._run.outputs, move, problem)
 
     def _hang_up(self) -> None:
-        """End a wait for the server (for a lock, or a frozen server), from another thread."""
+        """Interrupt a wait for the server, from another thread."""
         if self._connection is not None:
             hang_up(self._connection)
 
-    def _prepare(
+    def _set_up(
         self, connection: Connection, batch: DataFrame, step: int, *, straight: bool = True
-    ) -> _Prepared:
-        """Check the target and register the writer. `straight`: copy without staging if possible."""
+    ) -> _Setup:
+        """Check the target and register the writer. `straight`: copy without staging, if possible."""
         run = self._run
         table = usable_table(connection, self._query, run.outputs)
         shape_before = _shape(connection, table)
@@ -146,7 +150,7 @@ class Batches:
         resume_step = step if check_database(connection, self._query) else None
         writer.register(connection, shape, table if empties_target(self._query) else None, resume_step)
         record_target(connection, run.checkpoint)
-        return _Prepared(writer=writer, move=move, straight=straight, shape=shape_before)
+        return _Setup(writer=writer, move=move, straight=straight, shape=shape_before)
 
     def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
         keys = key_of(self._query)
@@ -164,17 +168,17 @@ class Batches:
     # ── straight into the table
 
     def _write_straight(
-        self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int, last: int
+        self, connection: Connection, setup: _Setup, rows: DataFrame, step: int, last: int
     ) -> None:
-        table = prepared.move.table
+        table = setup.move.table
         output = PostgresOutput(
             replace(
                 self._target(
-                    rows, (table.schema, table.name), [target.name for target in prepared.move.targets]
+                    rows, (table.schema, table.name), [target.name for target in setup.move.targets]
                 ),
-                shape=(shape_of(table.oid), prepared.shape),
+                shape=(shape_of(table.oid), setup.shape),
             ),
-            prepared.writer.ledger,
+            setup.writer.ledger,
             compare=self._query.body["compare"],
             sources=self._run.covers(step),
         )
@@ -182,17 +186,17 @@ class Batches:
         try:
             (report,) = (row.asDict() for row in in_one_task(rows).mapInArrow(task, REPORT).collect())
         except Exception:
-            # The task may have committed, and then failed to report it.
-            if step == last or prepared.writer.lock(connection, for_update=False) != step:
+            # The task may have committed, and failed only when it reported that.
+            if step == last or setup.writer.lock(connection, for_update=False) != step:
                 raise
             return
         if report["outcome"] == "fenced":
-            prepared.writer.lock(connection, for_update=False)
+            setup.writer.lock(connection, for_update=False)
             raise REFUSED.error(self._query, why=report["detail"], table=self._query.body["table"])
         self._report([report])
 
     def _report(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Pass on the tasks' reports. Raises MzplanError MZ088 if rows differ from the written rows."""
+        """Pass on the tasks' warnings. Raises MzplanError MZ088 if rows differ from the written rows."""
         for report in reports:
             if report["outcome"] == "differs":
                 raise different_rows_error(self._query.address, report["detail"])
@@ -209,8 +213,8 @@ class Batches:
 
     # ── through staging
 
-    def _write_staged(self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int) -> None:
-        writer, move = prepared.writer, prepared.move
+    def _write_staged(self, connection: Connection, setup: _Setup, rows: DataFrame, step: int) -> None:
+        writer, move = setup.writer, setup.move
         staged = rows.select(*staged_columns(self._run.outputs, move), HASH)
         output = StagedOutput(
             connection,

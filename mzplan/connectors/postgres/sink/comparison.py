@@ -1,7 +1,7 @@
-"""Converts values of a sink and of its table to a form in which equal values are equal.
+"""Converts values of a sink and of its table to a common form, in which they can be compared.
 
-PostgreSQL normalizes some values: uuid to lower case, jsonb to sorted members. No value is cast to a
-smaller type, so that a manual change to a value remains visible.
+PostgreSQL normalizes some values: a uuid to lower case, jsonb to sorted members. No value is cast to a
+smaller type, because that could hide a manual change.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _text(value: Expression, form: Form) -> Expression:
 
 
 def canonical_json(text: str | None) -> str | None:
-    """Return JSON as a text that is equal for every JSON with the same meaning."""
+    """Return JSON in a normal form: equal documents have equal texts. Returns other text unchanged."""
     if text is None:
         return None
     try:

@@ -1,16 +1,16 @@
 """The postgres sink: rows by Arrow and binary COPY, with rows and step in one transaction.
 
-There are two ways. Both write exactly once, even if the driver or the server is killed at any point:
+There are two ways to write a batch. Both write exactly once, even if the driver or the server is killed:
 
-- Straight: for an append whose columns accept the values as they are. One task copies the batch into the
-  table and claims the step in the same transaction.
+- Straight: for an append to columns that accept the values without a cast. One task copies the batch into the
+  table and records the step in the same transaction.
 - Staged: if values must be cast, or if the latest row of each key must be found. The batch's tasks copy in
-  parallel into an unlogged staging table. Each attempt marks its rows, so that a task that Spark retries
-  duplicates nothing. A row count detects a staging table that a crash has emptied. Then one transaction on
-  the driver moves the staged rows into the table and records the step.
+  parallel into an unlogged staging table. Each attempt marks its rows, so a task that Spark retries
+  duplicates nothing. The row count reveals a staging table that a crash has emptied. One transaction on the
+  driver then moves the staged rows into the table and records the step.
 
-Every step goes through the sink's row in `writers`. A written step isn't written again. The row has the
-newest runner's epoch, so that an earlier runner is fenced.
+Each step updates the sink's row in `writers`. The row has the last step, so no step is written twice. It also
+has the newest runner's epoch, which fences earlier runners.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = logging.getLogger("mzplan.connectors")
 
 _NOT_CREATED = Problem(
     "MZ059",
-    "{address} could not create the missing parts of its table",
+    "{address} couldn't create the missing parts of its table",
     "{why}. Nothing was changed.",
-    "fix the cause, and the runner retries; or create them by hand: mzplan ddl {address}.",
+    "fix the cause, and the runner retries; or run the statements that mzplan ddl {address} prints.",
     at=", table {table}",
 )
 _NOT_FORGOTTEN = Problem(
     "MZ059",
-    "The records of {address} could not be removed from PostgreSQL",
+    "The records of {address} couldn't be removed from PostgreSQL",
     "{why}. They stay in mzplan's own tables and do no harm.",
     "DELETE FROM {schema}.steps WHERE sink = '{id}'; DELETE FROM {schema}.writers WHERE sink = '{id}';",
 )
@@ -83,7 +83,7 @@ class PostgresSink(SinkConnector):
         return route(query.link)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Return the rows and hashes of the newest 100,000 steps."""
+        """Return the row counts and hashes of the newest 100,000 steps."""
         return PostgresRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
@@ -103,10 +103,9 @@ class PostgresSink(SinkConnector):
             raise _NOT_FORGOTTEN.error(query, why=reason(query, problem), schema=schema, id=id_) from None
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
-        """Write rows again in one transaction, without recording a step. Existing records of steps stay.
+        """Write rows again in one transaction. The records of steps don't change.
 
-        The transaction locks the sink's row in `writers` and checks its epoch, so that a frozen runner is
-        refused.
+        The transaction locks the sink's row in `writers` and checks its epoch, so a frozen runner is refused.
         """
         batches = Batches(run)
         try:
@@ -126,6 +125,6 @@ class PostgresSink(SinkConnector):
                 raise
 
         if run.query.body["mode"] != "upsert":
-            # Drop it before foreachBatch, so that Spark doesn't read it.
+            # Drop the position before foreachBatch, so that Spark doesn't read it.
             rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)

@@ -44,16 +44,13 @@ _UNREADABLE = Problem(
     "MZ054",
     "The rows of {address} can't be read",
     "{why}.",
-    "give {user} the right to: GRANT SELECT ON {table} TO {role};",
+    "GRANT SELECT ON {table} TO {role};",
     at=", table {table}",
 )
 
 
 class PostgresContent(Content):
-    """The table in one database snapshot.
-
-    The snapshot also has the sink's last step, because rows and step are written in one transaction.
-    """
+    """The table in one database snapshot, which also has the sink's last step."""
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
         self._query = query
@@ -97,12 +94,12 @@ class PostgresContent(Content):
             raise incomparable(
                 self._query,
                 f"{quoted(self._query.body['staging_schema'])}.writers has no row for it, so its last "
-                "step is unknown: it has not run yet, or its record was removed.",
+                "step is unknown. It hasn't run yet, or its record was removed.",
             )
         return steps.step
 
     def _ranges(self, connection: Connection) -> list[str]:
-        """Return the statements that together read the table."""
+        """Return the statements that together read the table, each of some pages."""
         table, columns = self._table, self._columns.values()
         values = ", ".join(sql_text(quoted(target.name), target, form) for target, form, _ in columns)
         pages = int(

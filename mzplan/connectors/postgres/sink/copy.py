@@ -82,8 +82,8 @@ class Session:
 class Copy:
     """One COPY of all pushed batches, on its own thread.
 
-    While the thread encodes and sends a batch, the next one can be fetched. The session belongs to the
-    thread until `finish` or `cancel` returns.
+    While the thread encodes and sends a batch, the caller can fetch the next one. The caller must not use the
+    session until `finish` or `cancel` returns.
     """
 
     def __init__(self, session: Session, table: tuple[str, str], schema: Schema):
@@ -108,10 +108,10 @@ class Copy:
         self._check()
 
     def cancel(self) -> None:
-        """End the COPY, without regard to its rows."""
+        """Cancel the COPY. Its rows are lost."""
         while self._thread.is_alive():
             try:
-                self._waiting.put(CancelledError("the step was given up"), timeout=_POLL_S)
+                self._waiting.put(CancelledError("the step was abandoned"), timeout=_POLL_S)
             except queue.Full:
                 continue
             self._thread.join()

@@ -16,7 +16,7 @@ PUBLIC = "public"
 
 
 def key_of(query: ResolvedQuery) -> list[str]:
-    """Return the columns by which a sink finds its rows; empty if it only appends."""
+    """Return the columns by which a sink finds its rows. Empty for an append."""
     return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
 
 
@@ -50,12 +50,12 @@ def column_sql(output: Output) -> str:
 
 
 def table_privileges(query: ResolvedQuery) -> list[str]:
-    """Return the privileges that a sink needs on its table's columns: INSERT, and more for a key."""
+    """Return the privileges that a sink needs on its table's columns."""
     return ["INSERT", "SELECT", "UPDATE"] if key_of(query) else ["INSERT"]
 
 
 def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
-    """Return the statements that create the table and grant the role everything it may need.
+    """Return the statements that create the table and grant all privileges that the role may need.
 
     Raises MzplanError MZ301 for a column whose type only Spark knows, and for an unknown role.
     """
@@ -64,7 +64,7 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
         raise error(
             "MZ301",
             f"The table of {query.address} can't be printed: only Spark knows a type",
-            f"select computes {', '.join(unknown)}, and there is no Spark here.",
+            f"select computes {', '.join(unknown)}, and this command has no Spark.",
             "write CAST(… AS DECIMAL(12,2)) AS name in select; or let mzplan apply print the table.",
             address=query.address,
         )

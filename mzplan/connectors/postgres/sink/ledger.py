@@ -1,4 +1,4 @@
-"""The ledger of written steps: SQL statements over mzplan's own tables, which every step goes through.
+"""The ledger of written steps: SQL statements over mzplan's own tables, in which every step is recorded.
 
 This whole module is sent to the executors (see task_code).
 
@@ -19,9 +19,9 @@ from mzplan.endpoints.interface import Step, Written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """One sink's generation, as one run writes it.
+    """The statements of one run for one generation of a sink.
 
-    The statements find no row if another query, a newer epoch or a newer generation writes.
+    They find no row if another query, a newer epoch or a newer generation writes now.
     """
 
     schema: str
@@ -47,15 +47,14 @@ class Ledger:
         return f"SELECT w.step FROM {self.writers} AS w WHERE {self._own_row}"
 
     def written(self, step: Step) -> str:
-        """Return the query for a step's row count and content hash. It has no row if the step isn't
-        recorded."""
+        """Return the query for a step's row count and content hash. It has no row for an unknown step."""
         return f"SELECT row_count, content_hash FROM {self.steps} WHERE {self._step(step)}"
 
     def lock(self) -> str:
         """Return the statement that waits for a transaction that begins a newer generation.
 
-        Run it before `claim`, in the same transaction. A claim that waits itself doesn't see the new
-        generation's row, because it continues with the rows that it read before.
+        Run it before `claim`, in the same transaction. If `claim` waited itself, it would continue with the
+        rows that it has read before, and not see the newer generation's row.
         """
         return (
             f"SELECT 1 FROM {self.writers} WHERE sink = {literal(self.sink)} "
@@ -65,9 +64,8 @@ class Ledger:
     def claim(self, step: Step, after: int, before: Written | None) -> str:
         """Return the statement that records this step as the last one.
 
-        Run it in the transaction that wrote the rows. It affects one row, or none if this run is fenced or
-        `after` is no longer the last step. For a step that was written before, it also affects none if the
-        step no longer has the length of `before`.
+        Run it in the transaction that wrote the rows. It affects one row. It affects none if this run is
+        fenced, if `after` is no longer the last step, or if the step's row count differs from `before`.
         """
         length = ""
         if before is not None:
@@ -79,7 +77,7 @@ class Ledger:
         )
 
     def note(self, step: Step, note: Written, sources: tuple[int, int] | None) -> str:
-        """Return the statement that writes the step's own row. Run it together with `claim`."""
+        """Return the statement that writes the step's own row. Run it in the transaction of `claim`."""
         hash_ = literal(note.digest) if note.digest is not None else "NULL"
         first, last = sources if sources is not None else ("NULL", "NULL")
         return (
@@ -113,7 +111,7 @@ class Ledger:
 def shape_of(oid: int) -> str:
     """Return a query for the names and types of a table's columns, as one text.
 
-    COPY sends values in binary: if a column's type changes meanwhile, they could become other values.
+    COPY sends values in binary. If a column's type changes in between, they could become other values.
     """
     return (
         "SELECT coalesce(string_agg(format('%I %s %s', attname, atttypid, atttypmod), ', ' ORDER BY attnum), "

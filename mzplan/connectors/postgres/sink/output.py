@@ -33,9 +33,10 @@ class Target:
 
     `conninfo`: contains the password; never show it.
     `table`: schema and name.
-    `columns`: the table's columns, in the order of a batch, which has HASH as an additional last column.
+    `columns`: the table's columns, in the order of a batch. A batch has HASH as an additional last column.
     `remote_options`: see Session.
-    `shape`: a query and its expected result after the COPY, whose lock keeps the table from being altered.
+    `shape`: a query (see `shape_of`) and its expected result. It is checked after the COPY, whose lock
+      prevents an ALTER TABLE.
     """
 
     conninfo: str
@@ -55,7 +56,7 @@ class Target:
 def copy_into(
     session: Session, target: Target, batch: RecordBatch, before: Iterable[tuple[str, Any]] = ()
 ) -> Copy:
-    """Start a COPY of batches like this one."""
+    """Start a COPY of batches with the types of this one. `before`: additional first columns and types."""
     import pyarrow as pa
 
     named = zip(target.columns, batch.schema.types[:-1], strict=True)
@@ -73,10 +74,10 @@ def step_record(row: Sequence[Any] | None, step: Step, last: Step) -> Written | 
 
 
 class PostgresOutput:
-    """An OutputEndpoint that copies a step straight into the table, in the transaction of its note.
+    """An OutputEndpoint that copies a step into the table and records it in the same transaction.
 
-    The step is claimed after its rows are copied, so that a task that freezes meanwhile holds no lock for
-    which a newer runner waits. Raises FencedError, and the driver's errors for errors of the server.
+    The step is claimed after its rows are copied. So a task that freezes during the COPY holds no lock that a
+    newer runner needs. Raises FencedError, and the driver's errors for errors of the server.
 
     `sources`: first and last step of the source that the next step covers.
     `warn`: receives warnings; by default the log.
@@ -157,7 +158,7 @@ class PostgresOutput:
             raise
 
     def expire_step(self, step: Step) -> None:
-        """Expire steps in a transaction of its own. Abandons a step in progress."""
+        """Delete the records of earlier steps in a separate transaction. Abandons a step in progress."""
         checked_step(step)
         session = self._begin()
         session.execute(self._ledger.expire(step))

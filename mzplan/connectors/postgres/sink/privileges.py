@@ -1,4 +1,4 @@
-"""Checks every privilege that a sink will ever need, and prints one script that grants them.
+"""Checks all privileges that a sink will ever need, and returns a script that grants the missing ones.
 
 Each statement of Writer, Ledger and Move is covered by one of these checks. If you add a statement there,
 add its check here.
@@ -44,8 +44,8 @@ SELECT pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner)::text,
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(name)s
 """
-# Sequences that fill columns that the sink doesn't write (identity columns need no privilege). The CASE is
-# necessary, because the function fails for other relations and conditions have no fixed order.
+# Sequences for columns that the sink doesn't write. Identity columns need no privilege. The CASE is
+# necessary, because the function fails for other relations and PostgreSQL may reorder conditions.
 _SEQUENCES = """
 SELECT n.nspname::text, s.relname::text FROM pg_attrdef d
 JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
@@ -58,7 +58,7 @@ WHERE d.adrelid = %s AND a.attname <> ALL(%s)
 
 
 class PrivilegeCheck(Check):
-    """Finds the privileges that a sink's role lacks."""
+    """Finds the privileges that a sink's role is missing."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
         super().__init__(connection, query)
@@ -94,8 +94,8 @@ class PrivilegeCheck(Check):
         return self._problem(
             "MZ054",
             f"{self._query.address} is missing a privilege in PostgreSQL",
-            f"for user {self._query.link.body['user']}, {'; '.join(self._missing)}.",
-            "as its owner or a superuser run:\n" + "\n".join(self._script),
+            f"user {self._query.link.body['user']} needs {'; '.join(self._missing)}.",
+            "run as the owner or a superuser:\n" + "\n".join(self._script),
         )
 
     def _add_missing(self, privilege: str, *script: str) -> None:
@@ -105,23 +105,23 @@ class PrivilegeCheck(Check):
     def _check_target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:
         for schema in dict.fromkeys([table.schema, *(column.type_schema for column in columns)]):
             if not self._is_granted("has_schema_privilege(%s, 'USAGE')", schema):
-                self._add_missing(f"USAGE of schema {schema}", grant_on_schema("USAGE", schema, self._role))
+                self._add_missing(f"USAGE on schema {schema}", grant_on_schema("USAGE", schema, self._role))
         names = [column.name for column in columns]
         granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
         wanted = table_privileges(self._query)
         missing = [
             privilege for privilege in wanted if not self._is_granted(granted, table.oid, privilege, names)
         ]
-        # Rows that leave the collection are deleted from the table.
+        # A row that is deleted from the collection is also deleted from the table.
         needs_delete = bool(self._query.keys) or (empties_target(self._query) and not self._is_registered())
         if needs_delete and not self._is_granted("has_table_privilege(%s, 'DELETE')", table.oid):
             missing.append("DELETE")
         if missing:
             privileges, name = ", ".join(missing), table_sql(table.schema, table.name)
-            self._add_missing(f"{privileges} of table {table.name}", grant(privileges, name, self._role))
+            self._add_missing(f"{privileges} on table {table.name}", grant(privileges, name, self._role))
         for schema, name in self._rows(_SEQUENCES, (table.oid, names)):
             granted = grant("USAGE", f"SEQUENCE {table_sql(schema, name)}", self._role)
-            self._add_missing(f"USAGE of sequence {name}, a default", granted)
+            self._add_missing(f"USAGE on sequence {name}, which fills a column by default", granted)
 
     def _check_creation(self, table: Table | None, statements: Sequence[str], schema: str | None) -> None:
         """Check the privileges for CREATE TABLE (on the schema) or for adding columns (ownership)."""
@@ -137,7 +137,7 @@ class PrivilegeCheck(Check):
         if not exists:
             self._add_missing(f"schema {name}, which is missing", f"CREATE SCHEMA {shown(name)};", granted)
         elif not may_use:
-            self._add_missing(f"USAGE or CREATE of schema {name}", granted)
+            self._add_missing(f"USAGE and CREATE on schema {name}", granted)
 
     def _is_registered(self) -> bool:
         try:
@@ -151,28 +151,28 @@ class PrivilegeCheck(Check):
         database, may_create, exists, may_use = self._row(_SCHEMA, {"schema": self._staging})
         if not exists and not may_create:
             self._add_missing(
-                f"CREATE of the database, for staging schema {self._staging}, which is missing",
+                f"CREATE on the database, because the staging schema {self._staging} is missing",
                 grant_on_database("CREATE", database, role),
                 f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
             )
         if exists and not may_use:
             granted = grant_on_schema("USAGE, CREATE", self._staging, role)
-            self._add_missing(f"USAGE or CREATE of staging schema {self._staging}", granted)
+            self._add_missing(f"USAGE and CREATE on the staging schema {self._staging}", granted)
         return bool(exists)
 
     def _check_ledger_table(self, name: str, wanted: Sequence[str]) -> None:
         row = self._find_table(name, wanted)
         if row is None:
-            return  # the role will create and own it
+            return  # the role will create it, and then own it
         _, _, missing, _ = row
         if missing:
             sql, privileges = self._sql(name), ", ".join(missing)
-            self._add_missing(f"{privileges} of {sql}", grant(privileges, sql, self._role))
+            self._add_missing(f"{privileges} on {sql}", grant(privileges, sql, self._role))
 
     def _check_staging_table(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
-        """Check an existing staging table, which may belong to the connection's previous user.
+        """Check an existing staging table. It may belong to the connection's previous user.
 
-        Only an owner can recreate it, which is necessary if its columns change.
+        If its columns change, it must be recreated, which only its owner can do.
         """
         name = writer_of(self._query).stage
         targets = [table.column(output.name) for output in outputs]
@@ -189,9 +189,9 @@ class PrivilegeCheck(Check):
             return
         sql = self._sql(name)
         self._add_missing(
-            f"ownership of {sql}, which is {owner}'s",
+            f"ownership of {sql}, which belongs to {owner}",
             f"ALTER TABLE {sql} OWNER TO {self._role};",
-            grant(", ".join(_STAGING_PRIVILEGES), sql, shown(owner)) + "  -- it may still write until then",
+            grant(", ".join(_STAGING_PRIVILEGES), sql, shown(owner)) + "  -- which may still be writing",
         )
 
     def _find_table(self, name: str, wanted: Sequence[str]) -> Any:
@@ -205,7 +205,7 @@ class PrivilegeCheck(Check):
 def _shape_fits(
     outputs: Sequence[Output], wanted: Sequence[tuple[str, str]], existing: Sequence[tuple[str, str]]
 ) -> bool:
-    """Return whether the staging table can stay, as far as types are known without Spark."""
+    """Return whether a staging table has the wanted columns. Types that only Spark knows count as equal."""
     if len(wanted) != len(existing):
         return False
     pairs = zip(outputs, wanted, existing, strict=True)

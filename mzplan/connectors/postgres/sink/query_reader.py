@@ -1,4 +1,4 @@
-"""The task in which Spark reads a table of PostgreSQL, one range of pages at a time.
+"""The Spark task that reads a table of PostgreSQL, one range of pages at a time.
 
 This whole module is sent to the executors (see task_code). They need pyarrow and psycopg, but not mzplan.
 """
@@ -54,7 +54,7 @@ def make_query_reader(
         except psycopg.Error as problem:
             text = str(problem)
             failure = " ".join((text.replace(secret, "***") if secret else text).split())
-        if failure:  # an error of our own in one line: the driver's message may repeat its input
+        if failure:  # outside `except`, so that the traceback doesn't show the driver's message and its input
             raise RuntimeError(f"mzplan[COPY]: {failure}")
 
     def _batch(rows: list[Any]) -> RecordBatch:

@@ -13,7 +13,7 @@ from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK, Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection
-from mzplan.connectors.postgres.types import quoted
+from mzplan.connectors.postgres.types import quoted, shown
 from mzplan.endpoints.interface import Step, Written
 from mzplan.model.diagnostics import MzplanError
 
@@ -25,7 +25,7 @@ _UNREADABLE = Problem(
     "MZ054",
     "The steps of {address} can't be read",
     "{why}.",
-    "give the connection's user the right to read it.",
+    "GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {steps} TO {role};",
     at=", {steps}",
 )
 
@@ -52,8 +52,9 @@ class PostgresRecorded(Recorded):
         except psycopg.OperationalError as problem:
             raise MzplanError(connect_problem(self._query, problem)) from None
         except psycopg.Error as problem:
-            details = {"steps": self._ledger.steps, "why": reason(self._query, problem)}
-            raise _UNREADABLE.error(self._query, **details) from None
+            ledger = self._ledger
+            details = {"schema": shown(ledger.schema), "steps": ledger.steps}
+            raise _UNREADABLE.error(self._query, why=reason(self._query, problem), **details) from None
         return Written(rows=row[0], digest=row[1]) if row else None
 
     def close(self) -> None:
@@ -61,10 +62,10 @@ class PostgresRecorded(Recorded):
 
 
 def forget(connection: Connection, query: ResolvedQuery) -> None:
-    """Remove the ledger's rows and the staging table of this and earlier generations.
+    """Remove the records of this and earlier generations, and the staging table.
 
-    Then drop mzplan's own tables if no sink has a row in them. Also drop their schema if it is empty and
-    the role could create it again. Raises psycopg.Error.
+    Then drop mzplan's own tables, if no other sink has a record in them. Also drop their schema, if it is
+    empty and the role could create it again. Raises psycopg.Error.
     """
     writer = writer_of(query)
     ledger = writer.ledger
@@ -86,7 +87,7 @@ def forget(connection: Connection, query: ResolvedQuery) -> None:
 
 
 def _drop_tables(connection: Connection, writer: Writer) -> None:
-    """Drop the ledger if it is empty. A run that just created it, but has no row yet, fails and restarts."""
+    """Drop the ledger's tables if they are empty. A run that has just created them fails, and is retried."""
     ledger = writer.ledger
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))

@@ -84,8 +84,8 @@ def explain_batch_error(
 def _denied_error(query: ResolvedQuery, outputs: Sequence[Output], problem: Exception) -> MzplanError:
     """Return an error with all missing privileges and the statements that grant them.
 
-    The check is repeated, because others may have created objects since the probe. If no privilege is
-    missing that mzplan checks, the error has the server's message.
+    Privileges are checked again, because other roles may have created objects since the probe. If that finds
+    nothing, the error has the server's message.
     """
     with (
         suppress(psycopg.Error, MzplanError, OSError),
@@ -102,7 +102,7 @@ def _denied_error(query: ResolvedQuery, outputs: Sequence[Output], problem: Exce
 def _refused_error(
     query: ResolvedQuery, outputs: Sequence[Output], move: Move | None, why: str
 ) -> MzplanError:
-    """Return MZ059. With a `move`, a value doesn't fit; PostgreSQL doesn't always name its column."""
+    """Return MZ059. Pass `move` if a value doesn't fit: it reveals the columns that may be too small."""
     problem, fix = REFUSED, ""
     if move is not None:
         written = list(zip(outputs, move.targets, strict=True))

@@ -1,7 +1,7 @@
 """The postgres sink as an OutputEndpoint that goes through a staging table.
 
-This is necessary if values must be cast, or if the latest row of each key must be found. Rows are copied
-into the staging table, then moved into the table together with the step's note.
+This is necessary if values must be cast, or if the latest row of each key must be found. Rows are copied into
+the staging table. One transaction then moves them into the table and records the step.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class EmptiedError(Exception):
 class StagedOutput:
     """An OutputEndpoint on the driver that moves staged rows.
 
-    Instead of `push_buffer`, a batch's tasks can stage its rows in parallel: each runs `task`, and
-    `record_parts` takes their reports. A step that was written before has one task, because its rows must
-    come in order.
+    A batch's rows come through `push_buffer`, or from Spark tasks that stage them in parallel. Each task runs
+    `task`, and `record_parts` gets their reports. A step that was written before needs a single task, because
+    its rows must come in order.
 
     Raises psycopg.Error and the driver's errors for errors of the server, FencedError, EmptiedError, and
-    MzplanError if the ledger says that another run writes.
+    MzplanError if another run writes now.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StagedOutput:
         self._last = self._writer.lock(self._connection, for_update=False)
         row = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
         self._written = step_record(row, step, self._last)
-        # Created here, so that a step that can't be written is refused before its rows come.
+        # Create it here, so that a step that can't be written is refused before its rows come.
         last = self._last if self._last >= 0 else None
         replay = StepReplay(step, written=self._written, last=last, compare=self._compare, warn=log.warning)
         self._part = Part(self._target, replay)

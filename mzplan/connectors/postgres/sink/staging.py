@@ -39,7 +39,7 @@ WITH found AS (
 SELECT count(*) FROM found
 WHERE NOT (plain AND names @> %(keys)s::text[] AND names <@ %(keys)s::text[])
 """
-# Objects that would notice if a row is deleted and inserted instead of updated.
+# Objects that are affected if a row is deleted and inserted instead of updated.
 _DEPENDENTS = """
 SELECT 'another table refers to it (' || conname || ')' FROM pg_constraint
   WHERE confrelid = %(table)s AND contype = 'f'
@@ -65,7 +65,7 @@ class Move:
 
     `targets`: the table's columns in the order of the outputs, staged as `c0, c1, …`.
     `keys`: key columns; empty for append. With keys, the position is staged as `p0, p1, …`.
-    `exists_field`: the position's field that says whether the row exists (1) or is deleted (0).
+    `exists_field`: the position's field that is 1 if the row exists, and 0 if it was deleted.
     """
 
     stage: str
@@ -78,8 +78,7 @@ class Move:
     def move(self, connection: Connection, attempts: Mapping[int, int]) -> bool:
         """Move the rows that these attempts staged, and empty the staging table.
 
-        Returns False if the number of rows differs from the number that was staged; then undo the
-        transaction.
+        Returns False if rows are missing. The caller must then roll back the transaction.
         """
         expected = sum(attempts.values())
         parameters = {"attempts": list(attempts)}
@@ -90,7 +89,7 @@ class Move:
             ).fetchone()
             moved_rows = int(counted[0]) if counted else 0
             if self.exists_field is not None:
-                # Delete first: another unique value may come back with another row.
+                # Delete first, because another row may get the deleted row's unique value.
                 connection.execute(self._delete(), parameters)
             self._put(connection, parameters)
         else:
@@ -103,8 +102,8 @@ class Move:
     def _put(self, connection: Connection, parameters: Mapping[str, object]) -> None:
         """Upsert the rows.
 
-        In a keyed collection, two rows may have swapped their values in another unique index. Then no
-        order of updates works. So this deletes all of the batch's keys, and inserts their rows again.
+        In a keyed collection, two rows may have swapped their values in another unique index. No order of
+        updates works then, so this deletes all keys of the batch and inserts their rows again.
         """
         if self.exists_field is None:
             connection.execute(self._upsert(), parameters)
@@ -153,8 +152,8 @@ class Move:
     def _latest(self) -> str:
         """Return the query for the latest row of each key, by position.
 
-        The inner SELECT casts keys to the table's types before they are compared: two texts may be one
-        uuid.
+        The inner SELECT casts keys to the table's types before comparing them, because two texts may be the
+        same uuid.
         """
         keys = ", ".join(quoted(key.name) for key in self.keys)
         columns = [quoted(target.name) for target in self.targets]
@@ -182,7 +181,7 @@ def can_copy_straight(
 
 
 def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
-    """Return whether the table has a unique index on other columns than the key."""
+    """Return whether the table has a unique index on columns other than the key."""
     names = [key.name for key in keys]
     row = connection.execute(_OTHER_UNIQUE, {"table": table.oid, "keys": names}).fetchone()
     return bool(row and row[0])
@@ -230,8 +229,8 @@ def position_of(batch: DataFrame) -> Position:
 
 
 def _casts(targets: Sequence[TargetColumn]) -> list[str]:
-    # Cast to the type without its length, because a cast would truncate a text that is too long. The
-    # assignment then fails instead.
+    # Cast to the type without its length, because such a cast would truncate a long text. The assignment then
+    # fails instead.
     return [f"c{i}::{quoted(target.type_schema)}.{quoted(target.type)}" for i, target in enumerate(targets)]
 
 
@@ -247,7 +246,7 @@ def _position(i: int) -> str:
 
 
 def _empty(connection: Connection, stage: str, rows: int) -> None:
-    """Empty the staging table, including rows that killed attempts left."""
+    """Empty the staging table, including the rows of killed attempts."""
     if rows < _TRUNCATE_FROM:
         connection.execute(f"DELETE FROM {stage}")
         return

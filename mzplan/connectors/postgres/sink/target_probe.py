@@ -67,7 +67,9 @@ def check_table(
         )
         why = f"it has no table {name}; {reason}."
         unknown = (
-            ", with a type for `...`, which only Spark knows" if any(o.type is None for o in outputs) else ""
+            " (replace `...` with a type; only Spark knows it)"
+            if any(o.type is None for o in outputs)
+            else ""
         )
         fix = f"create it{unknown}:\n{create_table(query, outputs, schema)}"
         return diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)
@@ -75,7 +77,7 @@ def check_table(
     wrong = [*columns.missing.values(), *columns.narrow.values(), *columns.wrong.values(), *columns.others]
     if not wrong:
         return None
-    summary = f"Table {name} does not take the columns of {query.address}"
+    summary = f"Table {name} can't store the columns of {query.address}"
     fix = describe_fix(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
     return diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix, kind="target-behind")
 
@@ -96,8 +98,8 @@ def usable_table(connection: Connection, query: ResolvedQuery, outputs: Sequence
 class _TargetCheck(Check):
     """Finds problems of writing to the table, and to mzplan's own tables.
 
-    `statements`: the statements with which the sink would make missing parts.
-    `missing_parts`: these missing parts, as errors.
+    `statements`: the statements with which the sink would create missing parts.
+    `missing_parts`: these parts, as errors.
     """
 
     statements: Sequence[str] = ()
@@ -134,14 +136,14 @@ class _TargetCheck(Check):
     def _in_staging_schema(self, table: Table) -> Iterator[Diagnostic]:
         """Warn about a table in mzplan's own schema.
 
-        `"$user"` in the search path is the schema with the role's name. If mzplan's schema has that name,
-        tables without a schema that the role creates end up in it.
+        If that schema has the role's name, it is first in the default search path (`"$user"`). Then
+        PostgreSQL creates the role's tables in it, unless their names have a schema.
         """
         if table.schema == self._query.body["staging_schema"]:
             yield self._problem(
                 "MZ158",
-                f"Table {table.name} is among mzplan's own tables",
-                f"it is in {table.schema}, the staging schema, because that schema has the user's name.",
+                f"Table {table.name} is in the schema of mzplan's own tables",
+                f"it is in the staging schema {table.schema}, because that schema has the user's name.",
                 f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} SET SCHEMA public;  -- with its rows",
                 severity="warning",
             )
@@ -152,15 +154,15 @@ class _TargetCheck(Check):
             why, fix = "it is a standby", f"set `host` in {self._query.link.address} to the primary."
         else:
             role = f"ALTER ROLE {self._role} RESET default_transaction_read_only;"
-            why = "default_transaction_read_only is on, for the role, the database or the server"
-            fix = f"turn it off where it is on, for the role: {role}"
+            why = "default_transaction_read_only is on for the role, the database or the server"
+            fix = f"turn it off. For the role, run: {role}"
         if standby or read_only:
             yield self._problem("MZ159", f"The server of {self._query.address} is read-only", f"{why}.", fix)
 
     # ── the key
 
     def _key(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
-        """Yield MZ055 for a key without a unique index, with NULL, or next to another unique index."""
+        """Yield MZ055 if the key has no unique index or allows NULL, or if there is another unique index."""
         keys = key_of(self._query)
         columns = [column for key in keys if (column := table.column(key)) is not None]
         if not keys or len(columns) < len(keys):
@@ -186,22 +188,22 @@ class _TargetCheck(Check):
         yield from self._other_unique(table, columns, outputs)
 
     def _null_key(self, nullable: Sequence[str], fixes: Sequence[str]) -> Diagnostic:
-        """Return MZ055 for a key with NULL: in SQL no NULL equals another, in an index or a DELETE."""
-        deleted = ", and a delete would do nothing." if self._query.keys else "."
+        """Return MZ055 for a key that allows NULL, because in SQL no NULL equals another."""
+        deleted = ", and a delete would delete nothing." if self._query.keys else "."
         condition = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
         return self._problem(
             "MZ055",
             f"Table {self._query.body['table']} allows NULL in the key",
-            f"{', '.join(nullable)} may be NULL there and in {self._query.address}. NULL equals no key: an "
-            f"update would add another row{deleted}",
-            "\n".join([*fixes, f"-- and let `where` leave such rows out: {condition}"]),
+            f"{', '.join(nullable)} may be NULL there and in {self._query.address}. NULL never equals NULL, "
+            f"so an update would add another row{deleted}",
+            "\n".join([*fixes, f"-- and exclude such rows in the sink: where: {condition}"]),
             severity="error" if self._query.keys else "warning",
         )
 
     def _other_unique(
         self, table: Table, keys: Sequence[TargetColumn], outputs: Sequence[Output]
     ) -> Iterator[Diagnostic]:
-        """Warn if rows of a keyed collection may swap values of another unique index (see Move)."""
+        """Warn if mzplan can't write rows that swap values of another unique index (see Move._put)."""
         if not self._query.keys or not has_other_unique(self._connection, table, keys):
             return
         written = [column for output in outputs if (column := table.column(output.name))]
@@ -209,10 +211,10 @@ class _TargetCheck(Check):
         if why:
             yield self._problem(
                 "MZ055",
-                f"Table {self._query.body['table']} has another unique index beside the key",
+                f"Table {self._query.body['table']} has another unique index besides the key",
                 "if rows swap a value of that index within a micro-batch, mzplan must delete them and insert "
                 f"them again. Here it can't: {why}. Such a batch fails.",
-                "drop that index, or make it an index that is not unique.",
+                "drop that index, or replace it with an index that is not unique.",
                 severity="warning",
             )
 
@@ -220,7 +222,7 @@ class _TargetCheck(Check):
 def _check_database(
     connection: Connection, query: ResolvedQuery, target: Mapping[str, Any] | None
 ) -> list[Diagnostic]:
-    """Return the problems if the checkpoint's steps aren't in this database."""
+    """Return the reasons why the sink can't continue in this database."""
     try:
         return compare_target(query, target, written_steps(connection, query))
     except psycopg.errors.InsufficientPrivilege:

@@ -19,7 +19,7 @@ from mzplan.connectors.postgres.types import (
     split_name,
 )
 
-# The first schema of the search path, in which mzplan's own schema comes last.
+# The first schema of the search path. mzplan's own schema counts as the last one.
 _FIRST_SCHEMA = """
 SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDER BY s = %(own)s, n LIMIT 1
 """
@@ -28,14 +28,14 @@ SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDE
 def find_target(connection: Connection, query: ResolvedQuery) -> Table | None:
     """Return the sink's table, or None.
 
-    The staging schema may be in the search path, through `"$user"`. It is searched last, and mzplan's own
-    tables in it are hidden.
+    The staging schema may be in the search path, as `"$user"`. It is searched last, and mzplan's own tables
+    in it are ignored.
     """
-    return find_table(connection, query.body["table"], own=query.body["staging_schema"])
+    return find_table(connection, query.body["table"], staging_schema=query.body["staging_schema"])
 
 
 def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
-    """Return the schema in which to create a table without one; None if its name has a schema."""
+    """Return the schema in which to create the table, or None if its name has a schema."""
     if split_name(query.body["table"])[0]:
         return None
     row = connection.execute(_FIRST_SCHEMA, {"own": query.body["staging_schema"]}).fetchone()
@@ -49,8 +49,7 @@ class ColumnDifferences:
     `missing`: outputs without a column.
     `wrong`: outputs whose column accepts none of the values, or would change them.
     `narrow`: outputs whose column accepts only some of the values.
-    `others`: other problems, each with an ALTER TABLE action that fixes it, or "" if only the sink can
-      change.
+    `others`: other problems, each with the ALTER TABLE action that fixes it, or "" if there is none.
     """
 
     missing: Mapping[Output, str] = field(default_factory=dict)
@@ -101,10 +100,7 @@ def _check_type(
 
 
 def describe_fix(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -> str:
-    """Return how to fix differing columns (see Columns) of an existing table.
-
-    The fix is an ALTER TABLE, as far as that is possible, and changes to the sink.
-    """
+    """Return how to fix the columns of an existing table: an ALTER TABLE, or changes to the sink."""
     unknown = [output.name for output in outputs if output.type is None]
     typed = [(output.name, output.type) for output in outputs if output.type is not None]
     alterations = [_alter(name, type_, table.column(name)) for name, type_ in typed]
@@ -112,17 +108,13 @@ def describe_fix(table: Table, outputs: Sequence[Output], others: Mapping[str, s
     select = "the sink's select"
     if unknown:
         names = ", ".join(unknown)
-        select += (
-            f" (write the type of {names}, which only Spark knows, into it: CAST(… AS …) AS {unknown[0]})"
-        )
+        select += f" (only Spark knows the type of {names}, so declare it: CAST(… AS …) AS {unknown[0]})"
     if not actions:
-        return f"alter {select}."
-    conversion = (
-        "" if all(keeps_values for _, keeps_values in alterations) else ", whose values are converted"
-    )
+        return f"change {select}."
+    conversion = "" if all(keeps_values for _, keeps_values in alterations) else " (this converts its values)"
     joined = "and" if unknown or not all(others.values()) else "or"
     name, listed = table_sql(table.schema, table.name), ",\n".join(f"  {line}" for line in actions)
-    return f"alter {select}, {joined} the table{conversion}:\nALTER TABLE {name}\n{listed};"
+    return f"change {select}, {joined} the table{conversion}:\nALTER TABLE {name}\n{listed};"
 
 
 def _alter(name: str, type_: str, target: TargetColumn | None) -> tuple[str, bool]:
@@ -142,7 +134,7 @@ def creation_statements(
     """Return the statements that a sink with `create: true` runs before it starts.
 
     They create its table (in `schema`, if its name has none), or add or widen columns. `...` stands for a
-    type that only Spark knows. Empty if nothing is missing, or if the columns differ in other ways.
+    type that only Spark knows. Returns none if nothing is missing, or if the columns differ in other ways.
     """
     if not query.body["create"]:
         return ()
@@ -165,10 +157,10 @@ def creation_statements(
 def create_missing(
     connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]
 ) -> tuple[str, ...]:
-    """Run these statements, and return them.
+    """Run the statements of `creation_statements`, and return them.
 
-    They run in one transaction, under a lock of the database that serializes such changes. Does nothing if
-    a type is unknown: a runner's Spark knows all types before the query starts. Raises psycopg.Error.
+    They run in one transaction, under a lock that serializes such changes in the database. Does nothing if a
+    type is unknown. A runner knows all types before the query starts. Raises psycopg.Error.
     """
     if any(output.type is None for output in outputs):
         return ()

@@ -1,4 +1,4 @@
-"""The tasks in which Spark pushes a step: straight into an output, or into the staging table (staged_output).
+"""The Spark tasks that write a step: straight into the table, or into the staging table.
 
 This whole module is sent to the executors (see task_code).
 """
@@ -36,8 +36,8 @@ Task = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 class Part:
     """One task's part of a step on its way through a staging table.
 
-    Each attempt of a task draws a random number, and each of its rows carries it as `_attempt`. If a task
-    is retried or runs twice, this identifies the rows of the attempt that Spark reported.
+    Each attempt of a task has a random number, stored in each of its rows as `_attempt`. If a task is retried
+    or runs twice, the number identifies the rows of the attempt that Spark reported.
     """
 
     def __init__(self, target: Target, replay: StepReplay):
@@ -66,8 +66,7 @@ class Part:
         self.staged += fresh.num_rows
 
     def finish(self) -> Written:
-        """Return count and hash of the whole part, including rows that existed before. Raises
-        DiffersError."""
+        """Return count and hash of the whole part, including rows written before. Raises DiffersError."""
         if self._copy is not None:
             self._copy.finish()
             self._copy = None
@@ -84,7 +83,7 @@ class Part:
 
 
 def straight_task(output: PostgresOutput, step: Step) -> Task:
-    """Return a mapInArrow function that pushes a step with a single partition into an output."""
+    """Return a function for mapInArrow that pushes a step with a single partition into an output."""
 
     def push(batches: Iterable[RecordBatch], warnings: list[str]) -> dict[str, Any]:
         output.warn = warnings.append
@@ -138,9 +137,9 @@ def run_on_driver(task: Task) -> dict[str, Any]:
 def _drop_zip_importers() -> None:
     """Drop the import system's cached readers of zip files.
 
-    Before each task, Spark's worker calls importlib.invalidate_caches(), and then each reader reads its
-    zip directory again, even of Spark's largest jar. That takes up to a fifth of a second, for files that
-    never change. A new reader uses the directory that Python has cached.
+    Before each task, Spark's worker calls importlib.invalidate_caches(). Each cached reader then reads its
+    zip directory again, even of Spark's largest jar, which takes up to a fifth of a second. A new reader uses
+    the directory that Python has cached. The files never change.
     """
     import sys
     from zipimport import zipimporter
@@ -151,7 +150,7 @@ def _drop_zip_importers() -> None:
 
 
 def _primary_message(problem: Exception) -> str:
-    """Return the server's primary message and the column. Its details contain the row's values."""
+    """Return the server's primary message and the column, without the details, which contain values."""
     fields = {
         bytes(name).decode(): bytes(text).decode() for name, text in getattr(problem, "details", None) or ()
     }
@@ -176,7 +175,7 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         import pyarrow as pa
 
         warnings: list[str] = []
-        # Errors are reported in one line of our own, because the driver's message repeats the row.
+        # Report errors in one line of our own, because the driver's message repeats the row.
         failure = ""
         report: dict[str, Any] = {"outcome": "written"}
         try:

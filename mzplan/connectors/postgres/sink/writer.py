@@ -1,7 +1,7 @@
-"""The allowed writer of a sink: a run creates and takes over mzplan's own tables in the database.
+"""Makes a run the only writer of a sink, and creates mzplan's own tables in the database.
 
 This runs on the driver. Next to the ledger's tables, the schema `staging_schema` has `stage_<id>_g<n>`, an
-UNLOGGED table for staged rows. Its content has no value outside a step.
+UNLOGGED table for staged rows. Its rows are needed only during a step.
 """
 
 from __future__ import annotations
@@ -45,15 +45,14 @@ def writer_of(query: ResolvedQuery, epoch: int = 0, query_id: str = "") -> Write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """One run of a sink's generation, as the writer of its steps. Every step goes through its row in
-    `writers`."""
+    """The writer of a sink: one run of one generation. Each step updates its row in `writers`."""
 
     address: str
     ledger: Ledger
 
     @property
     def application(self) -> str:
-        """Return the application name of our connections, by which a later run finds an earlier run's."""
+        """Return the application name of our connections. A later run finds them by it."""
         return f"mzplan {self.stage}"[:63]
 
     @property
@@ -77,9 +76,9 @@ class Writer:
     ) -> None:
         """Create missing tables, and take over from earlier runs and generations. Called once per run.
 
-        `shape`: lay out the staging table with these columns; None if it isn't used.
-        `table_to_empty`: a table that a generation's first run empties, once.
-        `resume_step`: treat the steps before this one as written by this query, whatever the ledger says.
+        `shape`: the columns of the staging table; None if it isn't used.
+        `table_to_empty`: the table that the first run of a generation empties.
+        `resume_step`: continue with this step, whatever the ledger says.
 
         Raises MzplanError MZ068 if a newer runner has taken over, MZ069 if another checkpoint wrote.
         """
@@ -104,9 +103,9 @@ class Writer:
                 self._lay_out(connection, [("_attempt", "bigint"), *shape])
 
     def _end_earlier_runs(self, connection: Connection) -> None:
-        """End connections of an earlier run of this sink, whose locks would block us.
+        """End the connections of earlier runs of this sink, whose locks would block this run.
 
-        A newer runner's connections stay: it recorded its epoch before it wrote.
+        A newer runner's connections stay, because it has recorded its epoch.
         """
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s "
@@ -117,7 +116,7 @@ class Writer:
         )
 
     def _insert_row(self, connection: Connection, table_to_empty: Table | None) -> None:
-        # Lock these rows, so that an earlier generation's transaction has ended, or sees our new row.
+        # Lock the rows of earlier generations: their open transactions end first, and later ones see our row.
         connection.execute(
             f"SELECT 1 FROM {self.ledger.writers} WHERE sink = %s AND generation < %s FOR UPDATE",
             self.ledger.place,
@@ -144,7 +143,10 @@ class Writer:
             connection.execute(f"CREATE UNLOGGED TABLE {self.stage_sql} ({columns})")
 
     def lock(self, connection: Connection, for_update: bool = True) -> int:
-        """Return the last written step (-1 if none), with our row locked until the transaction ends."""
+        """Return the last written step (-1 if none), and lock the sink's row until the transaction ends.
+
+        Raises MzplanError MZ068 if a newer run has taken over, MZ069 if another checkpoint wrote.
+        """
         ledger = self.ledger
         row = connection.execute(
             f"SELECT epoch, query_id, step FROM {ledger.writers} "
@@ -152,7 +154,7 @@ class Writer:
             ledger.place,
         ).fetchone()
         if row is None:
-            raise self._mismatch_error("its row in writers is gone")
+            raise self._mismatch_error("its row in writers is missing")
         epoch, query_id, step = row
         newer = connection.execute(
             f"SELECT max(generation) FROM {ledger.writers} WHERE sink = %s", (ledger.sink,)
@@ -177,8 +179,7 @@ class Writer:
         return int(step)
 
     def is_due(self, last: int, step: int) -> bool:
-        """Return whether `step` must be written now; False if it was already. Raises MzplanError MZ069 for
-        a gap."""
+        """Return whether `step` comes next; False if it was written. Raises MzplanError MZ069 for a gap."""
         if step <= last:
             return False
         if step > last + 1:
@@ -188,26 +189,24 @@ class Writer:
         return True
 
     def written(self, connection: Connection, step: int, last: int) -> Written | None:
-        """Return the record of a written step, or None if it is older than `last` and has expired.
+        """Return the record of a written step, or None if it has expired.
 
-        Raises MzplanError MZ069 if the last step's record is missing, because `expire` never deletes it.
+        Raises MzplanError MZ069 if the last step's record is missing, because it never expires.
         """
         row = connection.execute(self.ledger.written(step).encode()).fetchone()
         if row is None and step == last:
-            raise self._mismatch_error(f"step {step} is written, and its row in steps is gone")
+            raise self._mismatch_error(f"step {step} was written, but its row in steps is missing")
         return Written(rows=row[0], digest=row[1]) if row is not None else None
 
     def expire(self, connection: Connection, step: int) -> None:
-        """Delete records of old steps once in a while: a step a second makes thirty million records a
-        year."""
+        """Delete the records of old steps, once every _PRUNE_EVERY steps."""
         if step % _PRUNE_EVERY == _PRUNE_EVERY - 1:
             connection.execute(self.ledger.expire(step - _KEPT_STEPS).encode())
 
     def check_target(self, connection: Connection, table: Table) -> None:
-        """Check that the table is still the one that was written, and wasn't emptied.
+        """Check that the table wasn't recreated or truncated. Raises MzplanError MZ069.
 
         A rewritten table (VACUUM FULL, TRUNCATE) has another file. A DELETE of all rows can't be detected.
-        Raises MzplanError MZ069.
         """
         ledger = self.ledger
         row = connection.execute(
@@ -231,8 +230,7 @@ class Writer:
         )
 
     def _is_empty(self, connection: Connection, table: Table) -> bool:
-        """Return whether written rows are gone, by the table's size. Reading rows would need another
-        privilege."""
+        """Return whether rows were written, but the table's size is 0. Reading rows would need SELECT."""
         written = connection.execute(
             f"SELECT 1 FROM {self.ledger.steps} "
             "WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
@@ -254,7 +252,7 @@ class Writer:
 
     def _missing_statements(self, connection: Connection) -> list[str]:
         """Return the statements that create the missing parts of mzplan's own tables."""
-        # Look first: CREATE … IF NOT EXISTS needs the privilege to create even if nothing is missing.
+        # Look first, because CREATE … IF NOT EXISTS needs CREATE privileges even if nothing is missing.
         schema = quoted(self.ledger.schema)
         tables = {
             "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "

@@ -1,7 +1,7 @@
-"""The rows that a source's tables hold before their changes are read: steps of a snapshot.
+"""The rows that a source's tables already have when it starts. Snapshot steps read them.
 
-The rows may be read in several sessions, each with a later snapshot, because a snapshot ends with its
-session. The notes of the steps record the progress of earlier sessions (see `snapshot`).
+A database snapshot ends with its session. A later session continues with a later snapshot. The steps' notes
+record the progress (see `snapshot`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from mzplan.connectors.postgres.source.upstream_problems import SLOT_GONE, SLOT_
 
 
 class Backlog:
-    """Plans and describes the snapshot's steps. Methods raise MzplanError and psycopg.Error.
+    """Plans the snapshot's steps, and the tasks that read them. Methods raise MzplanError and psycopg.Error.
 
-    `check` checks that slot and tables still match the notes.
+    `check`: checks that slot and tables still match the notes.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Backlog:
         self._snapshot: DatabaseSnapshot | None = None
 
     def has_unread(self, newest: Note) -> bool:
-        """Return whether rows of a snapshot are still unread after this step."""
+        """Return whether some existing rows are still unread after this step."""
         tables = newest["tables"]
         missing = any(name not in tables for name in self._query.body["tables"])
         return missing or next_chunk(tables) is not None or bool(self._leaves.attached)
 
     def next(self, newest: Note | None) -> Note:
-        """Return the step after the newest one. It has no chunks if everything is read."""
+        """Return the note of the step after the newest one. It has no chunks if everything is read."""
         snapshot = self._open_snapshot(newest)
         tables = dict(newest["tables"]) if newest is not None else {}
         start = newest["to"] if newest is not None else lsn_text(self._start_lsn(snapshot))
@@ -88,7 +88,7 @@ class Backlog:
             tables = after_chunk(tables, chunk)
         types = newest["types"] if newest is not None else {}
         self._shapes.look(current, types)
-        # Changes of tables that were read before still follow, and they record these tables' new types.
+        # Keep the recorded types: the next step of changes compares them and records the new ones.
         types = {**self._shapes.known, **types}
         return {
             "kind": "snapshot",
@@ -103,7 +103,7 @@ class Backlog:
         }
 
     def parts(self, note: Note) -> list[ReadTask]:
-        """Return the tasks that read a step, in another snapshot if the step's own has ended."""
+        """Return the tasks that read a step, in another snapshot if its own has ended."""
         snapshot = self._open_snapshot(note)
         with session(self._query) as (_, connection):
             tables = tables_of(connection, self._query)
@@ -122,7 +122,7 @@ class Backlog:
         ]
 
     def close(self) -> None:
-        """Release the snapshot, which keeps the server from removing old row versions."""
+        """Release the snapshot, because the server can't remove old row versions while it is open."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
             snapshot.close()
@@ -136,7 +136,7 @@ class Backlog:
                 self._check()  # before `publish`: a table that left the publication has lost changes
             opened = list(tables.values())
             publish(connection, self._names, opened)
-            # Look before the snapshot begins, so that partitions attached later aren't treated as known.
+            # Look before the snapshot begins, so that partitions attached later don't count as known.
             recorded = newest["leaves"] if newest is not None else {}
             self._leaves.find_attached(
                 connection, {name: table.oid for name, table in tables.items()}, recorded
@@ -152,7 +152,7 @@ class Backlog:
         return self._snapshot
 
     def _start_lsn(self, snapshot: DatabaseSnapshot) -> Lsn:
-        """Return the LSN from which changes are needed, if no step is recorded yet."""
+        """Return the LSN from which a new source needs the changes."""
         if snapshot.created:
             return snapshot.lsn
         with session(self._query) as (_, connection):

@@ -1,7 +1,7 @@
 """Decodes the rows of pgoutput's messages column by column.
 
-Many messages are concatenated in one buffer. Values are slices of it, which Arrow takes in bulk. A column
-begins where the previous column ends.
+Many messages are concatenated in one buffer, and values are slices of it. Arrow takes all slices of a column
+at once. In a row, a column begins where the previous column ends.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Relation:
     """A table, as the stream describes it before its first row.
 
     `types`: oids of the columns' types.
-    `identity`: columns that are sent for a deleted row.
-    `full`: the identity is all columns.
+    `identity`: the columns of the replica identity, which are sent for a deleted row.
+    `full`: whether the replica identity is FULL, which means all columns.
     """
 
     id: int
@@ -56,10 +56,10 @@ class Values:
         return Values(self.kind[rows], self.start[rows], self.length[rows])
 
     def unchanged_from(self, old: Values) -> Values:
-        """Return the values, with values that weren't sent replaced by the old ones.
+        """Return these values, with the old value in place of each value that wasn't sent.
 
-        A NULL in the old row is never used: NULLs are always sent, so such an old row has only the key.
-        (It comes from a partition whose replica identity isn't FULL.)
+        A NULL in the old row is never used. NULLs are always sent, so it means that the old row has only the
+        key, as in partitions whose replica identity isn't FULL.
         """
         same = (self.kind == _UNCHANGED) & (old.kind != _NULL)
         if not same.any():
@@ -96,7 +96,7 @@ class TableChanges:
 
 @dataclass(slots=True)
 class MessageBlock:
-    """Messages of one kind and table. `at` is the offset of each message's first tuple: its letter."""
+    """Messages of one kind and table. `at` has the offset of the letter before each message's first tuple."""
 
     relation: Relation
     key: tuple[str, ...]
@@ -131,7 +131,7 @@ class MessageBlock:
             ]
         key_changed = self._key_changed(before, now)
         if key_changed.any():
-            # The delete precedes the upsert with the new key, which may be the same key in another notation.
+            # Put the delete before the upsert, because both keys may be equal in spite of different texts.
             deleted_rows = self._select(key_changed)
             deleted_rows.sequence = deleted_rows.sequence - 1
             yield deleted_rows._to_changes([values.at(key_changed) for values in before], deleted=True)
@@ -190,13 +190,13 @@ def u32(buffer: Bytes, at: Ints) -> Ints:
 def _strings(data: bytes, values: Values) -> StringArray:
     """Return slices of the buffer as an Arrow array.
 
-    It first makes an array of all slices and the gaps between them, then takes every second element.
+    The slices aren't adjacent. So this makes an array of all slices and gaps, and takes every second element.
     """
     import pyarrow as pa
 
     count = len(values.start)
     present = (values.kind != _NULL) & (values.kind != _UNCHANGED)
-    # The slice of a NULL is empty and begins at the previous slice's end, so that offsets increase.
+    # The slice of a NULL is empty and begins at the end of the previous slice, so that offsets increase.
     start = np.where(present, values.start, 0)
     end = np.where(present, values.start + values.length, 0)
     end = np.maximum.accumulate(end)

@@ -30,14 +30,14 @@ _RELEASE_S = 60.0
 
 
 class PostgresSource(SourceConnector):
-    """Reads rows of a snapshot, then changes, into a keyed collection (schema.columns.CHANGE).
+    """Reads existing rows from a snapshot, then changes, into a keyed collection (schema.columns.CHANGE).
 
     Each query has an EndpointSource whose endpoint is a PostgresInput.
     """
 
     position = "STRUCT<lsn: BIGINT, sequence: BIGINT>"
-    """The commit's LSN and a count within the transaction. Rows of a snapshot have the snapshot's LSN and
-    0."""
+    """For a change, the commit's LSN and a number within the transaction. For a row of a snapshot, the
+    snapshot's LSN and 0."""
 
     compares_positions = True
     """A change is applied only if it is newer than the stored row, which may be from a later snapshot."""
@@ -56,10 +56,9 @@ class PostgresSource(SourceConnector):
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
-        """Compare system identifier and database; host and name don't matter.
+        """Compare system identifier and database. Host and name don't matter.
 
-        Another timeline means the same database after a promotion: its slot decides (see
-        `check_position`).
+        A promoted server is the same upstream if it has the slot (see `check_position`).
         """
         names = {"system_identifier": "the system identifier", "database_oid": "the database"}
         differing = [
@@ -75,7 +74,7 @@ class PostgresSource(SourceConnector):
         return self._endpoints(query).check_position(query, position)
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Return the loss of read changes: a new generation begins with a snapshot of the current rows."""
+        """Return the changes that a new generation loses, because it begins with a snapshot of today."""
         log = StepLog(former.steps)
         steps = log.steps()
         notes = [log.note(step) for step in steps]
@@ -84,8 +83,8 @@ class PostgresSource(SourceConnector):
         since = next(note["after"] for note in notes if note["kind"] == "changes")
         earlier = " or earlier" if steps.start > 0 else ""
         where = (
-            f"{route(query.link)}: it has read changes from {since}{earlier} to {notes[-1]['to']}, and would "
-            "begin with a snapshot of today, without the history and the rows that were deleted"
+            f"{route(query.link)}: it has read changes from {since}{earlier} to {notes[-1]['to']}. It would "
+            "begin with a snapshot of today, without the history and without rows that were deleted"
         )
         return Loss(lost=None, read=None, unit="changes", where=where)
 
@@ -93,9 +92,9 @@ class PostgresSource(SourceConnector):
         return self._endpoints(query).stream(spark, query)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """Return bytes of the server's log: written since the committed step, and kept for the slot.
+        """Return the bytes of log written since the committed step, and of log kept for the slot.
 
-        None if the server doesn't answer, or has no slot.
+        Returns None if the server doesn't answer or has no slot.
         """
         try:
             with session(query, probe_timeout_s(query)) as (_, connection):

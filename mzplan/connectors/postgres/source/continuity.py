@@ -1,7 +1,7 @@
 """Checks that a PostgreSQL source still reads the same tables.
 
-Each step's note records the tables by oid, because a name can move to another table. It records their
-columns by number, enum labels by oid, partitions by oid, and the server's timeline.
+Each step's note records tables, enum labels and partitions by oid, and columns by number, because names can
+change. It also records the server's timeline.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from mzplan.model.diagnostics import MzplanError
 NO_SLOT = "it is missing: it was dropped, or the server was promoted or restored without it"
 
 Types = Mapping[str, Mapping[str, Sequence[Any]]]
-"""By the source's table name and declared column: type and typmod as in the catalog, the type for people,
-the column's number, and an enum's labels by oid."""
+"""By table and declared column: type and typmod as in the catalog, the type for people, the column's number,
+and an enum's labels by oid."""
 
 _INTEGERS = ("int2", "int4", "int8")
 _TIMES = ("timestamp", "timestamptz", "time", "timetz")
@@ -57,7 +57,9 @@ def check_slot(query: ResolvedQuery, names: Names, connection: Connection, neede
     if slot is None:
         raise SLOT_GONE.error(query, slot=names.slot, why=NO_SLOT)
     if slot.lost:
-        why = "it is invalidated: the server has discarded log that it still needed (max_slot_wal_keep_size)"
+        why = (
+            "it is invalidated: the server discarded log that the slot still needed (max_slot_wal_keep_size)"
+        )
         raise SLOT_GONE.error(query, slot=names.slot, why=why)
     end, _ = insert_lsn(connection)
     if end < needed:
@@ -72,13 +74,13 @@ def _slot_moved_error(query: ResolvedQuery, names: Names, why: str, needed: Lsn)
 
 @contextlib.contextmanager
 def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[ReplicationLink]:
-    """Yield the slot's stream of the changes after an LSN. Raises MzplanError MZ223, psycopg.Error."""
+    """Yield the slot's stream, for the changes after an LSN. Raises MzplanError MZ223, psycopg.Error."""
     with (
         open_conninfo(query, f"mzplan {query.address}") as info,
         contextlib.closing(ReplicationLink(info)) as link,
     ):
         link.stream(names.slot, names.publication)
-        # Check it only now, because nothing else can advance a slot while it is streamed.
+        # Check the slot after the stream has started, because nothing else can advance it from then on.
         with session(query) as (_, connection):
             check_slot(query, names, connection, after)
         yield link
@@ -93,10 +95,10 @@ def check_timeline(
     last_read: Lsn,
     within_s: float = math.inf,
 ) -> None:
-    """Check that the server's history contains everything read up to an LSN of one timeline.
+    """Check that the server's history contains everything that the source has read.
 
-    A server that was promoted or restored may lack the end of that timeline, and may have written other
-    transactions since. `within_s`: see `connect`. Raises MzplanError MZ223, psycopg.Error.
+    A promoted or restored server may not have the end of the recorded timeline, and may have written other
+    transactions instead. `within_s`: see `connect`. Raises MzplanError MZ223, psycopg.Error.
     """
     if recorded is None or current is None or recorded == current:
         return
@@ -104,15 +106,15 @@ def check_timeline(
     if branch is not None and last_read <= branch:
         return
     why = (
-        f"it left timeline {recorded}, of which the last step is, at {lsn_text(branch)}"
+        f"which branched off timeline {recorded} at {lsn_text(branch)}"
         if branch is not None
-        else f"its history does not say where it left timeline {recorded}, of which the last step is"
+        else f"whose history doesn't say where it branched off timeline {recorded}"
     )
-    raise _slot_moved_error(query, names, f"the server is on timeline {current}, and {why}", last_read)
+    raise _slot_moved_error(query, names, f"the server is on timeline {current}, {why}", last_read)
 
 
 def _branch_lsn(info: str, current: int, recorded: int, within_s: float) -> Lsn | None:
-    """Return the LSN at which a timeline's history leaves another timeline, or None if unknown."""
+    """Return the LSN at which a timeline branched off an earlier one, or None if unknown."""
     with contextlib.closing(ReplicationLink(info, within_s)) as link:
         try:
             rows = link.command(f"TIMELINE_HISTORY {current}".encode())
@@ -137,7 +139,7 @@ def check_tables(
     read: Iterable[str],
     recorded: Mapping[str, int],
 ) -> dict[str, Table]:
-    """Return the existing tables. Raises MZ043 unless they are the recorded ones, and published."""
+    """Return the existing tables. Raises MZ043 if one isn't the recorded table, or isn't published."""
     present: dict[str, Table] = {}
     in_publication = published(connection, names.publication)
     for name in read:
@@ -162,7 +164,7 @@ def check_tables(
 
 
 class Shapes:
-    """Compares the tables' columns with the recorded ones. `known`: the current columns."""
+    """Compares the tables' columns with the recorded columns. `known`: the current columns."""
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
@@ -179,7 +181,7 @@ class Shapes:
             known: dict[str, Sequence[Any]] = {}
             for column in self._columns:
                 current = table.column(column.name)
-                if current is None:  # reported when a row lacks the column
+                if current is None:  # reported when a row without the column arrives
                     if column.name in before:
                         known[column.name] = before[column.name]
                     continue
@@ -203,7 +205,7 @@ class Shapes:
             raise RELABELLED.error(self._query, table=table, column=column, labels=", ".join(renamed))
 
     def added(self, recorded: Types) -> dict[str, list[str]]:
-        """Return, by table, the columns declared since a step was recorded. Earlier rows may lack them."""
+        """Return, by table, the columns declared since `recorded`. Earlier rows may not have them."""
         added = {
             name: [column.name for column in self._columns if column.name not in before]
             for name, before in recorded.items()
@@ -214,7 +216,7 @@ class Shapes:
 def keeps_values(old_column: Sequence[Any], new_column: Sequence[Any], *, as_text: bool) -> bool:
     """Return whether a column's values stay the same with its new type.
 
-    With `as_text`, they must also stay the same as text, because the source reads text.
+    With `as_text`, their text must also stay the same.
     """
     (old, new), (old_typmod, new_typmod) = (
         (str(old_column[0]), str(new_column[0])),

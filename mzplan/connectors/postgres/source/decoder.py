@@ -1,7 +1,6 @@
-"""Decodes pgoutput's messages by column: a Python loop visits each message once, but never a value.
+"""Decodes pgoutput's messages by column. The Python loop visits each message once, but no single value.
 
-The messages of many rows are concatenated, then each column of all rows is located at once (see
-`columns`).
+The messages of many rows are concatenated. Then each column of all rows is decoded at once (see `columns`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class TruncateError(ValueError):
 
 
 class IdentityError(ValueError):
-    """A row was updated or deleted, but the table's replica identity lacks the source's key."""
+    """A row was updated or deleted, but the table's replica identity doesn't have the source's key."""
 
     def __init__(self, table: str):
         super().__init__(f"the key is not in the replica identity of {table}")
@@ -48,18 +47,18 @@ class IdentityError(ValueError):
 
 @dataclass(slots=True)
 class _Pending:
-    """Messages that aren't decoded yet, and the transaction of each."""
+    """Messages that aren't decoded yet, and their transactions."""
 
     messages: list[memoryview | bytes] = field(default_factory=list)
     size: int = 0
-    # (index of its first message here, LSN of its commit, number of its changes in earlier buffers)
+    # Each as: index of its first message here, LSN of its commit, number of its changes in earlier buffers.
     transactions: list[tuple[int, Lsn, int]] = field(default_factory=list)
 
     def begin(self, lsn: Lsn) -> None:
         """Begin another transaction.
 
-        PostgreSQL 14 also sends transactions without changes of our tables, possibly millions. Only the
-        last of them is kept.
+        PostgreSQL 14 also sends transactions without changes of published tables, possibly millions in a row.
+        Only the last of them is kept.
         """
         first = len(self.messages)
         if self.transactions and self.transactions[-1][0] == first:
@@ -129,9 +128,9 @@ class Decoder:
             self._key_of.pop(table, None)
 
     def _key(self, table: int) -> tuple[str, ...]:
-        """Return the key's columns in a table, looked up at the first row that matters.
+        """Return the key's columns in a table, looked up at its first row that isn't skipped.
 
-        A table may have had another shape during changes that are skipped because they were read before.
+        During the skipped changes, which were read before, the table may have had other columns.
         """
         if table not in self._key_of:
             self._key_of[table] = tuple(self._keys(self._relations[table]))
@@ -146,7 +145,7 @@ class Decoder:
         if not pending.messages:
             return
         lengths = np.fromiter(map(len, pending.messages), np.int64, len(pending.messages))
-        # Padding, because numbers are read at the end of the last message without a bounds check.
+        # Pad the buffer, because numbers at the end of the last message are read without a bounds check.
         data = b"".join([*pending.messages, b"\0" * 8])
         buffer = np.frombuffer(data, np.uint8)
         starts = np.cumsum(lengths) - lengths + HEADER

@@ -1,4 +1,4 @@
-"""A source's privileges and publication, derived from the description. The source creates its slot itself."""
+"""A source's privileges and publication, derived from the description. mzplan creates the slot itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PUBLIC = "public"
 
 
 def ddl(query: ResolvedQuery) -> Ddl:
-    """Return the statements that let the role follow the tables, which must exist.
+    """Return the statements that let the role replicate the tables, which must exist.
 
     Raises MzplanError MZ301.
     """

@@ -1,13 +1,13 @@
 """A PostgreSQL database as a DurableInputEndpoint: first the tables' rows, then their changes.
 
-A snapshot step is some ranges of table blocks, read in parallel. A step of changes is a range (from, to] of
+A snapshot step reads some ranges of table blocks in parallel. A step of changes reads a range (from, to] of
 the server's log, with all transactions that commit in it. For both, a StepLog stores only the bounds. A step
-of changes can be read again because the slot keeps the log until `expire`.
+of changes can be read again, because the slot keeps the log until `expire`.
 
-A snapshot's rows have the snapshot's LSN as their position, and changes have their commit's LSN. So a
-change since the slot's creation may meet a row that already includes it; then the change is ignored. For
-the same reason, the snapshot can be read in several sessions, each with a later snapshot. If a row moves
-in between to a block that isn't read again, it was changed, and arrives with the changes.
+Rows of a snapshot have the snapshot's LSN as their position, and changes have their commit's LSN. If the
+snapshot already includes a change, the row has the higher position and the change is ignored. So the existing
+rows can be read in several sessions, each with a later snapshot. A row that moves in between to a block that
+isn't read again has been changed, so it arrives with the changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ if TYPE_CHECKING:
 
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
-_INHERITED = ("tables", "oids", "leaves", "types", "timeline")  # parts of a note that the next note inherits
+_INHERITED = (
+    "tables",
+    "oids",
+    "leaves",
+    "types",
+    "timeline",
+)  # the fields that a note takes from the previous one
 
 
 class PostgresInput:
@@ -88,7 +94,7 @@ class PostgresInput:
             return
         if step != steps.stop:
             raise StepError(
-                f"step {step} can't be read: steps {steps.start} to {steps.stop} (excluded) are there"
+                f"step {step} can't be read: the first step is {steps.start}, the next one {steps.stop}"
             )
         self._pending = (step, consumer)
         if self.offers(step):
@@ -102,7 +108,7 @@ class PostgresInput:
         planned, self._planned = self._planned, None
         pending, self._pending = self._pending, None
         if step != steps.stop or self._offered != step:
-            raise StepError(f"step {step} can't be committed: it is not the one that was read last")
+            raise StepError(f"step {step} can't be committed: it isn't the step that was read last")
         note = planned[1] if planned is not None and planned[0] == step else self._empty_note()
         self._log.append(step, note)
         if pending is not None and pending[0] == step:
@@ -117,7 +123,8 @@ class PostgresInput:
             return
         # The end of the last step that expires.
         end = lsn_of(self._log.note(step - 1)["to"])
-        # Log first: a slot that is behind the steps is harmless, but one that is ahead is refused.
+        # Expire the log first. A slot that is behind the steps is harmless, but a slot that is ahead is
+        # refused.
         self._log.expire(step)
         self._watch.close()
         with explaining(self._query), session(self._query) as (_, connection):
@@ -126,7 +133,7 @@ class PostgresInput:
     # ── for large steps: parts, with one batch at a time in memory
 
     def offers(self, step: Step) -> bool:
-        """Return whether the step just beyond would have rows. If so, it can be committed without `read`."""
+        """Return whether the next step would have rows. If so, it can be committed without `read`."""
         self._offered = step
         if self._planned is not None and self._planned[0] == step:
             return True
@@ -135,7 +142,7 @@ class PostgresInput:
         return note is not None
 
     def parts(self, step: Step) -> list[ReadTask]:
-        """Return the tasks that read a durable step. If its snapshot has ended, they read another one."""
+        """Return the tasks that read a durable step, in another snapshot if its own has ended."""
         return self._parts(self._log.note(step))
 
     def batches(self, part: ReadTask) -> Iterator[RecordBatch]:
@@ -204,7 +211,7 @@ class PostgresInput:
         return {"kind": "changes", "after": at, "to": at, **inherited}
 
     def _added_columns(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return, by table, the columns that rows of a step may lack.
+        """Return, by table, the columns that rows of a step may not have.
 
         They were declared in that step, or since it was recorded.
         """
@@ -224,8 +231,8 @@ class PostgresInput:
             oids = self._oids_of(connection, newest)
             to = self._end.read(connection)
             has_changes = to > after and self._watch.has_changes(after, to, self._configured_oids(oids))
-            # Check before each step of changes, because they may follow an ALTER TABLE. Also check once in a
-            # while when only other tables change: a recreated table sends no changes.
+            # Check before each step of changes, because an ALTER TABLE may precede them. Also check once in a
+            # while without changes, because a recreated table sends none.
             if has_changes or time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
                 self._check_tables(connection, newest)
         if to <= after:
@@ -247,7 +254,7 @@ class PostgresInput:
         return None
 
     def _oids_of(self, connection: Connection, newest: Note) -> dict[str, int]:
-        """Return the tables' oids, as recorded, otherwise as they are now."""
+        """Return the tables' recorded oids, and the current oids of tables without a record."""
         recorded = {**self._oids, **newest["oids"]}
         if not set(self._query.body["tables"]) <= set(recorded):
             tables = tables_of(connection, self._query)
@@ -271,9 +278,9 @@ class PostgresInput:
         return idle if idle[0] > to else (to, newest["timeline"])
 
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
-        """Let the server discard its log up to `to`, in which our tables have no changes.
+        """Let the server discard its log up to `to`, which has no changes of our tables.
 
-        This waits until all steps are committed downstream.
+        Does nothing while a step isn't committed downstream.
         """
         if time.monotonic() - self._looked_at < _IDLE_EVERY_S:
             return
@@ -288,7 +295,7 @@ class PostgresInput:
     def _committed_step(self) -> Step:
         """Return the step before which all steps are committed downstream.
 
-        The checkpoint's log has it at once; Spark's source learns of it only at the next micro-batch.
+        This reads the checkpoint's log, because Spark's source learns it only with the next micro-batch.
         """
         checkpoint = self._query.checkpoint
         position = checkpoint.position() if checkpoint is not None else None

@@ -1,4 +1,4 @@
-"""Tracks the partitions of a PostgreSQL source's tables: an attached partition may bring rows along."""
+"""Finds attached partitions of a PostgreSQL source's tables, because they may already have rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import psycopg
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted
 
-# Returns whether a partition or one of its parents was attached by a later transaction than the one that
-# created the partition; otherwise that transaction, and the number of its command that attached it. This is
-# known from catalog rows: the rows of a table's system columns never change.
+# For each partition: whether it, or a parent, was attached by a later transaction than the transaction that
+# created it. If not, also that transaction, and the number of its command that attached the partition. The
+# catalog's rows of a table's system columns reveal this, because they never change.
 _LEAVES = """
 SELECT c.oid::bigint, n.nspname, c.relname, coalesce(pg_relation_size(c.oid), 0) > 0,
        coalesce(up.later, true), a.xmin::text, up.command
@@ -29,12 +29,10 @@ _BEFORE = "WHERE ctid < '(8,0)' AND xmin = %s::xid AND cmin::text::bigint < %s"
 
 
 class LeafPartitions:
-    """Tracks partitions (leaf tables).
+    """Tracks partitions (leaf tables), by the name of the source's table.
 
-    - `known`: maps each source table's name to the oids of partitions whose rows have been read or arrive as
-      changes.
-    - `attached`: maps each table to its new partitions that may already have contained rows, as
-      {oid: (schema, name)}.
+    - `known`: oids of partitions whose rows have been read or arrive as changes.
+    - `attached`: new partitions that may have had rows when they were attached, as {oid: (schema, name)}.
     """
 
     def __init__(self) -> None:
@@ -44,9 +42,10 @@ class LeafPartitions:
     def find_attached(
         self, connection: Connection, tables: Mapping[str, int], recorded: Mapping[str, list[int]]
     ) -> None:
-        """Find partitions that were added to tables (given by oid) since the step with `recorded`.
+        """Find partitions that were added to tables (given by oid).
 
-        If nothing is recorded, all current partitions count as known.
+        `recorded`: the partitions' oids in a step's note. For a table that isn't recorded, all current
+          partitions count as known.
         """
         for name, table in tables.items():
             rows = connection.execute(_LEAVES, {"table": table}).fetchall()
@@ -63,7 +62,7 @@ class LeafPartitions:
                 self.attached[name] = new
 
     def take_attached(self) -> dict[str, set[tuple[str, str]]]:
-        """Return the attached partitions by table, which count as known from now on.
+        """Return the attached partitions by table. They count as known from now on.
 
         The caller must read them in a snapshot that begins later.
         """
@@ -76,13 +75,13 @@ class LeafPartitions:
 def _may_have_brought_rows(
     connection: Connection, schema: str, leaf: str, later: bool, creator: str, command: int | None
 ) -> bool:
-    """Return whether a partition with rows may have had some before it was attached.
+    """Return whether a partition may have had rows before it was attached.
 
-    False in the usual case, a table created as a partition.
+    Returns False in the usual case, a table created as a partition.
     """
     if later or command is None:
         return True
-    # Created and attached in one transaction. Rows that were inserted in between are the table's first rows.
+    # Created and attached in one transaction. Rows inserted in between would be the first rows of its file.
     statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
     try:
         row = connection.execute(statement.encode(), (creator, command)).fetchone()

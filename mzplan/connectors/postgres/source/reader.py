@@ -1,4 +1,4 @@
-"""Reads one part of a PostgreSQL source's step into Arrow batches. A task reads one part."""
+"""Reads a part of a PostgreSQL source's step into Arrow batches. Each task reads one part."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _DOMAINS_OF_REALS = (
 class PartReader:
     """Reads changes and snapshot chunks.
 
-    Raises MzplanError for rows that the source can't take, psycopg.Error, and ADBC's errors.
+    Raises MzplanError for rows that don't fit the source, psycopg.Error, and ADBC's errors.
     """
 
     def __init__(self, query: ResolvedQuery, names: Names):
@@ -119,7 +119,7 @@ class PartReader:
             if column.name == self._table_column:
                 arrays.append(_repeat(table, len(rows.lsn)))
                 continue
-            # Added later (see `_check_columns`), or the row is deleted and has only its key.
+            # The column was added later (see `_check_columns`), or the row is deleted and has only its key.
             if name is None or name not in rows.columns:
                 arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
                 continue
@@ -134,7 +134,7 @@ class PartReader:
     def chunk(
         self, table: str, relation: tuple[str, str], first: int, end: int, snapshot: str, lsn: Lsn
     ) -> Iterator[RecordBatch]:
-        """Yield the rows in some blocks of a relation, as a snapshot holds them."""
+        """Yield the rows in blocks `first` to `end` (excluded) of a relation, as of a snapshot."""
         import numpy as np
         from adbc_driver_postgresql import dbapi
 
@@ -152,7 +152,7 @@ class PartReader:
             dbapi.connect(info, autocommit=True) as connection_,
             connection_.cursor() as cursor,
         ):
-            # One command at a time, because ADBC prepares each.
+            # Execute one command at a time, because ADBC prepares each.
             for command in (SESSION, *join_snapshot(snapshot)):
                 cursor.execute(command)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(8 << 20)})
@@ -217,10 +217,7 @@ class PartReader:
 
 
 def _translate_errors(batches: RecordBatchReader) -> Iterator[RecordBatch]:
-    """Yield batches, and translate Arrow's errors, by which ADBC reports errors amid the rows.
-
-    Raises psycopg.Error.
-    """
+    """Yield batches. Raises psycopg.Error for a server's errors, which ADBC reports as Arrow's errors."""
     import pyarrow as pa
 
     try:
@@ -233,7 +230,7 @@ def _translate_errors(batches: RecordBatchReader) -> Iterator[RecordBatch]:
 
 
 def _find_column(columns: Sequence[str], name: str) -> str | None:
-    """Return the column of that name, or the only column whose name differs just in case."""
+    """Return the column of that name, otherwise the only column whose name differs only in case."""
     if name in columns:
         return name
     candidates = [column for column in columns if column.lower() == name.lower()]

@@ -1,9 +1,9 @@
-"""PostgreSQL's replication protocol, as far as a logical slot needs it: commands, and a stream.
+"""The part of PostgreSQL's replication protocol that a logical slot needs: commands, and a stream.
 
 psycopg doesn't support replication, but libpq does: the connection has `replication=database`, and
 START_REPLICATION turns it into a COPY in both directions. The SQL function that reads a slot
-(pg_logical_slot_peek_binary_changes) isn't used. It makes the server keep a whole step in temporary files,
-and can't stop after the first change.
+(pg_logical_slot_peek_binary_changes) isn't used, because the server would keep a whole step in temporary
+files, and couldn't stop after the first change.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mzplan.connectors.postgres.types import quoted
 
 # The server ends the stream of a reader that is silent this long, which frees its slot.
 _SENDER_TIMEOUT_S = 120.0
-# A server that is silent this long is dead. This is well above the sender's timeout. While the server decodes
-# a large unpublished transaction, it reads no messages, and replies only after half of its timeout.
+# A server that is silent this long counts as dead. While the server decodes a large unpublished transaction,
+# it reads no messages, and replies only after half of the sender's timeout.
 _SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
-# Settings that a role or a database may override, for changes and snapshots. Text must have the formats that
-# values.py knows. Large transactions and snapshots need time, and hidden rows (row_security) must be an
-# error. transaction_timeout exists since PostgreSQL 17.
+# A role or a database may have other defaults for these settings. values.py needs these text formats. Large
+# transactions and snapshots need time. Rows hidden by a policy must be an error (row_security = off).
+# transaction_timeout exists since PostgreSQL 17.
 SESSION = """
 SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUES
   ('client_encoding', 'UTF8'), ('datestyle', 'ISO'), ('timezone', 'UTC'), ('intervalstyle', 'postgres'),
@@ -42,7 +42,7 @@ _PING_S = 0.05  # after this time without a message, the server's position is re
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
 LOCK_NOT_AVAILABLE = "55P03"
 HEADER = 25
-"""Bytes before pgoutput's message in each piece of the stream: `w`, two LSNs, a time."""
+"""The number of bytes before pgoutput's message in each part of the stream: `w`, two LSNs, a time."""
 
 Lsn = int
 
@@ -83,9 +83,9 @@ class ReplicationLink:
             self.close()
             raise
 
-    def command(self, text: bytes, most_s: float = _SILENCE_S) -> list[list[str | None]]:
-        """Run a command within `most_s` seconds, and return its rows."""
-        self._owner.max_seconds = most_s
+    def command(self, text: bytes, max_s: float = _SILENCE_S) -> list[list[str | None]]:
+        """Run a command within `max_s` seconds, and return its rows."""
+        self._owner.max_seconds = max_s
         result = self._run(text)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise self._refused_error(result)
@@ -113,8 +113,8 @@ class ReplicationLink:
     def messages(self) -> Iterator[tuple[Lsn | None, memoryview | bytes]]:
         """Yield messages of the slot, and the server's progress.
 
-        A message is (None, data) with `HEADER` bytes before it. Progress is (lsn, b""): the server has
-        read its log up to that LSN without finding more. Only `confirm` confirms anything.
+        A message is (None, data), where data begins with `HEADER` bytes. Progress is (lsn, b""): the server
+        has read its log up to that LSN and found no more messages. Nothing is confirmed, except by `confirm`.
         """
         connection, heard_at = self._connection, time.monotonic()
         waits = 0

@@ -1,7 +1,7 @@
 """A PostgreSQL source's publication and replication slot on its server.
 
-The slot keeps the server's log (WAL) from the end of the steps that are committed downstream, so it makes
-steps of changes durable.
+Steps of changes are durable, because the slot keeps the server's log (WAL) until a step is committed
+downstream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, rest
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
-# Found through locks, because every role can see them and each writing transaction locks its own id.
+# Uses locks, because every role can see them and each writing transaction locks its own id.
 _OLDEST_WRITER = """
 SELECT l.pid, a.application_name, coalesce(a.datname, p.database),
        to_char(coalesce(a.xact_start, p.prepared) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), p.gid
@@ -60,8 +60,7 @@ NO_TABLE = Problem(
 
 
 Limits = dict[tuple[str, str], tuple[list[str] | None, str | None]]
-"""By schema and name of a table: its published columns (None: all), and the condition of its published
-rows (None: all)."""
+"""By schema and name of a table: the published columns, and the condition of published rows; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ class Names:
 
     @classmethod
     def of(cls, query: ResolvedQuery) -> Names:
-        """Return the configured names, or names after the source's id and its original generation.
+        """Return the configured names, otherwise names from the source's id and its original generation.
 
         Raises MzplanError.
         """
@@ -126,8 +125,8 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
 def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
     """Return the log's insert position, which is the end of a record, and its flush position.
 
-    The flush position may be inside a record. Advancing a slot to it would lose the transaction whose
-    commit is that record.
+    The flush position may be inside a record. If that record is a commit, advancing a slot to the flush
+    position would lose the transaction.
     """
     row = connection.execute(
         "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
@@ -137,11 +136,10 @@ def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
 
 
 def flush_log(connection: Connection) -> None:
-    """Flush the server's log with a commit of our own, of a message that nothing reads.
+    """Flush the server's log by committing a message that nothing reads.
 
-    A server flushes at once only for commits. Other records, such as hint bits of a SELECT, wait for the
-    WAL writer, which sleeps for seconds on an idle server. Does nothing if the role or server doesn't
-    allow it.
+    A server flushes only commits at once. Other records, such as hint bits of a SELECT, wait for the WAL
+    writer, which sleeps for seconds on an idle server. Does nothing if the role or server doesn't allow it.
     """
     try:
         connection.execute("SELECT pg_logical_emit_message(true, 'mzplan', '')")
@@ -162,8 +160,8 @@ class LogEnd:
         end, flushed = insert_lsn(connection)
         if flushed >= end:
             return end
-        # Some records aren't on disk yet, as always under load. Wait briefly for other commits, then commit
-        # ourselves. If that isn't allowed, use the end from the previous call.
+        # Some records aren't on disk yet, as usual under load. Wait briefly for other commits, then commit
+        # ourselves. If that isn't allowed, return the end from the previous call.
         before, self._candidate = self._candidate, end
         deadline = time.monotonic() + _FLUSH_WAIT_S
         while flushed < end and time.monotonic() < deadline:
@@ -207,7 +205,7 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
 
 
 def published(connection: Connection, publication: str) -> Limits:
-    """Return the tables of a publication, with their published columns and row conditions."""
+    """Return the tables of a publication."""
     limits = "attnames::text[], rowfilter" if connection.info.server_version >= 150000 else "NULL, NULL"
     rows = connection.execute(_PUBLISHED.format(limits=limits).encode(), (publication,)).fetchall()
     return {(schema, table): (columns, where) for schema, table, columns, where in rows}
@@ -229,7 +227,7 @@ def oldest_writer(connection: Connection) -> str | None:
 
 
 def unpublish(connection: Connection, names: Names) -> None:
-    """Drop the objects that mzplan created for an abandoned generation. Raises psycopg.Error."""
+    """Drop the slot and the publication that mzplan created. Raises psycopg.Error."""
     if names.own_slot:
         connection.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "

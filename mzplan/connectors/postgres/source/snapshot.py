@@ -1,7 +1,7 @@
-"""The snapshot of a PostgreSQL source: the tables' rows at one LSN, and the reading progress.
+"""The snapshot of a PostgreSQL source: the tables' rows at one LSN, and the progress of reading them.
 
-A snapshot ends with its session, and the remaining rows are then read in another one. The note of each
-step records which blocks of which files have been read.
+A snapshot ends with its session. The remaining rows are then read in another snapshot. The note of each step
+records which blocks of which files have been read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mzplan.connectors.postgres.tables import Table
 
 Note = dict[str, Any]
 File = tuple[str, str, int, int]
-"""A relation that holds rows of a table: its schema, name, file number, and number of blocks. A
-partitioned table has several."""
+"""A relation with rows of a table: its schema, name, file number, and number of blocks. A partitioned table
+has one for each partition."""
 
 _CHUNK_BLOCKS = 8192  # blocks of 8 KiB per task
 _FILES = """
@@ -52,7 +52,7 @@ class DatabaseSnapshot:
             if self.created:
                 self.lsn, exported = create_slot(link, names.slot)
             else:
-                # Only this slot's snapshot is needed. The slot is temporary and ends with the session.
+                # This slot only exports a snapshot. It is temporary, and ends with the session.
                 self.lsn, exported = create_slot(link, f"mzplan_{os.urandom(8).hex()}", temporary=True)
             self._session = connect(make_conninfo(conninfo, application_name="mzplan snapshot"))
             try:
@@ -67,7 +67,7 @@ class DatabaseSnapshot:
         for command in join_snapshot(exported):
             execute(command.encode())
         for table in tables:
-            # Keep the table's files from being rewritten while they are read by block.
+            # Prevent a rewrite of the table's files while tasks read their blocks.
             execute(f"LOCK TABLE {table.sql} IN ACCESS SHARE MODE".encode())
         row = execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
@@ -102,9 +102,9 @@ def join_snapshot(name: str) -> tuple[str, str]:
 class ReadTask:
     """One task's part of a step.
 
-    With a `table` (the source's name), it reads blocks `first` to `end` (excluded) of `relation`, in a
-    snapshot whose LSN is `up_to`. Without one, it reads the log in (after, up_to], for the tables in `oids`.
-    There, rows may lack the columns in `added_columns`.
+    With a `table` (its name in the source), it reads blocks `first` to `end` (excluded) of `relation`, in a
+    snapshot whose LSN is `up_to`. Without a table, it reads the log in (after, up_to], for the tables in
+    `oids`. Rows of the log may not have the columns in `added_columns`.
     """
 
     after: Lsn
@@ -119,7 +119,7 @@ class ReadTask:
 
 
 def unread_progress(files: Sequence[File]) -> list[Note]:
-    """Return the progress of a table of which nothing is read yet."""
+    """Return the progress of a table before anything is read."""
     return [
         {"relation": [schema, name], "file": file, "blocks": blocks, "next": 0}
         for schema, name, file, blocks in files
@@ -153,8 +153,8 @@ def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
 def continue_progress(before: list[Note], current: list[Note]) -> list[Note]:
     """Return a table's progress in a later snapshot.
 
-    A rewritten file (VACUUM FULL) has its rows in other blocks, so it is read from its start. Blocks that
-    were added contain only rows that also arrive as changes.
+    A rewritten file (VACUUM FULL) has its rows in other blocks, so it is read from its start. New blocks
+    aren't read, because their rows also arrive as changes.
     """
     by_relation = {tuple(file["relation"]): file for file in before}
     progress = []
@@ -171,7 +171,7 @@ def continue_progress(before: list[Note], current: list[Note]) -> list[Note]:
 
 
 def adapt_chunks(chunks: list[Note], current: Mapping[str, Sequence[File]]) -> list[Note]:
-    """Adapt chunks that may have been planned in another snapshot. A rewritten file is read as a whole."""
+    """Return an earlier snapshot's chunks for the current files. A rewritten file is read as a whole."""
     adapted: list[Note] = []
     for chunk in chunks:
         schema, name = chunk["relation"]

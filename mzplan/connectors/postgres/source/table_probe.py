@@ -1,4 +1,4 @@
-"""Probes whether a source can read a table: its kind, privileges, columns, and replica identity."""
+"""Checks whether a source can read a table: its kind, privileges, columns, and replica identity."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ233",
                 f"{name} can't be replicated",
-                f"it is {kind_text}; the server's log has changes of ordinary tables only.",
+                f"it is {kind_text}, and the server logs only changes of ordinary tables.",
                 "name the tables behind it; or ALTER TABLE … SET LOGGED.",
             )
             return
@@ -80,7 +80,8 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ233",
                 f"Rows of the tables that inherit from {name} are not read",
-                f"{', '.join(children)}. SELECT FROM {name} also returns their rows, but the log does not.",
+                f"{', '.join(children)}. SELECT FROM {name} also returns their rows, but its changes don't "
+                "include them.",
                 "to read their rows, also name those tables in the source.",
                 severity="warning",
             )
@@ -88,8 +89,8 @@ class TableCheck(Check):
     def _leaves(self, table: Table) -> Sequence[_Leaf]:
         """Return the partitions that hold the table's rows.
 
-        PostgreSQL logs each partition's rows with that partition's own replica identity. A snapshot reads
-        each partition by itself.
+        They need checks of their own. PostgreSQL logs each partition's rows with the replica identity of the
+        partition, and a snapshot reads each partition by itself.
         """
         return [_Leaf(*row) for row in self._rows(_LEAVES, {"oid": table.oid})]
 
@@ -107,11 +108,11 @@ class TableCheck(Check):
         if unreadable:
             grants.append(grant("SELECT", ", ".join(unreadable), self._role))
         if grants:
-            parts = f" (of its partitions {', '.join(unreadable)})" if unreadable else ""
+            parts = f" on its partitions {', '.join(unreadable)}" if unreadable else ""
             yield self._problem(
                 "MZ054",
-                f"The role may not read table {name}",
-                f"it does not allow {self._query.link.body['user']} to read it{parts}.",
+                f"{self._query.address} can't read table {name}",
+                f"user {self._query.link.body['user']} is missing privileges{parts}.",
                 " ".join(grants),
             )
 
@@ -133,7 +134,7 @@ class TableCheck(Check):
                 "MZ230",
                 f"Table {name} does not have the columns of {self._query.address}",
                 f"{'; '.join(wrong)}.",
-                "correct the source's schema; a STRING column accepts any type, as PostgreSQL's text.",
+                "correct the source's schema. A STRING column accepts every type, as PostgreSQL's text.",
             )
 
     def _is_generated(self, table: Table, column: TargetColumn) -> bool:
@@ -150,8 +151,8 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ228",
                 f"The key of {self._query.address} does not identify the rows of {name}",
-                f"no unique index has only columns of ({', '.join(self._key)}). "
-                "Rows would replace each other.",
+                f"no unique index has only columns of ({', '.join(self._key)}), so different rows could have "
+                "the same key.",
                 f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
             )
             return
@@ -161,7 +162,7 @@ class TableCheck(Check):
             suffix = f" ({', '.join(incomplete)})" if incomplete != [sql] else ""
             yield self._problem(
                 "MZ228",
-                f"The key of {name} is not in the log",
+                f"The key of {name} isn't in the log",
                 f"for a deleted row, the server logs only the replica identity, which "
                 f"doesn't have the columns ({', '.join(self._key)}){suffix}.",
                 f"{_set_identity_full(incomplete)} or use the primary key as the key.",
@@ -186,8 +187,8 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ228",
                 f"Large values of {name} would be missing from updates",
-                f"{', '.join(column_names)} may be stored out of line (TOAST), and then an update of "
-                f"another column does not have the value in the log{suffix}.",
+                f"{', '.join(column_names)} may be stored out of line (TOAST). Then the log of an update "
+                f"of another column doesn't have the value{suffix}.",
                 _set_identity_full(incomplete),
             )
 

@@ -1,4 +1,4 @@
-"""Probes whether a PostgreSQL server lets a source read, and reports all problems at once."""
+"""Checks whether a source can read from a PostgreSQL server, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _ServerCheck(Check):
             yield self._problem(
                 "MZ220",
                 f"PostgreSQL {version_name} is too old for a source",
-                "mzplan needs features of PostgreSQL 14 to read ranges of a table and its partitions.",
+                "mzplan needs PostgreSQL 14 or newer to read ranges of a table and its partitions.",
                 "upgrade the server.",
             )
             return
@@ -92,7 +92,7 @@ class _ServerCheck(Check):
             yield self._problem(
                 "MZ054",
                 f"Role {self._query.link.body['user']} may not replicate",
-                "a logical slot needs the attribute REPLICATION.",
+                "reading a logical slot needs the role attribute REPLICATION.",
                 f"{allow_replication(self._role)} (on Amazon RDS: GRANT rds_replication TO {self._role};)",
             )
         slot = find_slot(self._connection, self._names.slot)
@@ -118,20 +118,18 @@ class _ServerCheck(Check):
         database = self._query.link.body["database"]
         # For mzplan's own slot in another database, `compare` decides whether this is another upstream.
         if not self._names.own_slot and (slot.plugin != "pgoutput" or slot.database != database):
-            misfit = (
-                f"is of plug-in {slot.plugin or '(none: a physical one)'} and database {slot.database or '-'}"
-            )
+            misfit = f"has the plug-in {slot.plugin or '-'} and the database {slot.database or '-'}"
             yield self._problem(
                 "MZ225",
                 f"Slot {self._names.slot} can't be used",
-                f"it {misfit}; a source needs pgoutput, in its own database {database}.",
+                f"it {misfit}; a source needs the plug-in pgoutput, and its own database {database}.",
                 "name another slot, or leave out `slot` to let mzplan create one.",
             )
         if slot.active_pid is not None and not self._is_ours(slot.active_pid):
             yield self._problem(
                 "MZ225",
                 f"Slot {self._names.slot} is in use by another client",
-                f"the server's process {slot.active_pid} reads it; a slot has only one reader at a time.",
+                f"process {slot.active_pid} of the server reads it, and a slot can have only one reader.",
                 f"find the client: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
             )
 
@@ -171,8 +169,8 @@ class _ServerCheck(Check):
                     "MZ054",
                     f"Role {self._query.link.body['user']} can't create the publication",
                     f"{'; '.join(why)}.",
-                    f"{first}let the owner create it, and name it in the source (publication: mzplan):\n"
-                    f"{create_publication('mzplan', listed)}",
+                    f"{first}create it as the tables' owner, and name it in the source (publication: mzplan):"
+                    f"\n{create_publication('mzplan', listed)}",
                 )
             return
         if publication is None:
@@ -197,7 +195,7 @@ class _ServerCheck(Check):
             actions += [f"SET ({', '.join(options)})"] if options else []
             yield self._problem(
                 "MZ227",
-                f"Publication {name} does not publish what {self._query.address} reads",
+                f"Publication {name} doesn't publish everything that {self._query.address} reads",
                 f"{'; '.join(wrong)}.",
                 " ".join(f"ALTER PUBLICATION {quoted(name)} {action};" for action in actions),
             )
@@ -227,8 +225,8 @@ class _ServerCheck(Check):
             publication, listed = quoted(name), ", ".join(filtered)
             yield self._problem(
                 "MZ227",
-                f"Publication {name} does not publish all that {self._query.address} reads",
-                f"it publishes {'; '.join(wrong)}. The snapshot would also read the rest.",
+                f"Publication {name} doesn't publish everything that {self._query.address} reads",
+                f"it publishes {'; '.join(wrong)}. But a snapshot reads everything.",
                 f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
                 f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
             )

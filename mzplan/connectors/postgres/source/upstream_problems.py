@@ -1,4 +1,4 @@
-"""Problems of a PostgreSQL source, for people, each with a statement that fixes it."""
+"""Problems of a PostgreSQL source, each with a fix."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 WAL_LEVEL = Problem(
     "MZ220",
-    "The PostgreSQL server's log does not have what a source needs",
+    "The PostgreSQL server doesn't log enough for a source",
     "{what}.",
     "run ALTER SYSTEM SET wal_level = logical; on the server, and restart it.",
 )
 NO_WALSENDER = Problem(
     "MZ220",
-    "The PostgreSQL server has no connection for replication left",
+    "The PostgreSQL server has no free replication connection",
     "{what}. Each source needs one.",
-    "raise max_wal_senders and restart the server, or end a client: SELECT * FROM pg_stat_replication;",
+    "raise max_wal_senders and restart the server, or stop a client: SELECT * FROM pg_stat_replication;",
 )
 NO_SLOT_LEFT = Problem(
     "MZ220",
-    "The PostgreSQL server has no replication slot left",
+    "The PostgreSQL server has no free replication slot",
     "{what}. A source may need two while it reads a snapshot.",
     "raise max_replication_slots and max_wal_senders and restart the server, or drop an unused slot: "
     "SELECT slot_name, active FROM pg_replication_slots;",
@@ -36,7 +36,7 @@ NO_SLOT_LEFT = Problem(
 # A row policy would hide rows from the snapshot, but replication would deliver them.
 HIDDEN_ROWS = Problem(
     "MZ054",
-    "Not all rows that {address} reads may be read",
+    "{address} can't read all rows of its tables",
     "{what}. A row policy hides rows from the snapshot, but replication would deliver them.",
     "ALTER ROLE {role} BYPASSRLS; or read as a role that is not subject to the table's policies.",
 )
@@ -49,17 +49,17 @@ DENIED = Problem(
 )
 LOCKED = Problem(
     "MZ059",
-    "PostgreSQL let {address} wait too long for a lock",
-    "{what}. Another session locks its tables or its publication.",
+    "{address} waited too long for a lock in PostgreSQL",
+    "{what}. Another session holds a lock on its tables or its publication.",
     "end that transaction, and mzplan retries: SELECT pid, pg_blocking_pids(pid), state, xact_start FROM "
     "pg_stat_activity ORDER BY xact_start;",
 )
 SLOT_WAITS = Problem(
     "MZ059",
-    "{address} waits for open transactions to begin its replication",
-    "{what}. A replication slot begins when all open transactions of the server have ended.{oldest}",
-    "wait until it has ended, or end it: SELECT pg_terminate_backend(PID), for a prepared one ROLLBACK "
-    "PREPARED; mzplan retries.",
+    "{address} waits for open transactions to end",
+    "{what}. A new replication slot waits until all open transactions of the server have ended.{oldest}",
+    "wait, or end the transaction: SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED if it is "
+    "prepared; mzplan retries.",
 )
 REFUSED = Problem(
     "MZ059",
@@ -74,13 +74,13 @@ SLOT_IN_USE = Problem(
     "MZ225",
     "The replication slot of {address} is in use by another client",
     "{what}.",
-    "end the other client, and mzplan retries: SELECT * FROM pg_stat_replication;",
+    "stop the other client, and mzplan retries: SELECT * FROM pg_stat_replication;",
 )
 SLOT_GONE = Problem(
     "MZ223",
     "The replication slot of {address} is lost",
     "{why}. The changes since its last step are lost with it.",
-    "{begin_anew}; and let the slot survive a failover.",
+    "{start_over}; and let the slot survive a failover.",
     at=", slot {slot}",
     is_refusal=True,
 )
@@ -89,72 +89,72 @@ SLOT_MOVED = Problem(
     "The replication slot of {address} does not continue where its checkpoint ends",
     "{why}, and the checkpoint continues at {needed}. Another client reads the slot, or the server or "
     "the checkpoint was restored.",
-    "restore the matching server and checkpoint; or {begin_anew}.",
+    "restore a server and a checkpoint that match; or {start_over}.",
     at=", slot {slot}",
     is_refusal=True,
 )
 
 # ── the tables, and their rows
 
-_UNSENT = "PostgreSQL sends no change for this, so rows that were read would keep their former values."
+_UNSENT = "PostgreSQL sends no changes for this, so the collection would keep the former values."
 ANOTHER_TABLE = Problem(
     "MZ043",
     "Table {table} is not the one that {address} has read",
     "{why}. The log doesn't say what happened to its rows.",
-    "if the former table was only renamed, rename it back; otherwise {begin_anew}.",
+    "if the former table was only renamed, rename it back; otherwise {start_over}.",
     is_refusal=True,
 )
 COLUMN_GONE = Problem(
     "MZ230",
     "Table {table} has no column {columns}",
-    "{address} declares it, but it was dropped or renamed. Nothing after that change was read.",
+    "{address} declares it, but it was dropped or renamed. The source reads nothing beyond that change.",
     "remove it from the source's schema, and replace the source: mzplan apply --allow-replace.",
 )
 RETYPED = Problem(
     "MZ230",
     "Column {column} of table {table} has another type than when it was read",
-    "it was {was}, and is {now}. " + _UNSENT,
-    "{begin_anew}.",
+    "it was {was}, and is now {now}. " + _UNSENT,
+    "{start_over}.",
     is_refusal=True,
 )
 ANOTHER_COLUMN = Problem(
     "MZ230",
     "Column {column} of table {table} is not the one that {address} has read",
-    "it was column {was} of the table, and is column {now}. " + _UNSENT,
-    "{begin_anew}.",
+    "it was column number {was} of the table, and is now number {now}. " + _UNSENT,
+    "{start_over}.",
     is_refusal=True,
 )
 RELABELLED = Problem(
     "MZ230",
     "The enum of column {column} of table {table} has other labels than when it was read",
-    "it no longer has {labels}. " + _UNSENT,
-    "{begin_anew}.",
+    "it no longer has the labels {labels}. " + _UNSENT,
+    "{start_over}.",
     is_refusal=True,
 )
 TRUNCATED = Problem(
     "MZ231",
     "{tables} was truncated",
     "the log does not list the rows that a TRUNCATE removes, so {address} can't apply it.",
-    "{begin_anew}; use DELETE instead of TRUNCATE.",
+    "{start_over}; use DELETE instead of TRUNCATE.",
 )
 KEY_NOT_SENT = Problem(
     "MZ228",
-    "The key of {table} is not in the log",
+    "The key of {table} isn't in the log",
     "a row was updated or deleted while the replica identity did not have the columns ({key}).",
-    "ALTER TABLE {table} REPLICA IDENTITY FULL; or name the primary key in key; then {begin_anew}.",
+    "ALTER TABLE {table} REPLICA IDENTITY FULL; or name the primary key in key; then {start_over}.",
     is_refusal=True,
 )
 NOT_SENT = Problem(
     "MZ228",
     "A value of {table}.{column} was not sent",
-    "a row was updated, and the log is missing a large value (TOAST) that did not change.",
-    "ALTER TABLE {table} REPLICA IDENTITY FULL; (also of its partitions); then {begin_anew}.",
+    "a row was updated, and the log doesn't have a large value (TOAST) that didn't change.",
+    "ALTER TABLE {table} REPLICA IDENTITY FULL; (also of its partitions); then {start_over}.",
 )
 UNFIT = Problem(
     "MZ232",
     "A value of {table}.{column} does not fit its declared type",
-    "{why}. Nothing of this step was written.",
-    "declare another type than {type} (STRING accepts every value) and {begin_anew}; or correct the row.",
+    "{why}. No row of this step was written.",
+    "declare another type than {type} (STRING accepts every value) and {start_over}; or correct the row.",
 )
 
 _BY_STATE = {

@@ -1,7 +1,7 @@
 """Converts columns of PostgreSQL's text values to Arrow arrays of Spark's types.
 
-A value that can't be converted exactly is an error, never a rounded value or a NULL. Examples are a
-numeric with more digits, `infinity`, a year beyond 9999, or a TIMESTAMP without a time zone.
+A value that can't be converted exactly is an error: a numeric with too many digits, `infinity`, a year beyond
+9999, or a TIMESTAMP without a time zone. It is never rounded, and never becomes NULL.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class UnfitValueError(ValueError):
         self.row = row
 
 
-# Spark types to PostgreSQL types that can be read as them. STRING takes every value as PostgreSQL's text.
+# Spark types to the PostgreSQL types that can be read as them. STRING accepts every value, as PostgreSQL's
+# text.
 _READABLE = {
     "BOOLEAN": {"bool"},
     "TINYINT": {"int2"},
@@ -58,8 +59,7 @@ _BOUNDS = re.compile(r"(?:\[[+-]?\d+:[+-]?\d+\])+=")
 
 
 def is_readable(spark_type: str, column: TargetColumn) -> bool:
-    """Return whether the column can be read as this type. A single value may still not fit (see
-    `convert`)."""
+    """Return whether the column can be read as this type. Some values may still not fit (see `convert`)."""
     if is_text(spark_type):
         return True
     if spark_type.startswith("ARRAY<"):
@@ -84,7 +84,7 @@ def _is_readable(spark_type: str, type_: str) -> bool:
 
 
 def wanted_types(column: TargetColumn) -> str:
-    """Return the Spark type to declare a column with, for people."""
+    """Return the Spark type with which to declare a column."""
     if column.is_array and column.delimiter != ",":
         return "STRING"
     if column.is_array:
@@ -104,9 +104,9 @@ def wanted_types(column: TargetColumn) -> str:
 
 
 def selected(sql_name: str, spark_type: str, column: TargetColumn) -> str:
-    """Return the SQL expression whose result `convert` takes.
+    """Return the SQL expression that reads a column for `convert`.
 
-    It is the value itself if both sides share its binary format, otherwise its text.
+    It is the value itself if both sides have the same binary format, otherwise its text.
     """
     same = column.type in _NATIVE and not spark_type.startswith("DECIMAL(")
     if is_text(spark_type):
@@ -115,13 +115,13 @@ def selected(sql_name: str, spark_type: str, column: TargetColumn) -> str:
         return sql_name
     if column.type in _CAST_AS_WRITTEN or column.category in ("A", "E", "R"):
         return f"{sql_name}::text"
-    # Use the type's own output, as changes do, because a cast of inet, bpchar or boolean gives other text.
-    # IS NOT NULL doesn't work: it is false for a composite value with a NULL field.
+    # Use the type's output function, as changes do, because a cast of inet, bpchar or boolean returns other
+    # text. Don't use IS NOT NULL, because it is false for a composite value with a NULL field.
     return f"CASE WHEN {sql_name} IS DISTINCT FROM NULL THEN format('%s', {sql_name}) END"
 
 
 def is_text(spark_type: str) -> bool:
-    """Return whether the type takes values as PostgreSQL's text."""
+    """Return whether values of the type are PostgreSQL's text."""
     return spark_type == "STRING" or spark_type.startswith(("CHAR(", "VARCHAR("))
 
 
@@ -133,8 +133,9 @@ def is_single(column: TargetColumn) -> bool:
 def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
     """Convert text, or another type that Arrow can cast, to the Spark type.
 
-    `single`: the text is from a real, whose digits identify only a real; as a DOUBLE it becomes exactly
-      that real. Raises UnfitValueError for a value that doesn't fit.
+    Raises UnfitValueError for a value that doesn't fit.
+
+    `single`: the text is that of a `real`. A DOUBLE gets exactly the value of that real.
     """
     import pyarrow as pa
     from pyarrow import compute as pc
@@ -165,7 +166,7 @@ def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
 
 
 def _check_range(values: Array, spark_type: str) -> None:
-    """Raise UnfitValueError for values outside the years 1 to 9999. `infinity` is a very large number."""
+    """Raise UnfitValueError for values outside the years 1 to 9999, such as `infinity`."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -268,10 +269,10 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
 
 def parse_array(text: str) -> Nested:
     """Parse `{1,NULL,{"a b"}}` into nested lists of texts. Raises ValueError for any other text."""
-    bounds = _BOUNDS.match(text)  # [0:1]={…}: an array with explicit index bounds
+    bounds = _BOUNDS.match(text)  # [0:1]={…} is an array with explicit index bounds
     at = bounds.end() if bounds else 0
     if text[at : at + 1] != "{":
-        raise ValueError("no array")
+        raise ValueError("not an array")
     stack: list[Nested] = []
     current: Nested = []
     for part in _PART.finditer(text, at):
@@ -290,4 +291,4 @@ def parse_array(text: str) -> Nested:
             current.append(None if sign == "NULL" else sign)
         elif sign != ",":
             current.append(re.sub(r"\\(.)", r"\1", part[1], flags=re.S))
-    raise ValueError("no end")
+    raise ValueError("the closing brace is missing")

@@ -1,4 +1,4 @@
-"""Detects whether a slot has changes, without decoding them twice.
+"""Detects whether a slot has changes, and records how far it has none.
 
 The stream stays open while there are no changes. The idle position is stored next to the steps.
 """
@@ -56,9 +56,9 @@ class Watch:
             stack.close()
 
     def _find_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
-        """Read an open stream, or open one. If an open stream has ended, read again from the slot's position.
+        """Read the open stream, or open one. If the open stream has ended, open another one.
 
-        The server's timeout may end a stream between rare triggers.
+        Between rare triggers, the server's timeout may end a stream.
         """
         for is_reused in (self._link is not None, False):
             try:
@@ -69,7 +69,7 @@ class Watch:
                 self.close()
                 if not is_reused:
                     raise
-        raise AssertionError("a stream that was just opened is read, or raises")
+        raise AssertionError("the second attempt returns or raises")
 
     def _begin(self, after: Lsn) -> None:
         with contextlib.ExitStack() as stack:
@@ -87,7 +87,7 @@ class Watch:
             if commit is not None:
                 self._commit = commit
                 continue
-            # A message has its table's oid, which doesn't change with the name.
+            # Messages identify tables by oid, which doesn't change if a table is renamed.
             if self._commit >= after and ours.intersection(tables_changed(data)):
                 self._change_commit = self._commit
                 return True
@@ -95,9 +95,9 @@ class Watch:
 
 
 class IdlePosition:
-    """The position up to which everything is read without a step, because there were no changes.
+    """The position up to which the log has no changes since the last step.
 
-    The slot may have been advanced to it.
+    The slot may have advanced to it.
     """
 
     def __init__(self, storage: str):
