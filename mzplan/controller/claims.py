@@ -123,7 +123,7 @@ class Claims:
     def is_being_removed(self, description: Description) -> bool:
         """Whether storage that the query uses or reads is being removed."""
         places = {description.place, *places_read({description.address: description})}
-        return not places.isdisjoint({*self._removals, *self._releases})
+        return any(place in self._removals or place in self._releases for place in places)
 
     def _without_remote_readers(self, places: list[Place]) -> list[Place]:
         """Return the places that no query of another instance reads.

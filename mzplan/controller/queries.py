@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import replace
@@ -76,6 +77,7 @@ class Queries:
         }
         self.in_flight: dict[Address, Future[Result]] = {}
         self._starting_ids: dict[Address, str] = {}  # the query ids of the starts under way
+        self._addresses_by_id: defaultdict[str, set[Address]] = defaultdict(set)  # in the last round
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
@@ -109,6 +111,8 @@ class Queries:
         self.reports = self.runs.update(self.executor.reports(), self.in_flight)
         for report in self.reports:
             reports.setdefault(report.name.address, []).append(report)
+        running_ids = self.switcher.running_ids
+        self._addresses_by_id = running_ids.addresses_by_id(self.reports, self._starting_ids)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
         for address in sorted(
@@ -117,12 +121,12 @@ class Queries:
             memory = self.memories.get(address) or Memory()
             own_reports = reports.get(address, [])
             desired = wanted.get(address)
-            decision = self.switcher.running_ids.stop_strangers(address, desired, own_reports, memory)
+            decision = running_ids.stop_strangers(address, desired, own_reports, memory)
             if decision is None:
                 decision = self._decide(address, desired, own_reports, memory, now)
             decision = _as_committed(decision, desired)
             if isinstance(decision.command, Switch) and (
-                self.switcher.running_ids.is_in_use(decision.command, reports, self._starting_ids)
+                self._addresses_by_id[decision.command.description.id] - {address}
                 or self.claims.is_being_removed(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
@@ -296,6 +300,7 @@ class Queries:
                 self.runs.record_command(command)
                 if isinstance(command, Switch):
                     self._starting_ids[command.address] = command.description.id
+                    self._addresses_by_id[command.description.id].add(command.address)
                 self.in_flight[command.address] = (lane or self.short_lane).submit(self.switcher.run, command)
             case _:
                 assert_never(command)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -137,25 +137,20 @@ class RunningIds:
             run=None,
         )
 
-    def is_in_use(
-        self,
-        command: Switch,
-        reports: Mapping[Address, list[QueryReport]],
-        starting: Mapping[Address, str],
-    ) -> bool:
-        """Whether the checkpoint of a start is still in use at another address.
+    def addresses_by_id(
+        self, reports: Iterable[QueryReport], starting: Mapping[Address, str]
+    ) -> defaultdict[str, set[Address]]:
+        """Return the addresses that use each query's checkpoint, by the query's id.
 
-        `record_start` has the ids of starts under way, which may take hours to appear in a report.
+        `starting` has the ids of starts under way, which may take hours to appear in a report.
         """
-        id_ = command.description.id
-        return any(
-            query_id == id_ for address, query_id in starting.items() if address != command.address
-        ) or any(
-            self._ids.get(report.name) == id_
-            for address, running in reports.items()
-            if address != command.address
-            for report in running
-        )
+        addresses: defaultdict[str, set[Address]] = defaultdict(set)
+        for report in reports:
+            if (id_ := self._ids.get(report.name)) is not None:
+                addresses[id_].add(report.name.address)
+        for address, id_ in starting.items():
+            addresses[id_].add(address)
+        return addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
