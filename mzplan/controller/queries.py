@@ -27,8 +27,7 @@ from mzplan.controller.reconcile import (
     Memory,
     Stop,
     Switch,
-    after_failed_start,
-    after_rejection,
+    after_failure,
     decide,
     key_of,
     without_failures,
@@ -41,7 +40,7 @@ from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
-from mzplan.model.observed import Status
+from mzplan.model.observed import Condition, Status
 from mzplan.schema.description import CollectionRead, Description
 
 log = logging.getLogger("mzplan.runner")
@@ -190,16 +189,16 @@ class Queries:
             return decide(address, None, reports, memory, now, self.backoff)
         holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
         held = next((hold for hold in holds if hold is not None), None)
-        if held is None:
-            decision = decide(address, desired, reports, memory, now, self.backoff, self._takeover())
-            return self._with_cause(decision, desired, memory)
-        if held.description is None:
-            run = next((report for report in reports if report.active), None)
-            condition = "running" if run is not None else held.condition
-            return Decision(command=None, memory=memory, condition=condition, run=run)
-        held_query = replace(desired, description=held.description)
-        decision = decide(address, held_query, reports, memory, now, self.backoff, self._takeover())
-        if isinstance(decision.command, Switch):
+        query = desired
+        if held is not None:
+            if held.description is None:
+                run = next((report for report in reports if report.active), None)
+                condition = "running" if run is not None else held.condition
+                return Decision(command=None, memory=memory, condition=condition, run=run)
+            query = replace(desired, description=held.description)
+        takeover = self.takeover or Cause(cause="runner")
+        decision = decide(address, query, reports, memory, now, self.backoff, takeover)
+        if held is not None and isinstance(decision.command, Switch):
             decision = replace(decision, command=replace(decision.command, check=held.check, create=False))
         return self._with_cause(decision, desired, memory)
 
@@ -211,9 +210,6 @@ class Queries:
         causes = (gate.cause(desired.description, memory.accepted) for gate in self.gates)
         cause = next((cause for cause in causes if cause is not None), None)
         return decision if cause is None else replace(decision, command=replace(switch, cause=cause))
-
-    def _takeover(self) -> Cause:
-        return self.takeover or Cause(cause="runner")
 
     def check_secrets(self) -> None:
         """Check whether secret values have changed, and retry failed queries that use a changed one.
@@ -352,9 +348,8 @@ class Queries:
             fallback_at = now + self.backoff.delay(memory.failures + 1)
             self.memories[address] = replace(memory, fallback_at=fallback_at)
             return
-        failed = (after_failed_start if result.checked else after_rejection)(
-            memory, text, code, now, self.backoff, result.problem.kind
-        )
+        verdict: Condition = "failed" if result.checked or memory.is_target_accepted else "rejected"
+        failed = after_failure(memory, verdict, text, code, now, self.backoff, result.problem.kind)
         self._note_failure(address, memory, failed)
         self.memories[address] = failed
 

@@ -66,6 +66,11 @@ class Memory:
     started_here: bool = False
     retry_cause: Cause | None = None
 
+    @property
+    def is_target_accepted(self) -> bool:
+        """Whether the target is the accepted description, so that it has run before."""
+        return self.accepted is not None and key_of(self.accepted) == self.target
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
@@ -179,19 +184,31 @@ def without_failures(memory: Memory, retry_cause: Cause | None = None) -> Memory
     )
 
 
-def after_rejection(
-    memory: Memory, error: str, code: str, now: float, backoff: Retries = BACKOFF, kind: ProblemKind = ""
+def after_failure(
+    memory: Memory,
+    verdict: Condition,
+    error: str,
+    code: str,
+    now: float,
+    backoff: Retries = BACKOFF,
+    kind: ProblemKind = "",
 ) -> Memory:
-    """Return the memory after a failed check, which stopped nothing."""
-    was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    return _after_failure(memory, "failed" if was_accepted else "rejected", error, code, now, backoff, kind)
-
-
-def after_failed_start(
-    memory: Memory, error: str, code: str, now: float, backoff: Retries = BACKOFF, kind: ProblemKind = ""
-) -> Memory:
-    """Return the memory after a failed start."""
-    return _after_failure(memory, "failed", error, code, now, backoff, kind)
+    """Return the memory after a failed check, start or run of the target."""
+    failures = memory.failures + 1
+    patience = _backoff_factor(replace(memory, verdict=verdict))
+    if backoff.gives_up(failures):
+        error = f"Given up after {failures} failures, until a change or `mzplan restart`. {error}"
+    return replace(
+        memory,
+        verdict=verdict,
+        error=error,
+        error_code=code,
+        error_kind=kind,
+        failures=failures,
+        retry_at=now + backoff.wait(failures) * patience,
+        healthy_since=None,
+        retry_cause=None,
+    )
 
 
 def _decide_unwanted(address: Address, reports: Reports, memory: Memory) -> Decision:
@@ -209,7 +226,6 @@ def _decide_running(
     now: float,
 ) -> Decision:
     """Decide for a wanted query that runs."""
-    accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
     condition = memory.verdict or "starting"  # a retried query counts as failed until its first trigger
     if others:
         stop = Stop(address=address, names=_names(others))
@@ -220,8 +236,9 @@ def _decide_running(
     memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None, error_kind="")
     if now - since >= STABLE_SECONDS:
         memory = replace(memory, failures=0)
-    command = None if accepted else Accept(address=address, description=description)
-    if command is not None:
+    command = None
+    if not memory.is_target_accepted:
+        command = Accept(address=address, description=description)
         memory = replace(memory, accepted=description)
     return Decision(command=command, memory=memory, condition="running", run=current)
 
@@ -237,7 +254,7 @@ def _decide_ended(
     if error is None:
         error, code = f"It was stopped by hand. Fix: to keep it stopped, run mzplan pause {address}.", "MZ162"
         kind = "stopped-by-hand"
-    memory = _after_failure(memory, "failed", error, code, now, backoff, kind)
+    memory = after_failure(memory, "failed", error, code, now, backoff, kind)
     ended = tuple(r for r in reports if not r.active)
     return Decision(
         command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", run=dead
@@ -261,29 +278,29 @@ def _decide_absent(
         stop = Stop(address=address, names=_names(reports))
         return Decision(command=stop, memory=waiting, condition=memory.verdict or "starting", run=None)
     if now >= memory.retry_at:
-        has_run = memory.accepted is not None and key_of(memory.accepted) == memory.target
         switch = Switch(
             address=address,
             description=description,
             stop=_names(reports),
             check=True,
-            create=not has_run,
+            create=not memory.is_target_accepted,
             cause=_start_cause(desired, memory, backoff, takeover),
         )
         return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", run=running)
     fallback = memory.accepted
-    can_fall_back = (
+    command: Switch | None = None
+    if (
         running is None
         and fallback is not None
-        and key_of(fallback) != memory.target
+        and not memory.is_target_accepted
         and _is_fallback_safe(fallback, description, memory)
         and now >= memory.fallback_at
-    )
-    back: Switch | None = None
-    if can_fall_back and fallback is not None:
+    ):
         cause = replace(_retry_cause(desired), detail=f"fallback after {_failure(memory)}")
-        back = Switch(address=address, description=fallback, stop=_names(reports), check=False, cause=cause)
-    return Decision(command=back, memory=memory, condition=memory.verdict or "failed", run=running)
+        command = Switch(
+            address=address, description=fallback, stop=_names(reports), check=False, cause=cause
+        )
+    return Decision(command=command, memory=memory, condition=memory.verdict or "failed", run=running)
 
 
 def _is_fallback_safe(fallback: Description, wanted: Description, memory: Memory) -> bool:
@@ -307,8 +324,7 @@ def _start_cause(desired: Desired, memory: Memory, backoff: Retries, takeover: C
         delay = backoff.delay(memory.failures) * _backoff_factor(memory)
         detail = f"attempt {memory.failures + 1}, {delay:g} s after {_failure(memory)}"
         return replace(_retry_cause(desired), detail=detail)
-    has_run = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    return takeover if has_run and not memory.started_here else desired.cause
+    return takeover if memory.is_target_accepted and not memory.started_here else desired.cause
 
 
 def _retry_cause(desired: Desired) -> Cause:
@@ -319,30 +335,9 @@ def _failure(memory: Memory) -> str:
     return f"[{memory.error_code}] {shortened(memory.error or 'it ended', _MAX_ERROR)}"
 
 
-def _after_failure(
-    memory: Memory, verdict: Condition, error: str, code: str, now: float, backoff: Retries, kind: ProblemKind
-) -> Memory:
-    failures = memory.failures + 1
-    patience = _backoff_factor(replace(memory, verdict=verdict))
-    if backoff.gives_up(failures):
-        until = "until a change or `mzplan restart`"
-        error = f"Given up after {failures} failures, {until}. {error}"
-    return replace(
-        memory,
-        verdict=verdict,
-        error=error,
-        error_code=code,
-        error_kind=kind,
-        failures=failures,
-        retry_at=now + backoff.wait(failures) * patience,
-        healthy_since=None,
-        retry_cause=None,
-    )
-
-
 def _backoff_factor(memory: Memory) -> float:
-    is_fallback = memory.verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
-    return FALLBACK_BACKOFF if is_fallback else 1.0
+    has_fallback = memory.accepted is not None and not memory.is_target_accepted
+    return FALLBACK_BACKOFF if has_fallback and memory.verdict == "failed" else 1.0
 
 
 def is_run_of(report: QueryReport, key: Key) -> bool:

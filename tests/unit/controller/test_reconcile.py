@@ -14,8 +14,7 @@ from mzplan.controller.reconcile import (
     Memory,
     Stop,
     Switch,
-    after_failed_start,
-    after_rejection,
+    after_failure,
     decide,
     key_of,
 )
@@ -25,6 +24,7 @@ from mzplan.schema.description import Description
 A = Address("source", "orders")
 OLD = Description(address=A, id="i", generation=1, digest="1:old", type="kafka", body={})
 NEW = replace(OLD, digest="1:new")
+CHANGED = Memory(target=key_of(NEW), accepted=OLD)
 
 
 def report(description: Description, **fields: object) -> QueryReport:
@@ -67,7 +67,9 @@ def test_a_running_query_is_accepted_after_its_first_trigger_and_then_left_alone
 
 
 def test_a_rejected_change_leaves_the_old_query_and_is_tried_again_later() -> None:
-    memory = after_rejection(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
+    memory = after_failure(
+        Memory(target=key_of(NEW), accepted=OLD), "rejected", "no such topic", "MZ052", now=0.0
+    )
     found = step(NEW, [report(OLD)], memory, now=0.5)
     assert found.command is None
     assert found.condition == "rejected"
@@ -77,7 +79,9 @@ def test_a_rejected_change_leaves_the_old_query_and_is_tried_again_later() -> No
 
 
 def test_a_rejected_change_after_a_restart_of_the_runner_runs_what_was_accepted() -> None:
-    memory = after_rejection(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
+    memory = after_failure(
+        Memory(target=key_of(NEW), accepted=OLD), "rejected", "no such topic", "MZ052", now=0.0
+    )
     found = step(NEW, [], memory, now=0.5)
     assert found.command == Switch(address=A, description=OLD, stop=(), check=False)
     assert found.condition == "rejected"
@@ -85,7 +89,7 @@ def test_a_rejected_change_after_a_restart_of_the_runner_runs_what_was_accepted(
 
 def test_a_change_that_fails_before_its_first_trigger_goes_back() -> None:
     dead = report(NEW, active=False, triggered=False, error="boom", error_code="MZ064")
-    ended = step(NEW, [dead], Memory(target=key_of(NEW), accepted=OLD))
+    ended = step(NEW, [dead], CHANGED)
     assert ended.command == Stop(address=A, names=(dead.name,))
     assert ended.memory.verdict == "failed" and ended.memory.error == "boom"
     back = step(NEW, [], ended.memory, now=0.1)
@@ -97,7 +101,7 @@ def test_a_change_that_fails_before_its_first_trigger_goes_back() -> None:
 
 
 def test_a_fallback_that_dies_is_not_restarted_in_a_hot_loop() -> None:
-    memory = after_rejection(Memory(target=key_of(NEW), accepted=OLD), "x", "MZ052", now=0.0)
+    memory = after_failure(CHANGED, "rejected", "x", "MZ052", now=0.0)
     dead = report(OLD, active=False, error="y")
     found = step(NEW, [dead], replace(memory, retry_at=100.0), now=0.5)
     assert found.command == Stop(address=A, names=(dead.name,))
@@ -150,15 +154,20 @@ def test_the_former_generation_of_a_source_resumes_if_a_check_has_refused_the_ne
     """As after a restart of the runner. A generation that has begun may have left nothing to go back to."""
     replaced = replace(NEW, generation=2)
     untried = Memory(target=key_of(replaced), accepted=OLD)
-    refused = after_rejection(untried, "x", "MZ052", now=0.0)
+    refused = after_failure(untried, "rejected", "x", "MZ052", now=0.0)
     decision = step(replaced, [], refused, now=0.5)
     assert isinstance(decision.command, Switch) and decision.condition == "rejected"
     assert (decision.command.description, decision.command.check) == (OLD, False)
-    unmigrated = after_failed_start(untried, "x", "MZ294", now=0.0, kind="not-migratable")
+    unmigrated = after_failure(untried, "failed", "x", "MZ294", now=0.0, kind="not-migratable")
     assert step(replaced, [], unmigrated, now=0.5).command is not None
-    assert step(replaced, [], after_failed_start(untried, "x", "MZ063", now=0.0), now=0.5).command is None
+    assert (
+        step(replaced, [], after_failure(untried, "failed", "x", "MZ063", now=0.0), now=0.5).command is None
+    )
     of_another = replace(untried, accepted=replace(OLD, generation=3))
-    assert step(replaced, [], after_rejection(of_another, "x", "MZ052", now=0.0), now=0.5).command is None
+    assert (
+        step(replaced, [], after_failure(of_another, "rejected", "x", "MZ052", now=0.0), now=0.5).command
+        is None
+    )
     sink = replace(replaced, address=Address("sink", "orders"))
     assert step(sink, [], refused, now=0.5).command is None
 
@@ -172,4 +181,4 @@ def test_names_round_trip() -> None:
 
 def test_while_the_old_query_ends_the_new_one_is_starting_not_failed() -> None:
     ending = report(OLD, active=False)
-    assert step(NEW, [ending], Memory(target=key_of(NEW), accepted=OLD)).condition == "starting"
+    assert step(NEW, [ending], CHANGED).condition == "starting"
