@@ -41,6 +41,8 @@ _RESTORE_HINT = (
 # For an earlier serial: pushing a state would commit a new serial and leave this file as it is.
 FORGO_HINT = "put it back from a backup, or delete it: then only this serial is missing from the history."
 _SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as written by `_lines`
+# Fields of an Observation that may quote servers and libraries.
+_SERVER_TEXTS = ("error", "warning", "held", "fault", "fault_fix")
 
 
 def canonical(value: Any) -> str:
@@ -199,18 +201,14 @@ def encode_status(status: Status) -> bytes:
 
 def _scrubbed(status: Status) -> Status:
     """Remove secrets from the messages of servers and libraries."""
-    observations = {
-        address: replace(
-            observation,
-            error=observation.error and scrub(observation.error),
-            warning=observation.warning and scrub(observation.warning),
-            held=observation.held and scrub(observation.held),
-            fault=observation.fault and scrub(observation.fault),
-            fault_fix=observation.fault_fix and scrub(observation.fault_fix),
-            started_because=observation.started_because and scrubbed_cause(observation.started_because),
-        )
-        for address, observation in status.observations.items()
-    }
+    observations = {}
+    for address, observation in status.observations.items():
+        texts: dict[str, Any] = {
+            name: scrub(text) for name in _SERVER_TEXTS if (text := getattr(observation, name))
+        }
+        cause = observation.started_because
+        scrubbed = scrubbed_cause(cause) if cause is not None else None
+        observations[address] = replace(observation, started_because=scrubbed, **texts)
     canaries = {
         address: replace(canary, reason=scrub(canary.reason)) for address, canary in status.canaries.items()
     }
@@ -247,8 +245,7 @@ def decode_lease(data: bytes, place: str) -> Lease:
 
 
 def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
-    lines = [f"  {json.dumps(str(a))}: {canonical(encode(d))}" for a, d in sorted(accepted.items())]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    return _entry_lines({address: encode(description) for address, description in accepted.items()})
 
 
 def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
@@ -259,16 +256,22 @@ def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
 
 
 def encode_recent(recent: Recent) -> bytes:
-    lines = [
-        f"  {json.dumps(str(a))}: {canonical([[_finite(part) for part in sample] for sample in samples])}"
-        for a, samples in sorted(recent.items())
-    ]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    return _entry_lines(
+        {a: [tuple(map(_finite, sample)) for sample in samples] for a, samples in recent.items()}
+    )
 
 
 def decode_recent(data: bytes, place: str) -> Recent:
     hint = "delete it: the runner writes it again."
     return load(lambda document: dict(decode(Recent, document, "it")), data, place, hint)
+
+
+def _entry_lines(entries: Mapping[Address, Any]) -> bytes:
+    """Return a JSON object with a line per entry, in the order of the addresses."""
+    lines = [
+        f"  {json.dumps(str(address))}: {canonical(value)}" for address, value in sorted(entries.items())
+    ]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def _lines(content: Mapping[str, Any], last: str) -> str:

@@ -10,9 +10,11 @@ import hashlib
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from mzplan.host.author import user
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -55,6 +57,7 @@ from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal, enc
 from mzplan.store.leases import Leases, Sightings, is_blank
 from mzplan.store.proposals import Proposals
 
+T = TypeVar("T")
 HOLD_KEY = "hold.json"
 APPEND_WAIT = 60.0  # seconds
 
@@ -205,9 +208,7 @@ class Store:
 
     def read_outcome(self, lineage: str, serial: int) -> CommitOutcome | None:
         """Return how a serial ended, or None if that isn't recorded."""
-        key = outcome_key(serial)
-        blob = self.backend.read(key)
-        outcome = decode_outcome(blob.data, key) if blob else None
+        outcome = self._read(outcome_key(serial), decode_outcome, None)
         return outcome if outcome is not None and outcome.lineage == lineage else None
 
     def write_outcome(self, outcome: CommitOutcome) -> None:
@@ -360,34 +361,26 @@ class Store:
 
     def read_recent(self, instance: str) -> Recent:
         """Return the samples that the instance's runner recorded in the last hour."""
-        key = f"status/{instance}.recent.json"
-        blob = self.backend.read(key)
-        return decode_recent(blob.data, key) if blob else {}
+        return self._read(f"status/{instance}.recent.json", decode_recent, {})
 
     def write_recent(self, instance: str, recent: Recent) -> None:
         self.backend.write(f"status/{instance}.recent.json", encode_recent(recent))
 
     def read_accepted(self, instance: str) -> dict[Address, Description]:
-        key = f"status/{instance}.accepted.json"
-        blob = self.backend.read(key)
-        return decode_accepted(blob.data, key) if blob else {}
+        return self._read(f"status/{instance}.accepted.json", decode_accepted, {})
 
     def write_accepted(self, instance: str, accepted: Mapping[Address, Description]) -> None:
         self.backend.write(f"status/{instance}.accepted.json", encode_accepted(accepted))
 
     def read_journal(self, instance: str) -> list[Dropped]:
-        key = f"journal/{instance}.jsonl"
-        blob = self.backend.read(key)
-        return decode_journal(Dropped, blob.data, key) if blob else []
+        return self._read(f"journal/{instance}.jsonl", partial(decode_journal, Dropped), [])
 
     def write_journal(self, instance: str, entries: Iterable[Dropped]) -> None:
         self.backend.write(f"journal/{instance}.jsonl", encode_journal(entries))
 
     def read_prepared(self, instance: str) -> list[Prepared]:
         """Return the exports that are prepared but not yet created."""
-        key = f"journal/{instance}.prepared.jsonl"
-        blob = self.backend.read(key)
-        return decode_journal(Prepared, blob.data, key) if blob else []
+        return self._read(f"journal/{instance}.prepared.jsonl", partial(decode_journal, Prepared), [])
 
     def read_past_runs(self, instance: str) -> frozenset[Place]:
         """Return the storage of past queries of an instance that no other file records any more.
@@ -395,10 +388,8 @@ class Store:
         It was removed, or is claimed again. A rollback may bring such a query back much later: it then
         resumes from its checkpoint, or doesn't start."""
         key = f"journal/{instance}.former.jsonl"
-        blob = self.backend.read(key)
-        return (
-            frozenset(run.place for run in decode_journal(PastRun, blob.data, key)) if blob else frozenset()
-        )
+        runs: list[PastRun] = self._read(key, partial(decode_journal, PastRun), [])
+        return frozenset(run.place for run in runs)
 
     def write_past_runs(self, instance: str, places: Iterable[Place]) -> None:
         """Durably replace the past runs. Only the instance's leading runner calls this."""
@@ -407,6 +398,11 @@ class Store:
 
     def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
         self.backend.write(f"journal/{instance}.prepared.jsonl", encode_journal(entries))
+
+    def _read(self, key: str, decode: Callable[[bytes, str], T], missing: T) -> T:
+        """Return the decoded content of a key, or `missing` if there is none."""
+        blob = self.backend.read(key)
+        return decode(blob.data, key) if blob is not None else missing
 
 
 def serial_key(serial: int) -> str:
