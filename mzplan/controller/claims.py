@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
+from itertools import chain
 
 from mzplan.controller.executor import Executor
 from mzplan.controller.runs import EventQueue
@@ -243,14 +244,10 @@ def is_recorded(store: Store, claims: Claims | None, kind: str, id_: str) -> boo
             return True
         if any(entry.id == id_ and entry.kind in kinds for entry in claims.dropped):
             return True
-    states = [store.read_state()]
-    serials = reversed(store.serials())
-    while True:
-        for state in states:
-            if any(r.id == id_ and a.kind in kinds for a, r in state.resources.items()):
-                return True
-        earlier = next(serials, None)
-        if earlier is None:
-            return False
-        state_before = store.read_serial(earlier)
-        states = [state_before] if state_before is not None else []
+    earlier = (store.read_serial(serial) for serial in reversed(store.serials()))
+    return any(
+        resource.id == id_ and address.kind in kinds
+        for state in chain([store.read_state()], earlier)
+        if state is not None
+        for address, resource in state.resources.items()
+    )

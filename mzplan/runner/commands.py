@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from mzplan.controller.core import Controller
@@ -16,10 +16,8 @@ from mzplan.controller.terms import (
     LagSteps,
     ReadPolicy,
     RetainFrom,
-    StorageParameters,
 )
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.times import seconds
 from mzplan.schema.description import describe
@@ -121,8 +119,3 @@ def policy_of(collection: CollectionDescription) -> ReadPolicy:
         case {"from": int(step)}:
             return RetainFrom(step=step)
     return RetainFrom(step=0)  # a third-party connector, whose schema has no retention
-
-
-def parameters_of(settings: RunnerSettings, now: StorageParameters) -> StorageParameters:
-    """Return the parameters in `now`, changed as the settings say."""
-    return replace(now, retain_dropped=settings.retain_dropped, backoff=settings.retries)

@@ -26,7 +26,7 @@ from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
-from mzplan.runner.commands import apply_wanted, parameters_of, wanted_queries
+from mzplan.runner.commands import apply_wanted, wanted_queries
 from mzplan.runner.gates import Gates
 from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
@@ -108,7 +108,8 @@ class Runner:
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
         judged = self.gates.canaries.judge(self.overview.queries, self.clock(), self._report)
-        released = self._problems.attempt("replaced sources", self._poll_replacements, False)
+        poll_replacements = partial(self.gates.replacements.poll, self.overview.queries)
+        released = self._problems.attempt("replaced sources", poll_replacements, False)
         if judged or released:
             self.controller.wake()
         self.watches.poll(self.overview)
@@ -117,9 +118,6 @@ class Runner:
         self.write_events(at_once=not self.overview.busy)
         self.round_seconds = time.perf_counter() - began
         return self.overview.busy or judged or released or in_progress
-
-    def _poll_replacements(self) -> bool:
-        return self.gates.replacements.poll(self.overview.queries)
 
     def write_events(self, *, at_once: bool) -> None:
         """Collect new events, and write them to the log at once or after EVENTS_INTERVAL, in one write."""
@@ -200,8 +198,10 @@ class Runner:
             return
         settings = state.settings or self.default_settings
         self.on_commit(state, settings)
-        if (wanted_now := parameters_of(settings, now := self.controller.parameters)) != now:
-            self.controller.update_configuration(wanted_now)
+        now = self.controller.parameters
+        parameters = replace(now, retain_dropped=settings.retain_dropped, backoff=settings.retries)
+        if parameters != now:
+            self.controller.update_configuration(parameters)
         # Before any query of this state starts.
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
