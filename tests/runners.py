@@ -30,5 +30,5 @@ def runner_in_memory(
     secrets = secrets or Secrets(".")
     controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock=clock, gates=gates)
     controller.create_instance(lease.instance)
-    controller.attach(lease.instance, lease)
+    controller.attach(lease)
     return Runner(controller, gates, secret_values=secret_values)

@@ -103,15 +103,15 @@ class Controller(Frontiers):
 
     def connect_replica(self, id_: InstanceId, location: ReplicaLocation) -> int:
         lease = self.instances.connect(id_, location)
-        self.attach(id_, lease)
+        self.attach(lease)
         return lease.epoch
 
-    def attach(self, id_: InstanceId, lease: Lease, cause: Cause | None = None) -> None:
+    def attach(self, lease: Lease, cause: Cause | None = None) -> None:
         """Lead an instance under a lease that is already taken (see connect_replica).
 
         `cause` is why queries start that have run before. By default, the cause is the change of runner.
         """
-        self.instances.attached = (id_, lease)
+        self.instances.attached, id_ = lease, lease.instance
         before = self._previous_status = self.store.read_status(id_)
         self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
         self.queries = Queries(self, self.claims, lease.epoch, before, cause)

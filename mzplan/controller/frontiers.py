@@ -126,11 +126,9 @@ class Frontiers(Hosting):
     def _downgrade(self, collection: CollectionState) -> None:
         """Advance the since of a collection to its read capabilities, if this instance feeds it."""
         attached = self.instances.attached
-        wanted = collection.wanted_since
-        if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
-            return
-        # Storage follows at the next survey of the collection, not with each of its micro-batches.
-        collection.since = wanted
+        if attached is not None and collection.description.instance == attached.instance:
+            # Storage follows at the next survey of the collection, not with each of its micro-batches.
+            collection.since = collection.wanted_since
 
 
 def _held_steps(reader: GlobalId, collection: CollectionState) -> str | None:

@@ -41,7 +41,7 @@ class Instances:
         self._stop_queries = stop_queries
         self._names: set[InstanceId] = set()
         self._keeper: LeaseKeeper | None = None
-        self.attached: tuple[InstanceId, Lease] | None = None
+        self.attached: Lease | None = None  # as it was taken
         self.loss: str | None = None
 
     def create(self, id_: InstanceId) -> None:
@@ -75,11 +75,12 @@ class Instances:
         Raises IdentifierMissingError; StorageError while this process leads another instance.
         """
         self.ensure(id_)
-        if self.attached is not None and self.attached[0] != id_ and self.loss is None:
-            raise StorageError(f"This runner leads instance {self.attached[0]}: it can't lead {id_} as well.")
+        before = self.attached
+        if before is not None and before.instance != id_ and self.loss is None:
+            raise StorageError(f"This runner leads instance {before.instance}: it can't lead {id_} as well.")
         self.release()
         lease = self._store.leases.take(id_, location.owner)
-        self.attached, self.loss = (id_, lease), None
+        self.attached, self.loss = lease, None
         self._keeper = LeaseKeeper(self._store, lease, self._on_loss)
         self._keeper.start()
         return lease
@@ -87,17 +88,16 @@ class Instances:
     @property
     def lease(self) -> Lease | None:
         """The lease as of its last renewal; None if no instance is attached."""
-        if self._keeper is not None:
-            return self._keeper.lease
-        return self.attached[1] if self.attached is not None else None
+        return self._keeper.lease if self._keeper is not None else self.attached
 
     def require(self) -> InstanceId:
         """Return the instance that this process leads. Raises NotAttachedError without one."""
         if self.attached is None:
             raise NotAttachedError("No instance is attached to this controller: call connect_replica first.")
+        instance = self.attached.instance
         if self.loss is not None:
-            raise NotAttachedError(f"Instance {self.attached[0]} is no longer led from here: {self.loss}.")
-        return self.attached[0]
+            raise NotAttachedError(f"Instance {instance} is no longer led from here: {self.loss}.")
+        return instance
 
     def release(self) -> None:
         """Give the lease back. No error if there is none or it is lost."""

@@ -56,12 +56,11 @@ class Maintenance:
         pool: Pool,
         clock: Callable[[], float],
         wake: Callable[[], None],
-        every: float = SURVEY_INTERVAL,
     ):
         self.wake = wake
         self.storage = storage
         self.pool = pool
-        self.schedule: RoundRobin[Place, Survey] = RoundRobin(pool, clock, every, wake)
+        self.schedule: RoundRobin[Place, Survey] = RoundRobin(pool, clock, SURVEY_INTERVAL, wake)
         self._work: tuple[Address, Place, Future[None]] | None = None
 
     @property
@@ -154,10 +153,9 @@ class TargetMaintenance:
         pool: Pool,
         clock: Callable[[], float],
         wake: Callable[[], None],
-        every: float = SURVEY_INTERVAL,
     ):
         self.compact = compact
-        self.schedule: RoundRobin[Address, str | None] = RoundRobin(pool, clock, every, wake)
+        self.schedule: RoundRobin[Address, str | None] = RoundRobin(pool, clock, SURVEY_INTERVAL, wake)
 
     @property
     def in_progress(self) -> Address | None:

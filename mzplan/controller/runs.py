@@ -62,7 +62,7 @@ class Runs:
     def record_command(self, command: Stop | Switch) -> None:
         """Record the cause of a command that is about to be carried out."""
         self._stops[command.address] = command.cause
-        if isinstance(command, Switch) and command.cause is not None:
+        if isinstance(command, Switch):
             name = QueryName.of(self._project, command.description)
             self._causes[name] = replace(command.cause, at=self._events.now())
 

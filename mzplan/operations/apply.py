@@ -274,11 +274,8 @@ def _commit(
         waits = replace(for_runners, state=digest_of_state(new))
         for name in sorted(needed | touched, key=natural):
             work.runners.wake(_instance(new, name), waits)
-        with (
-            write_limit(store, new.serial, options.parallelism),
-            request.commit_context(new),
-            committing(work.reporter, new.serial),
-        ):
+        write_limit(store, new.serial, options.parallelism)
+        with request.commit_context(new), committing(work.reporter, new.serial):
             store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
     return new, for_runners

@@ -32,6 +32,7 @@ from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
 from mzplan.store.claims import places_of
+from mzplan.store.epochs import next_epoch
 from mzplan.store.event_log import EventLog
 from mzplan.store.limits import read_limit
 
@@ -211,7 +212,7 @@ class Runner:
             self.controller.migrate_collections(list(wanted.collections.items()))
         elif self.gates.handover.brings_queries(state):
             # A query that comes from another runner continues under a higher epoch than the other runner's.
-            self.controller.raise_epoch(self.store.leases.next_epoch())
+            self.controller.raise_epoch(next_epoch(self.store.backend))
         self.gates.handover.follow(state)
         self._set_parallelism(state.serial)
         apply_wanted(wanted, self.controller)

@@ -102,15 +102,9 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     pool = _InlinePool()
     gates = gates_of(store, instance, time.monotonic)
     executor = InMemoryExecutor(settings.project, store.read_status(instance))
-    controller = InMemoryStorageController(
-        store,
-        Secrets(settings.directory),
-        pool,
-        executor,
-        gates=gates,
-    )
+    controller = InMemoryStorageController(store, Secrets(settings.directory), pool, executor, gates=gates)
     controller.create_instance(instance)
-    controller.attach(instance, lease, Cause(cause="runner", detail="a dry pass"))  # never written down
+    controller.attach(lease, Cause(cause="runner", detail="a dry pass"))  # never written down
     runner = Runner(controller, gates, default_settings=settings.runner)
     try:
         for _ in range(16):  # each query needs three rounds (stop, start, accept), and canaries go first

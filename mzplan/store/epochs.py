@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.stored import MAX_NUMBER
+from mzplan.model.diagnostics import MzplanError
 from mzplan.store.backends.backend import Backend, Blob, ConflictError
 from mzplan.store.formats import canonical, decode_lease, decode_status, load_as
 
@@ -28,7 +27,10 @@ class Newest:
 
 
 def next_epoch(backend: Backend) -> int:
-    """Return a new epoch. Raises MzplanError if the backend fails."""
+    """Return an epoch that is higher than every earlier one of any instance.
+
+    Raises MzplanError if the backend fails.
+    """
     return _put(backend, lambda newest: newest + 1)
 
 
@@ -49,16 +51,6 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
     while True:
         blob = backend.read(EPOCH_KEY)
         chosen = choose(_newest(backend, blob))
-        # No reader would accept a greater number, and no target accepts a sequence that starts again.
-        if chosen > MAX_NUMBER:
-            raise error(
-                "MZ030",
-                f"{EPOCH_KEY} has no epoch left",
-                f"The newest epoch is {chosen - 1}, and the maximum is {MAX_NUMBER}. Takeovers can't reach "
-                "this number, so another program has written this file or a lease.",
-                f"find out which other program writes to the store. Then delete {EPOCH_KEY}, and each lease "
-                "or status with such an epoch.",
-            )
         content = canonical({"format_version": FORMAT_VERSION, **encode(Newest(epoch=chosen))}) + "\n"
         try:
             backend.write(EPOCH_KEY, content.encode(), expected=blob.version if blob else None)

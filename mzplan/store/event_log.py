@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from mzplan.model.address import is_valid_name
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event
@@ -33,7 +32,7 @@ SEGMENT_BYTES = 256 << 10
 MAX_QUEUED = 5000  # unwritten events; beyond this the oldest are discarded
 MAX_DETAIL = 1000  # characters
 _SKEW = 86_400_000  # milliseconds by which a clock may be ahead
-_KEY = re.compile(rf"{FOLDER}(?P<instance>[^./]+)\.(?P<began>\d{{13}})-(?P<epoch>\d{{1,15}})\.jsonl")
+_KEY = re.compile(rf"{FOLDER}(?P<instance>[a-z][a-z0-9_]*)\.(?P<began>\d{{13}})-(?P<epoch>\d{{1,15}})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,11 +52,7 @@ def segments(backend: Backend, instance: str | None = None) -> list[Segment]:
     """Return the segments of an instance, or of all instances, the oldest first."""
     matches = (_KEY.fullmatch(key) for key in backend.list(FOLDER))
     parsed = (Segment(int(m["began"]), int(m["epoch"]), m["instance"]) for m in matches if m is not None)
-    return sorted(
-        segment
-        for segment in parsed
-        if is_valid_name(segment.instance) and instance in (None, segment.instance)
-    )
+    return sorted(segment for segment in parsed if instance in (None, segment.instance))
 
 
 class EventLog:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from mzplan.host.processes import is_alive, pid_space, started_at
 from mzplan.model.address import is_valid_name
 from mzplan.model.observed import Lease
-from mzplan.store.backends.backend import Backend, Blob, ConflictError, misplaced_error
+from mzplan.store.backends.backend import Backend, Blob, ConflictError
 from mzplan.store.epochs import next_epoch
 from mzplan.store.formats import decode_lease, encode_lease
 
@@ -90,10 +90,7 @@ class Leases:
         """Return the lease, or None if there is none or a power failure has emptied it."""
         key = _key(instance)
         blob = self._backend.read(key)
-        lease = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
-        if lease is not None and lease.instance != instance:
-            raise misplaced_error(key, "lease", lease.instance)
-        return lease
+        return decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
 
     def leader(self, instance: str) -> Lease | None:
         """Return the lease of the instance's leader, or None if no live leader is known."""
@@ -125,7 +122,7 @@ class Leases:
         blob = self._backend.read(key)
         if blob is not None and self._may_be_led(key, blob):
             return None
-        lease = new_lease(instance, owner, self.next_epoch())
+        lease = new_lease(instance, owner, next_epoch(self._backend))
         try:
             self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
         except ConflictError:
@@ -144,7 +141,7 @@ class Leases:
             old = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
             if old is not None and old.owner == owner and is_live(old):
                 return old
-            lease = new_lease(instance, owner, self.next_epoch())
+            lease = new_lease(instance, owner, next_epoch(self._backend))
             # A process that writes at the same moment comes entirely before or after this one.
             with contextlib.suppress(ConflictError):
                 self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
@@ -164,10 +161,6 @@ class Leases:
         except ConflictError:
             return None
         return renewed
-
-    def next_epoch(self) -> int:
-        """Return a fencing token that is higher than every earlier one of any instance."""
-        return next_epoch(self._backend)
 
 
 def _key(instance: str) -> str:

@@ -6,9 +6,7 @@ the State, written before its serial is committed, and applies only to that seri
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mzplan.model.codec import encode
@@ -28,14 +26,12 @@ class Limit:
     parallelism: Positive
 
 
-@contextlib.contextmanager
-def write_limit(store: Store, serial: int, parallelism: int | None) -> Iterator[None]:
-    """Write the limit, then commit the serial within this context. The caller holds the lock."""
+def write_limit(store: Store, serial: int, parallelism: int | None) -> None:
+    """Write the limit, before its serial is committed. The caller holds the lock."""
     if parallelism is not None:
         limit = Limit(serial=serial, parallelism=parallelism)
         content = {"format_version": FORMAT_VERSION, **encode(limit)}
         store.backend.write(LIMIT_KEY, (json.dumps(content, sort_keys=True) + "\n").encode())
-    yield
 
 
 def read_limit(store: Store, serial: int) -> int | None:

@@ -107,13 +107,12 @@ class Proposals:
     def _read(self, key: str) -> Proposal | None:
         """Return the proposal, or None if it can't be read or decoded."""
         try:
-            blob = self._backend.read(key)  # a link or a folder under this name can't be read
+            blob = self._backend.read(key)
             if blob is None:
                 return None
-            proposal = Proposal.decode(blob.data, key)
+            return Proposal.decode(blob.data, key)
         except MzplanError:
             return None
-        return proposal if key == f"proposals/{proposal.id}.json" else None
 
     def answer(self, answer: Answer) -> None:
         self._backend.write(f"proposals/{answer.id}.answer.json", answer.encode(), durable=False)

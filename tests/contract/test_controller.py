@@ -168,7 +168,7 @@ def test_a_new_replica_severs_the_old_one_and_goes_on(world: World) -> None:
     old.append([appending("a", 0, *rows(0, 2))]).result(20)
     play(old, "a", 1)
     new = world.controller()
-    assert new.instances.attached is not None and new.instances.attached[1].epoch == 2
+    assert new.instances.attached is not None and new.instances.attached.epoch == 2
     old.instances.loss = old.instances.loss or _lost(old)
     with pytest.raises(NotAttachedError):
         settle(old)
@@ -186,7 +186,7 @@ def test_a_new_replica_severs_the_old_one_and_goes_on(world: World) -> None:
 def _lost(controller: Controller) -> str:
     """What its keeper finds within a heartbeat: the lease is another one's."""
     assert controller.instances.attached is not None
-    assert controller.store.leases.renew(controller.instances.attached[1]) is None
+    assert controller.store.leases.renew(controller.instances.attached) is None
     return "another runner leads this instance now"
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from mzplan.model.address import Address
 from mzplan.store.backends.local import STATE_KEY
+from mzplan.store.epochs import next_epoch
 from mzplan.store.journal import Dropped, Prepared, encode_journal
 from tests.contract import stores
 from tests.contract.stores import ObjectServer, opened
@@ -244,7 +245,7 @@ def test_what_runners_have_noted_down_moves_along(
     first = cases[0].make()
     first.write_journal("local", [dropped])
     first.write_past_runs("local", [("removed-id", 2)])
-    epochs = [first.leases.next_epoch() for _ in range(7)]
+    epochs = [next_epoch(first.backend) for _ in range(7)]
     accepted = first.read_accepted("local")
     assert len(accepted) == 3
     for before, after in itertools.pairwise(zip(folders, cases, strict=True)):
@@ -260,7 +261,7 @@ def test_what_runners_have_noted_down_moves_along(
         assert store.read_past_runs("local") == {("removed-id", 2)}
         assert store.read_accepted("local") == accepted
         # Targets refuse a runner whose epoch is lower than what they know.
-        epochs.append(store.leases.next_epoch())
+        epochs.append(next_epoch(store.backend))
         assert epochs == sorted(set(epochs)), epochs
     # What is damaged, or of another state, is refused before anything is written.
     whole = carried.read_text()
@@ -281,7 +282,7 @@ def test_what_runners_have_noted_down_moves_along(
     assert mzplan(other, "state", "push", str(copy)).code == 0
     carried.write_text(json.dumps({**noted, "epoch": 50}))  # pushed once more, where it is already
     assert mzplan(other, "state", "push", str(copy)).code == 0
-    assert opened(str(other), {"backend": "local", "path": "state"}).leases.next_epoch() == 51
+    assert next_epoch(opened(str(other), {"backend": "local", "path": "state"}).backend) == 51
 
 
 LOOKING = ("plan", "drift", "show", "status", "graph", "state list", "state pull", "validate")

@@ -238,15 +238,6 @@ def lost_error(place: str, problem: str, newest: int, taken_in: int) -> MzplanEr
     return error("MZ030", f"{place} {problem}", f"{detail} Nothing was changed.", hint, kind="damaged")
 
 
-def misplaced_error(key: str, content: str, instance: str) -> MzplanError:
-    return error(
-        "MZ030",
-        f"{key} is not the {content} of this instance",
-        f"It belongs to instance {instance}.",
-        "delete it: the runner writes it again.",
-    )
-
-
 def resolved_settings(settings: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Return the `state:` settings with their secrets filled in. Raises MzplanError for a missing secret."""
     schema = load_schema("project")["properties"]["state"]

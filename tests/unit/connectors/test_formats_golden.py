@@ -350,8 +350,7 @@ def fill(store: Store, folder: Path) -> None:
             id="00000000000000aa", diagnostics=FULL_DIAGNOSTICS, upstreams={ORDERS: {"topic": "t", "n": 1}}
         )
     )
-    with write_limit(store, 12, 3):
-        pass
+    write_limit(store, 12, 3)
     store.hold(LOCK)
     (folder / "plan.json").write_bytes(encode_plan(full_plan()))
     (folder / "alter.json").write_bytes(JOURNAL.encode())
@@ -408,8 +407,7 @@ def copied(store: Store, folder: Path, other: Store, beside: Path) -> None:
     answer = store.proposals.read_answer(proposal)
     assert answer is not None
     other.proposals.answer(answer)
-    with write_limit(other, state.serial, read_limit(store, state.serial)):
-        pass
+    write_limit(other, state.serial, read_limit(store, state.serial))
     if (holder := store.holder()) is not None:
         other.hold(holder)
     (beside / "plan.json").write_bytes(encode_plan(decode_plan((folder / "plan.json").read_bytes())))

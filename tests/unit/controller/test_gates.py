@@ -58,7 +58,7 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
     with ThreadPoolExecutor(2) as pool:
         made = InMemoryStorageController(store, Secrets("."), pool, executor, gates=(first, second))
         made.create_instance("local")
-        made.attach("local", lease)
+        made.attach(lease)
         made.initialization_complete()
         second.held = HeldQuery(condition="stopped")
         create(made, source)
@@ -127,7 +127,7 @@ def test_commands_are_the_difference_to_what_is_hosted(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         made = Recording(store, pool)
         made.create_instance("local")
-        made.attach("local", store.leases.take("local", "test"))
+        made.attach(store.leases.take("local", "test"))
         assert made.given(wanted) == [
             ("create_collections", [("a", a), ("b", b)]),
             ("set_read_policy", [("a", five), ("b", week)]),

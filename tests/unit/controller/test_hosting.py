@@ -30,7 +30,7 @@ def test_tokens_that_are_consumed_are_found_in_one_pass(
     with ThreadPoolExecutor(2) as pool:
         controller = InMemoryStorageController(store, Secrets("."), pool)
         controller.create_instance("local")
-        controller.attach("local", store.leases.take("local", "test"))
+        controller.attach(store.leases.take("local", "test"))
         create(controller, source)
         tokens = controller.prepare_exports([(f"u{i}", "s") for i in range(count)])
         monkeypatch.setattr(CreateExportToken, "__eq__", counted)

@@ -166,8 +166,8 @@ def test_no_more_is_started_at_once_than_was_asked_for(
         now.pop()
 
     monkeypatch.setattr(world.executor, "start", slow)
-    with write_limit(world.store, 1, parallelism):
-        world.commit(make_state(1))
+    write_limit(world.store, 1, parallelism)
+    world.commit(make_state(1))
     status = world.settle()
     assert {o.condition for o in status.observations.values()} == {"running"}
     assert most == [parallelism or 2]

@@ -467,7 +467,7 @@ class World:
         gates = gates_of(store, "local", lambda: 0.0)
         controller = InMemoryStorageController(store, self.secrets, self.pool, executor, gates=gates)
         controller.create_instance("local")
-        controller.attach("local", lease)
+        controller.attach(lease)
 
         def take_in(state: State, _: RunnerSettings) -> None:
             if isinstance(guard, CommittedGuard):
