@@ -90,7 +90,6 @@ class Attempts:
             self._retries[command.address] = self._retries.get(command.address, 0) + 1
 
     def count_start(self, address: Address, cause: CauseKind) -> None:
-        """Count a start."""
         self._starts.setdefault(address, Counter())[cause] += 1
 
     def add_to(self, counted: Counters, address: Address) -> Counters:

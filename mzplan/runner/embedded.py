@@ -64,7 +64,12 @@ def start(
         return lease
     refuse_unused(settings.directory)
     if runtime_folder(settings.directory) is None:
-        raise _unwritable_error(settings.directory)
+        raise error(
+            "MZ035",
+            f"{Path(settings.directory) / FOLDER} can't be created",
+            "The runner's log goes there. Nothing was started.",
+            "correct the folder's permissions.",
+        )
     delete_failure(settings, instance)
     process = _launch(settings, instance, packages, policy, trial)
     until = time.monotonic() + min(LEASE_WAIT, wait)
@@ -118,7 +123,8 @@ def _launch(
     # folder would replace Python's own module, in the runner and in Spark's workers.
     environment = {
         **os.environ,
-        **_variables(settings),
+        # The variables of mzplan.yaml, so that the runner finds the same store.
+        **{f"MZPLAN_VAR_{name.upper()}": json.dumps(value) for name, value in settings.variables.items()},
         "PYTHONSAFEPATH": "1",
         PACKAGES_VARIABLE: json.dumps(packages),
     }
@@ -184,23 +190,9 @@ def _await_commit(pipe: int, serial: int, store: Store, stopping: threading.Even
             stopping.wait(1.0)
 
 
-def _variables(settings: ProjectSettings) -> dict[str, str]:
-    """Return mzplan.yaml's variables as environment variables, so that the runner finds the same store."""
-    return {f"MZPLAN_VAR_{name.upper()}": json.dumps(value) for name, value in settings.variables.items()}
-
-
 def _open_safely(path: str, flags: int) -> int:
     """Open a file; refuse a symbolic link, and a pipe without a reader."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-
-
-def _unwritable_error(directory: str) -> MzplanError:
-    return error(
-        "MZ035",
-        f"{Path(directory) / FOLDER} can't be created",
-        "The runner's log goes there. Nothing was started.",
-        "correct the folder's permissions.",
-    )
 
 
 def start_error(settings: ProjectSettings, instance: str) -> MzplanError:

@@ -12,9 +12,8 @@ from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings
 from mzplan.runner.metrics import MetricsServer
-from mzplan.runner.run_events.receiver import Receiver, cleartext_warning, receiver_of
-from mzplan.runner.run_events.server import LineageServer
-from mzplan.runner.run_events.watch import EventSender, RunEvent, RunWatch
+from mzplan.runner.run_events.receiver import cleartext_warning, receiver_of
+from mzplan.runner.run_events.watch import EventSender, RunWatch
 from mzplan.secrets.policy import Policy
 from mzplan.secrets.references import Secrets
 
@@ -116,6 +115,7 @@ def run_events_of(
             return RunEvents()
         with missing_extras_reported():
             require_extra("lineage")
+            from mzplan.runner.run_events.server import LineageServer  # takes long to import
     except MzplanError as problem:
         log.warning("can't send run events: %s", "; ".join(map(_line, problem.diagnostics)))
         return RunEvents()
@@ -123,26 +123,9 @@ def run_events_of(
         log.warning("%s", _line(warning))
     namespace = run_events.namespace or settings.project
     log.info("sending run events to %s, namespace %s", receiver.server, namespace)
-    sender = EventSender(_sending(receiver, namespace, settings.directory, warehouse), receiver.server)
-    return RunEvents(sender, run_events.interval)
+    server = LineageServer(receiver, namespace, settings.directory, warehouse)
+    return RunEvents(EventSender(server.send, receiver.server), run_events.interval)
 
 
 def _line(problem: Diagnostic) -> str:
     return f"[{problem.code}] {sentence(problem)}"
-
-
-def _sending(
-    receiver: Receiver, namespace: str, directory: str, warehouse: str
-) -> Callable[[RunEvent], None]:
-    """Return a function that creates the client on first use, in the sender's thread.
-
-    The client's library takes long to import.
-    """
-    senders: list[Callable[[RunEvent], None]] = []
-
-    def send(event: RunEvent) -> None:
-        if not senders:
-            senders.append(LineageServer(receiver, namespace, directory, warehouse).send)
-        senders[0](event)
-
-    return send

@@ -49,7 +49,7 @@ _REASONS = {
 
 
 class LineageServer:
-    """Posts events to an OpenLineage server. Use it from one thread.
+    """Posts events to an OpenLineage server. Only one thread may call `send`.
 
     `namespace`: the namespace of the jobs. `warehouse`: an absolute path or URI.
     """

@@ -206,6 +206,18 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
     return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
 
 
+def removable(holder: LockInfo | None, id_: str, place: str) -> LockInfo | None:
+    """Return the holder if it has this lock id, so that `unlock` may take the lock from it; else None.
+
+    Raises MZ033 if the holder's process lives on this machine.
+    """
+    if holder is None or holder.id != id_:
+        return None
+    if holder.is_alive:
+        raise locked_error(holder, place)
+    return holder
+
+
 def _age(holder: LockInfo) -> str:
     """Return text like ` (3 min ago)`; "" if the time can't be read."""
     try:

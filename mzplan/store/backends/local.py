@@ -22,6 +22,7 @@ from mzplan.store.backends.backend import (
     Expected,
     LockInfo,
     locked_error,
+    removable,
 )
 
 STATE_KEY = "mzplan.state.json"
@@ -150,13 +151,10 @@ class LocalBackend:
             os.close(handle)
 
     def unlock(self, id_: str) -> LockInfo | None:
-        holder = self.holder()
-        if holder is None or holder.id != id_:
-            return None
-        if holder.is_alive:
-            raise locked_error(holder, self.describe())
-        # A kernel on another machine, or a child process, holds it. A new file has a new lock.
-        self.delete("lock")
+        holder = removable(self.holder(), id_, self.describe())
+        if holder is not None:
+            # A kernel on another machine, or a child process, holds it. A new file has a new lock.
+            self.delete("lock")
         return holder
 
     def _take(self, handle: int, wait: float) -> None:

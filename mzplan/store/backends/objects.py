@@ -26,6 +26,7 @@ from mzplan.store.backends.backend import (
     LockInfo,
     UnknownWriteError,
     locked_error,
+    removable,
     resolved_settings,
     unknown_write,
     unreachable,
@@ -159,12 +160,9 @@ class ObjectStoreBackend:
         return LockInfo.decode_or_somebody(blob.data) if blob else None
 
     def unlock(self, id_: str) -> LockInfo | None:
-        holder = self.holder()
-        if holder is None or holder.id != id_:
-            return None
-        if holder.is_alive:
-            raise locked_error(holder, self.describe())
-        self.delete(_LOCK)
+        holder = removable(self.holder(), id_, self.describe())
+        if holder is not None:
+            self.delete(_LOCK)
         return holder
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:

@@ -28,6 +28,7 @@ from mzplan.store.backends.backend import (
     Expected,
     LockInfo,
     locked_error,
+    removable,
     resolved_settings,
     unknown_write,
     unreachable,
@@ -210,13 +211,10 @@ class PostgresBackend:
         session = self._lock_session()
         if session is None:
             return None
-        holder = self._recorded_holder(session) or _unknown_holder(session)
-        if holder.id != id_:
-            return None
-        if holder.is_alive:
-            raise locked_error(holder, self.describe())
-        # The holder's machine disappeared and the server keeps its session: terminate it.
-        self._run(lambda c: c.execute("SELECT pg_terminate_backend(%s)", (session.pid,)), "MZ035")
+        holder = removable(self._recorded_holder(session) or _unknown_holder(session), id_, self.describe())
+        if holder is not None:
+            # The holder's machine disappeared and the server keeps its session: terminate it.
+            self._run(lambda c: c.execute("SELECT pg_terminate_backend(%s)", (session.pid,)), "MZ035")
         return holder
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
