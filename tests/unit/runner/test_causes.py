@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from mzplan.controller.dry import DryExecutor
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.runs import takeover
 from mzplan.model.cause import Cause
@@ -184,7 +185,7 @@ def test_a_query_that_comes_from_another_instance(worlds: Worlds) -> None:
 def test_a_dry_pass_keeps_what_it_knows(tmp_path: Path, world: World) -> None:
     world.commit(committed(1))
     before = world.settle()
-    adopted = type(world.executor)("shop", before)
+    adopted = DryExecutor("shop", before)
     assert {one.started_because for one in adopted.reports()} == {
         one.started_because for one in before.observations.values()
     }
