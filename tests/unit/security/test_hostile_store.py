@@ -365,14 +365,6 @@ def test_a_wrong_value_of_a_runner_is_said(folder: Path, key: str, edit: Edit, s
     assert key in found["summary"] and says in found["detail"] and "delete it" in found["hint"]
 
 
-def test_a_status_of_another_instance_is_said(folder: Path) -> None:
-    change(folder, "status/local.json", lambda d: d.update(instance="other"))
-    assert "not the status" in refused(folder, "status", code="MZ030")["summary"]
-    change(folder, "status/local.json", lambda d: d.update(instance="local"))
-    change(folder, "leases/local.json", lambda d: d.update(instance="other"))
-    assert "not the lease" in refused(folder, "status", code="MZ030")["summary"]
-
-
 def test_a_newer_runner_may_say_more(folder: Path) -> None:
     change(folder, "status/local.json", lambda d: d["observations"]["sink.out"].update(mood="good"))
     assert mzplan(folder, "status").code == 0
