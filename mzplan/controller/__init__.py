@@ -2,6 +2,6 @@
 
 Its I/O goes through the store and two protocols: `executor` hosts queries, and `storage` keeps collections.
 mzplan.spark implements both on Spark and Delta; `dry` implements both for an instance that runs nothing.
-docs/internals/controller.md compares its methods with the trait that they come from. The package may not
-import config, plan, operations, render or cli, nor the runner that calls it.
+docs/internals/controller.md compares its methods with the trait that mzplan is modeled on. The package may
+not import config, plan, operations, render or cli, nor the runner that calls it.
 """

@@ -1,4 +1,7 @@
-"""The accepted descriptions of an instance, and the removal of unclaimed storage."""
+"""The accepted descriptions of an instance, and the removal of unclaimed storage.
+
+A description is accepted once its query has run.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,15 @@ from mzplan.store.store import Store
 log = logging.getLogger("mzplan.storage")
 
 RETRY_DELAY = 60.0  # seconds after a failed removal
-RELEASE_GRACE = 7 * 86_400.0  # seconds that storage is kept for an upstream that can't be reached
+RELEASE_GRACE = 7 * 86_400.0  # seconds beyond `retain` that storage stays while its upstream can't be reached
 Accepted = dict[Address, Description]
 
 
 class Claims:
-    """The storage that the queries of this instance claim.
+    """Tracks the storage that the queries of this instance claim, and removes unclaimed storage.
 
-    Storage without a claim is journalled, kept for `retain` seconds, and then removed.
+    A query claims the storage of its id and generation. Storage that loses its claim is written to the
+    journal, kept for `retain` seconds, and then removed.
     """
 
     def __init__(self, store: Store, executor: Executor, instance: str, retain: float, events: EventQueue):
@@ -51,9 +55,9 @@ class Claims:
     def record(self, accepted: Accepted, claimed: Collection[Place]) -> None:
         """Write the accepted descriptions to the store.
 
-        Storage that loses its last claim is journalled first, so that a crash in between doesn't forget it.
-        A query that moved to another instance or was renamed stays in the record: its next runner must know
-        that it has run before.
+        First writes storage that loses its last claim to the journal, so that a crash in between doesn't
+        forget it. The record keeps a query that was renamed or moved to another instance, because its next
+        runner must know that the query has run before.
         """
         accepted = {**self._still_claimed(accepted, claimed), **accepted}
         before = {d.place: a for a, d in self.accepted.items()}
@@ -69,7 +73,8 @@ class Claims:
                     "generation", address, generation=generation, detail="no query uses it any more"
                 )
             failpoint(Failpoint.STORAGE_JOURNALED)
-        # When two queries swap names, the first to run under its new name overwrites the other's record.
+        # When two queries swap names, the first to run under its new name overwrites the other's record. The
+        # other query is then recorded only as a past run.
         self._record_past_runs(before.keys() - after - orphans.keys() - known)
         failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         self.store.write_accepted(self.instance, accepted)
@@ -78,7 +83,8 @@ class Claims:
     def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
         """Remove storage that has been unclaimed for `retain` seconds and isn't read any more.
 
-        Objects on the upstream (a replication slot) are released at once, because they cost the upstream.
+        Releases objects on the upstream, such as a replication slot, at once: they use the upstream's
+        resources.
         """
         if not self.dropped and not self.is_removing:
             return
@@ -90,7 +96,7 @@ class Claims:
         for entry in self.dropped:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
             if entry.place not in self._released and now - entry.dropped_at < self.retain + RELEASE_GRACE:
-                continue  # the storage records where the upstream objects are, so they are released first
+                continue  # the storage says where the upstream objects are, so release them first
             if due and not is_read(entry.place, reading) and entry.place not in self._removals:
                 due_places.append(entry.place)
         for place in self._without_remote_readers(due_places):
@@ -129,8 +135,8 @@ class Claims:
     def _without_remote_readers(self, places: list[Place]) -> list[Place]:
         """Return the places that no query of another instance reads.
 
-        A query whose change was rejected there still reads its former collections. A place that is read is
-        checked again after RETRY seconds.
+        A query whose change was rejected there still reads its former collections. Checks a place that is
+        read again after RETRY_DELAY seconds.
         """
         clock = time.monotonic()
         self._recheck_at = {p: at for p, at in self._recheck_at.items() if at > clock}
@@ -147,7 +153,7 @@ class Claims:
         return [place for place in places if place not in read_places]
 
     def _places_read_remotely(self) -> set[Place]:
-        """Return the places that other instances have recorded as read, except deleted ones."""
+        """Return the collections that the accepted queries of other existing instances read."""
         places: set[Place] = set()
         known = self.store.read_state().instances
         for other in recorded_instances(self.store):
@@ -162,7 +168,7 @@ class Claims:
 
     @property
     def is_removing(self) -> bool:
-        """Whether a removal is under way, or has ended but isn't recorded yet."""
+        """Whether a removal is under way, or its end isn't recorded yet."""
         return bool(self._removals or self._releases)
 
     def _release(self, pool: Pool) -> None:
@@ -200,7 +206,7 @@ class Claims:
             self._reduce_journal([entry for entry in self.dropped if entry.place != place])
 
     def _restore_claimed(self, claimed: Collection[Place]) -> None:
-        """Remove entries from the journal that the state claims again, as after a rollback."""
+        """Remove journal entries whose storage is claimed again, as after a rollback."""
         self._released -= set(claimed)
         remaining = [entry for entry in self.dropped if entry.place not in claimed]
         if len(remaining) != len(self.dropped):
@@ -227,14 +233,14 @@ def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
 def is_read(place: Place, read: Collection[Place]) -> bool:
     """Whether a query reads this collection or an earlier generation of it.
 
-    A reader of an earlier generation may move on through all later ones, one after the other.
+    A reader of an earlier generation may still read all later generations, one after the other.
     """
     id_, generation = place
     return any(other == id_ and earlier <= generation for other, earlier in read)
 
 
 def is_recorded(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
-    """Whether the durable history has this id: in an accepted, dropped or committed query.
+    """Whether an accepted, dropped or committed query has this id, now or in the history.
 
     `kind` is "source" for a collection and "sink" for an export; a view is both.
     """

@@ -42,8 +42,8 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
 
-BUSY_INTERVAL = 0.05  # seconds between looks while something is under way
-MAX_LISTED = 10  # places in a line of the log
+BUSY_INTERVAL = 0.05  # seconds between two rounds while work is under way
+MAX_LISTED = 10  # places that one log line names
 
 
 class ControllerOptions(TypedDict, total=False):
@@ -59,7 +59,7 @@ class Controller(Frontiers):
     """Implements StorageController for the instance that its process leads.
 
     It knows the created instances, collections and exports. It runs the queries of the attached instance,
-    unless a gate holds them. `clock` returns monotonic seconds. Setting `wake_event` ends `ready`.
+    unless a gate holds them. `clock` returns monotonic seconds. Setting `wake_event` makes `ready` return.
     """
 
     def __init__(
@@ -107,9 +107,10 @@ class Controller(Frontiers):
         return lease.epoch
 
     def attach(self, lease: Lease, cause: Cause | None = None) -> None:
-        """Lead an instance under a lease that is already taken (see connect_replica).
+        """Lead an instance under a lease that this process already holds (see connect_replica).
 
-        `cause` is why queries start that have run before. By default, the cause is the change of runner.
+        `cause` is the cause to report when a query that has run before starts again. By default, it is the
+        change of runner.
         """
         self.instances.attached, id_ = lease, lease.instance
         before = self._previous_status = self.store.read_status(id_)
@@ -205,7 +206,7 @@ class Controller(Frontiers):
         try:
             listed = self.storage.places()
             noted = recorded_places(self.store)
-        except (OSError, MzplanError) as problem:  # the list is informative, so the runner continues
+        except (OSError, MzplanError) as problem:  # only the log needs the list, so the runner continues
             log.warning("can't list unclaimed storage: %s", problem)
             return
         places = unclaimed(listed, self.claimed(), noted)
@@ -250,7 +251,7 @@ class Controller(Frontiers):
     def inspect(self, description: Description, with_endpoint: bool = True) -> tuple[Diagnostic, ...]:
         """Return the problems of a running query's checkpoint and collection.
 
-        If `with_endpoint`, also check its upstream or target. Changes nothing. Any thread may call it.
+        If `with_endpoint`, also checks its upstream or target. Changes nothing. Any thread may call it.
         """
         gone = self.executor.missing_storage(description)
         if gone or not with_endpoint:

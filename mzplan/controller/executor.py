@@ -83,7 +83,7 @@ class QueryReport(RunFacts):
 
 
 CheckResult: TypeAlias = Probe
-"""The result of a live check: the findings of the connector's probe, and of Spark for the query."""
+"""The result of a live check: what the connector's probe and Spark's analysis of the query have found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +134,16 @@ class Executor(Protocol):
         """End the engine without stopping its queries, so that hanging calls return. Idempotent."""
 
     def scarce_cores(self) -> int:
-        """Return the number of cores if jobs wait seconds for one; 0 if the cores suffice."""
+        """Return the number of cores if jobs wait seconds for a free core; 0 if there are enough cores."""
 
     def versions(self) -> Versions | None:
-        """Return the versions that write checkpoints; None before `open`, or without checkpoints."""
+        """Return the versions of the software that writes checkpoints.
+
+        None before `open`, and for an engine without checkpoints.
+        """
 
     def replacement(self) -> str | None:
-        """Return the release that has replaced this engine's installation; None if it is unchanged."""
+        """Return the release that was installed over this engine's own while it runs; None if none was."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         """Check that the query can start: access, the topic or table, and the upstream's identity.
@@ -161,8 +164,8 @@ class Executor(Protocol):
         """Start the query from its checkpoint, under its QueryName.
 
         Creates the collection and the checkpoint of a new generation. Returns once the query is submitted;
-        it may not have done anything yet. The description's tasks are done before that, each once, however
-        often this is called. `epoch` is the lease's: targets fence older ones. Raises MzplanError if the
+        it may not have done anything yet. Does the description's tasks first, each once, however often this
+        is called. `epoch` is the lease's: targets refuse writes of a lower epoch. Raises MzplanError if the
         query can't be started.
         """
 

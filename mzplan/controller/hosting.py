@@ -46,8 +46,8 @@ class Hosting:
     """Hosts collections and exports.
 
     Methods write to the journal before they change anything. A method that raises has changed nothing.
-    `clock` returns monotonic seconds. Setting `wake_event` ends `ready`. `retained` is storage that must stay
-    although no query here uses it.
+    `clock` returns monotonic seconds. Setting `wake_event` makes `ready` return. `retained` is storage that
+    must stay although no query here uses it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Hosting:
         self._dropped: set[tuple[str, GlobalId]] = set()
 
     def wake(self) -> None:
-        """End `ready`. Any thread may call it."""
+        """Make `ready` return. Any thread may call it."""
         self.wake_event.set()
 
     # --- instances
@@ -258,8 +258,7 @@ class Hosting:
     def cancel_stale_tokens(self, wanted: Collection[GlobalId]) -> None:
         """Cancel tokens that a crash or a failed command left behind.
 
-        A token is left behind if its export isn't wanted or doesn't read the collection, or the collection
-        is gone.
+        Such a token's export isn't wanted or doesn't read the collection, or the collection is gone.
         """
         left = []
         for token in self.prepared.values():

@@ -30,7 +30,7 @@ RELEASE_TIMEOUT = 5.0  # seconds to wait for the release of a lease, which other
 
 
 class Instances:
-    """The known instances. Each has at most one runner, and this process runs at most one instance.
+    """The known instances. Each has at most one runner, and this process leads at most one instance.
 
     `stop_queries` is called when the lease is lost, on the thread that kept it. Queries must end before the
     lease lapses, even if other threads are blocked.
@@ -113,10 +113,9 @@ class Instances:
 class LeaseKeeper:
     """Renews a lease on its own threads, so that no slow batch or server lets it lapse.
 
-    One thread renews the lease and may hang in the store. The other waits for the renewal no longer than the
-    lease allows. `on_loss` is called once: when another runner has taken over, or when the lease wasn't
-    renewed for two thirds of its time to live. The queries then end while no other runner may start them. A
-    later renewal changes nothing.
+    One thread renews the lease and may hang in the store. The other thread waits for each renewal. It calls
+    `on_loss` once: when another runner has taken over, or when the lease wasn't renewed for two thirds of its
+    time to live. The queries then stop before another runner may start them. A later renewal changes nothing.
     """
 
     def __init__(self, store: Store, lease: Lease, on_loss: Callable[[str], None]):
@@ -137,7 +136,7 @@ class LeaseKeeper:
     def release(self) -> None:
         """Stop renewing the lease and release it in the store.
 
-        Waits RELEASE seconds at most for a store that hangs; the lease then lapses.
+        Waits at most RELEASE_TIMEOUT seconds for a store that hangs; the lease then lapses.
         """
         self._end()
         thread = threading.Thread(target=self._release_now, name="lease release", daemon=True)
@@ -177,7 +176,7 @@ class LeaseKeeper:
                 if renewed is None:
                     self._is_taken_over = True
                 else:
-                    # Count from the request, because the written heartbeat is no older.
+                    # Count from the request, because the stored heartbeat isn't older than that.
                     self.lease, self._renewed_at = renewed, began
                 self._change.notify_all()
             if renewed is None:
@@ -206,7 +205,7 @@ class LeaseKeeper:
                 until = self._renewed_at + allowed
                 now = time.monotonic()
                 if now > until + HEARTBEAT and asked_late != self._renewed_at:
-                    # This process was suspended: wait once more for a renewal, which shows who has the lease.
+                    # This process was suspended. Wait for one more renewal, which shows who holds the lease.
                     asked_late, until = self._renewed_at, now + 2 * HEARTBEAT
                 elif now >= until:
                     self._ended.set()

@@ -25,30 +25,35 @@ from mzplan.schema.source_columns import collection_kind
 log = logging.getLogger("mzplan.storage")
 
 SURVEY_INTERVAL = 60.0  # seconds
-COMPACTION_BACKOFF = 10.0  # times the usual interval after a failure, because the target may be large
+COMPACTION_BACKOFF = 10.0  # after a failure, the interval is this many times longer: the target may be large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A survey of a collection. `first_unread`: the first step that each of its exports still has to read."""
+    """A survey of a collection.
+
+    - `first_unread`: the first step that each of its exports still has to read.
+    - `first_recent`: the first step within the policy's duration; None if the policy has no duration.
+    - `hold_limit`: exports hold no steps before this one, because earlier steps are older than `max_hold`.
+    """
 
     id: GlobalId
     place: Place
     extent: Extent
     first_unread: Mapping[GlobalId, Step]
     policy: ReadPolicy
-    first_recent: Step | None  # the first step within the policy's duration; None if it has none
-    hold_limit: Step  # exports hold no steps before this one, because those are older than `max_hold`
+    first_recent: Step | None
+    hold_limit: Step
 
 
 def max_hold(source: Description) -> str | None:
-    """Return how long an idle sink holds a source's collection, such as `30d`; None for ever."""
+    """Return how long a sink that doesn't read holds a collection, such as `30d`; None for ever."""
     limit = collection_kind(source.type).with_defaults(source.body).get("max_hold")
     return str(limit) if limit is not None else None
 
 
 class Maintenance:
-    """Surveys each collection every `every` seconds. `clock` returns monotonic seconds."""
+    """Surveys each collection every `schedule.every` seconds. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -145,7 +150,10 @@ class Maintenance:
 
 
 class TargetMaintenance:
-    """Compacts each target every `every` seconds. `compact` is Executor.compact; `clock` is monotonic."""
+    """Compacts each target every `schedule.every` seconds with `compact` (Executor.compact).
+
+    `clock` returns monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -159,7 +167,7 @@ class TargetMaintenance:
 
     @property
     def in_progress(self) -> Address | None:
-        """The sink whose target is being compacted; the sink's next runner waits for the end."""
+        """The sink whose target is being compacted. If the sink moves, its next runner waits for the end."""
         return self.schedule.in_progress
 
     def start_due(self, sinks: Mapping[Address, Description]) -> None:

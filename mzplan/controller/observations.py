@@ -1,4 +1,4 @@
-"""The states of an instance's queries in a round, and their Observations for the Status."""
+"""The state of an instance's queries after a round, and their Observations for the Status."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("lag_bytes", "bytes"),
 )
 _NO_ATTEMPTS = Memory()
-FRESH = 30.0  # seconds; an idle query reports every ten
-QUIET = 60.0  # seconds; a healthy idle query reports every ten
+FRESH = 30.0  # seconds for which a reported lag counts as recent; an idle query reports every ten
+QUIET = 60.0  # seconds without a report after which a query is quiet; an idle query reports every ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,12 @@ class QueryState:
 
     The controller sets:
 
-    - `wanted`: the committed query; None if it isn't committed any more, but still runs or starts.
+    - `wanted`: the committed query; None if the query is no longer committed, but still runs or starts.
     - `decision`: the decision of the last round; None while the engine opens.
     - `memory`: the memory of its last attempts.
     - `upstream`: the identity of its upstream.
-    - `retained_steps`: describes the steps that its collections keep for it alone.
-    - `secret_problem`: describes a secret of the query that can't be read any more.
+    - `retained_steps`: describes the steps that the collections it reads keep only for it.
+    - `secret_problem`: describes a secret of the query that can no longer be read.
     - `last_step`: its last known step if it has no run; -1 for none.
     - `counters`: counted since this controller leads the instance.
 
@@ -104,7 +104,8 @@ class QueryState:
     def running_query(self) -> Description | None:
         """The running description: the committed or the last accepted one.
 
-        A held query runs the accepted description. None if the query isn't running, or runs another one.
+        A held query runs the accepted description. None if the query isn't running, or runs another
+        description.
         """
         run = self.run
         if self.condition != "running" or run is None or self.wanted is None:
@@ -120,10 +121,10 @@ class InstanceOverview:
     - `busy`: whether work is under way, so that the controller should look again soon.
     - `maintained`: the source whose collection is being maintained, and the sink whose target is compacted.
     - `secrets`: digests of the values in use, by reference.
-    - `rotated`: the references whose values have changed since.
+    - `rotated`: the references whose values have changed since queries started with them.
     - `foreign`: the queries in the engine that this runner didn't start.
     - `reports`: the engine's reports of every run in this round.
-    - `cores`: the number of cores if they don't suffice, else 0.
+    - `cores`: the number of cores if there are too few; else 0.
     """
 
     queries: Mapping[Address, QueryState] = field(default_factory=dict)

@@ -90,8 +90,8 @@ class StorageController(Protocol):
     def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         """Install all these collections or none. Their queries start with the next `process`.
 
-        An existing collection is altered, and its query resumes from its checkpoint. Raises
-        IdentifierReusedError for an id of an export, or an id that is listed with two descriptions.
+        Alters a collection that exists; its query resumes from its checkpoint. Raises IdentifierReusedError
+        for an id of an export, or an id that is listed with two descriptions.
         """
 
     def drop_sources(self, ids: Sequence[GlobalId]) -> None:
@@ -126,12 +126,12 @@ class StorageController(Protocol):
     def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         """Install all these sinks or none. Their queries start with the next `process`.
 
-        Consumes the tokens: their holds pass to the exports. An existing export is altered. Raises
+        Consumes the tokens: their holds pass to the exports. Alters an export that exists. Raises
         IdentifierMissingError for a cancelled token, StorageError for a token of another collection.
         """
 
     def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
-        """Drop sinks as drop_sources does sources, and release their holds on collections."""
+        """Stop all these queries or none, and release their holds on collections (see drop_sources)."""
 
     def drop_sinks_unvalidated(self, ids: Sequence[GlobalId]) -> None:
         """Drop sinks as drop_sinks does, but ignore unknown ids."""

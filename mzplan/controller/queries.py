@@ -49,10 +49,10 @@ log = logging.getLogger("mzplan.runner")
 class Queries:
     """Keeps the queries of one instance running as hosted.
 
-    A gate may hold a query; the first gate that does decides what it runs.
+    A gate may hold a query. If several gates do, the first one decides what the query runs.
 
     - `previous`: the status of the earlier runner.
-    - `takeover`: why queries start that another runner has run; None until the engine is open.
+    - `takeover`: the cause when a query starts that another runner has run; None until the engine is open.
     """
 
     def __init__(
@@ -82,9 +82,10 @@ class Queries:
         self.attempts = Attempts()
         self.runs = Runs(hosting.store.project, self.events, self._last_step)
         self._accepted_changed = False
-        self._ignored: set[Address] = set()  # in flight with former secrets or a former description
+        # Queries whose start under way uses former secrets or a former description.
+        self._ignored: set[Address] = set()
         self._descriptions: dict[Address, Description] = {}  # in the last round
-        self._failing: set[Address] = set()  # noted as failed, and not as healed since
+        self._failing: set[Address] = set()  # with a "failed" event and no "healed" event since
         self.runs.update(self.executor.reports(), ())
 
     def desired(self) -> dict[Address, Desired]:
@@ -131,11 +132,11 @@ class Queries:
                 decision = replace(decision, command=None, condition="starting")
             lane = self._lane(decision, own_reports)
             if address in self.in_flight or (lane is not None and lane.is_full()):
-                # The result of the command in flight isn't known yet, or the lane is full: report, but don't
-                # act or remember.
+                # The result of the command in flight isn't known yet, or the lane is full. Report the
+                # decision, but neither carry it out nor remember it.
                 decision = replace(decision, command=None)
                 if decision.condition == "running" and desired is not None and not desired.paused:
-                    # It runs, but its start hasn't returned, so its secret values aren't recorded yet.
+                    # The query runs, but its start hasn't returned and hasn't recorded the secret values.
                     decision = replace(decision, condition="starting")
             else:
                 self.memories[address] = decision.memory
@@ -143,7 +144,7 @@ class Queries:
                 if address in self._failing and decision.memory.healthy_since is not None:
                     self._failing.remove(address)
                     self.events.add("healed", address)
-                # If another resource had this name, the store must also forget its accepted description.
+                # If another resource had this name, remove its accepted description from the store too.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
                     self.attempts.count_retry(decision)
@@ -222,7 +223,7 @@ class Queries:
     def retry_with_secrets(self, references: Set[str]) -> None:
         """Retry failed queries at once that use one of these references, whose values have changed.
 
-        The failure of a start that is under way doesn't count, because it may have used the former value.
+        If a start under way fails, its failure doesn't count, because it may have used the former value.
         """
         text = f"new value of {', '.join(sorted(references))}"
         self.events.add("secret", detail=text)
@@ -244,7 +245,7 @@ class Queries:
         self._descriptions = now
 
     def retry_reconnected(self, connections: Mapping[Address, Address]) -> None:
-        """Retry failed queries at once, unless they were given up.
+        """Retry failed queries at once, except queries that have no attempts left.
 
         `connections` has the connection that answers again, by query.
         """
@@ -258,7 +259,7 @@ class Queries:
     def retry_failed(self) -> None:
         """Retry failed queries at once after an apply, because a user may have fixed the cause.
 
-        Queries that were given up aren't retried: their message names what they wait for.
+        A query without attempts left isn't retried: its error says that it waits for a change or a restart.
         """
         retry_cause = Cause(cause="retry", detail="an apply asks for it")
         for address, memory in list(self.memories.items()):
@@ -319,7 +320,7 @@ class Queries:
         return self.hosting.last_step(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
-        """Log and note a failed attempt. The log has no trace, because Spark logs it."""
+        """Log a failed attempt, and queue its event. Spark logs the stack trace."""
         if after.failures > before.failures and after.error:
             attempt = f" (attempt {after.failures})" if after.failures > 1 else ""
             log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
@@ -357,8 +358,7 @@ class Queries:
 def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
     """Remove the tasks from a start of a description that isn't the committed one.
 
-    A fallback did its tasks before it was accepted. A user who can write the store's files must not be able
-    to add tasks to it.
+    A fallback did its tasks before it was accepted.
     """
     command = decision.command
     if not isinstance(command, Switch) or (desired and command.description == desired.description):

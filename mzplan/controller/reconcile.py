@@ -18,7 +18,7 @@ from mzplan.model.resources import Retries
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
-FALLBACK_BACKOFF = 10.0  # times the usual wait, while a fallback runs that a retry would have to stop
+FALLBACK_BACKOFF = 10.0  # while a fallback runs, waits are this many times longer: a retry must stop it
 STABLE_SECONDS = 60.0  # seconds that a query must run until its failures are forgotten
 
 _MAX_ERROR = 300  # characters of an error in a cause
@@ -44,10 +44,14 @@ class Desired:
 class Memory:
     """The past attempts for an address.
 
-    It only paces retries and remembers errors, so that losing it in a restart of the runner only changes
-    when retries happen.
+    It only paces retries and remembers errors. If a restart of the runner loses it, only the times of retries
+    change.
 
-    - `accepted`: the last description that ran; also kept in the store.
+    - `target`: the key of the description that the attempts are for.
+    - `accepted`: the last description that ran; the store also has it.
+    - `retry_at`: when the target may be tried again. `fallback_at`: when the query may fall back to the
+      accepted description. Both are in monotonic seconds.
+    - `verdict`: how the last attempt at the target ended, `rejected` or `failed`.
     - `started_here`: whether this runner has started the query or found it paused, so that the next start has
       a committed cause.
     - `retry_cause`: the cause of an immediate retry, if a failure was forgiven.
@@ -58,7 +62,7 @@ class Memory:
     failures: int = 0
     retry_at: float = 0.0
     fallback_at: float = 0.0
-    verdict: Condition | None = None  # rejected or failed: how the last attempt at the target ended
+    verdict: Condition | None = None
     error: str | None = None
     error_code: str | None = None
     error_kind: ProblemKind = ""
@@ -86,7 +90,7 @@ class Switch:
     """Check a description if `check`, stop the queries in `stop`, then start the description.
 
     `create`: whether to create missing parts of its target. Only a committed description that hasn't run yet
-    does: parts that disappear later were removed by somebody else.
+    creates them: somebody removed parts that disappear later.
     """
 
     address: Address
@@ -128,8 +132,8 @@ class Decision:
 def key_of(description: Description) -> Key:
     """Return the key of a description.
 
-    It has the id, which the digest leaves out: an address may pass to another resource, for which past
-    attempts mean nothing.
+    The key has the id, which the digest leaves out. If an address passes to another resource, the past
+    attempts of the former resource don't count for it.
     """
     return (description.id, description.generation, description.digest)
 
@@ -145,13 +149,13 @@ def decide(
 ) -> Decision:
     """Decide the next step for one address. `now` is in monotonic seconds.
 
-    `takeover` is the cause of starts of queries that another runner has run.
+    `takeover` is the cause when a query starts that another runner has run.
     """
     active = [r for r in reports if r.active]
     if desired is None:
         return _decide_unwanted(address, reports, memory)
     if memory.accepted is not None and memory.accepted.id != desired.description.id:
-        memory = Memory(started_here=True)  # the former memory is of another resource that had this name
+        memory = Memory(started_here=True)  # the memory belongs to another resource that had this name
     target = key_of(desired.description)
     if memory.target != target:
         memory = Memory(target=target, accepted=memory.accepted, started_here=memory.started_here)
@@ -246,9 +250,9 @@ def _decide_running(
 def _decide_ended(
     address: Address, dead: QueryReport, reports: Reports, memory: Memory, now: float, backoff: Retries
 ) -> Decision:
-    """Decide for a wanted query that ended by itself: remember the error and forget its handle.
+    """Decide for a wanted query that ended by itself: remember the error, and forget the run.
 
-    `_decide_absent` retries it in a later round.
+    `_decide_absent` retries the query in a later round.
     """
     error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
     if error is None:
@@ -304,10 +308,10 @@ def _decide_absent(
 
 
 def _is_fallback_safe(fallback: Description, wanted: Description, memory: Memory) -> bool:
-    """Whether the query can fall back: the wanted description left its storage unchanged.
+    """Whether the query can fall back, because the wanted description hasn't changed its storage.
 
-    It did so if it has the same generation, or if a check refused its new generation before that started. (A
-    source checks this again when it starts.)
+    It hasn't if both have the same generation, or if a check refused the new generation before it started.
+    (A source checks this again when it starts.)
     """
     if fallback.place == wanted.place:
         return True

@@ -50,7 +50,7 @@ class RoundRobin(Generic[K, R]):
         future.add_done_callback(lambda _: self._wake())
 
     def take_result(self) -> tuple[K, Future[R]] | None:
-        """Return the work that has ended, once."""
+        """Return the key and the result of work that has ended. Each result is returned once."""
         if self._work is None or not self._work[1].done():
             return None
         ended, self._work = self._work, None

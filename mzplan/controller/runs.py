@@ -21,7 +21,7 @@ from mzplan.model.observed import Lease, Status, Versions
 from mzplan.model.times import instant_text
 from mzplan.store.leases import is_local
 
-MAX_WAITING = 20_000  # events not taken yet; the oldest are dropped
+MAX_WAITING = 20_000  # queued events; beyond that, the oldest are dropped
 
 
 class EventQueue:
@@ -67,7 +67,7 @@ class Runs:
             self._causes[name] = replace(command.cause, at=self._events.now())
 
     def update(self, reports: Sequence[QueryReport], busy: Collection[Address]) -> tuple[QueryReport, ...]:
-        """Return a round's reports with their runs' causes. Queue events of started and ended runs."""
+        """Add the cause of its run to each report of a round. Queue events for started and ended runs."""
         now = {report.run_id: report for report in reports}
         ended, started = self._reports_by_run.keys() - now.keys(), now.keys() - self._reports_by_run.keys()
         for run_id in ended:
@@ -75,7 +75,7 @@ class Runs:
             self._cause_by_run.pop(run_id, None)
         for run_id in started:
             cause = self._causes.get(now[run_id].name)
-            if cause is not None:  # else this controller didn't start it
+            if cause is not None:  # otherwise this controller didn't start it
                 self._cause_by_run[run_id] = cause
                 self._note("started", now[run_id], cause)
         if started:
@@ -87,7 +87,7 @@ class Runs:
         )
 
     def _note_stopped(self, run: QueryReport) -> None:
-        if run.error is None:  # a failed run is noted as failed elsewhere
+        if run.error is None:  # Queries queues the event of a failed run
             self._note("stopped", run, self._stops.get(run.name.address))
 
     def _note(self, kind: EventKind, run: QueryReport, cause: Cause | None) -> None:

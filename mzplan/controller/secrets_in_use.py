@@ -54,7 +54,7 @@ class _Read:
 
 
 class SecretsWatch:
-    """Reads the references of running queries from time to time. `reads` has the newest reads."""
+    """Reads the secret references of running queries periodically. `reads` has the newest results."""
 
     def __init__(self, secrets: Secrets, pool: Pool, clock: Callable[[], float]):
         self._secrets, self._clock = secrets, clock
@@ -69,8 +69,9 @@ class SecretsWatch:
     def poll(self, in_use: Mapping[str, Set[bytes]]) -> Set[str]:
         """Read the references that are due, and return the references with a changed value.
 
-        A value is changed if it differs from the last call, unless all queries were already started with the
-        new value, as by an apply. `in_use`: the hashes of the values that queries use, by reference.
+        A changed value differs from the last call's value. It doesn't count if all queries already started
+        with the new value, as after an apply. `in_use`: the hashes of the values that queries use, by
+        reference.
         """
         watched = {reference: reference for reference in in_use if self._secrets.is_watched(reference)}
         self._sampler.poll(watched, lambda _: READ_INTERVAL)
@@ -115,8 +116,8 @@ class SecretsWatch:
 class SecretsInUse:
     """Tracks the secret values that queries were started with, and changes of these values.
 
-    Several threads record starts. `previous` has the digests of an earlier status, which hold for queries
-    that haven't been started since. `clock` returns monotonic seconds.
+    Several threads record starts. `previous` has the digests of an earlier status, which still hold for
+    queries that haven't restarted. `clock` returns monotonic seconds.
     """
 
     def __init__(self, secrets: Secrets, previous: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
@@ -131,7 +132,7 @@ class SecretsInUse:
         self._starts: dict[Address, _Start] = {}
 
     def read(self, description: Description) -> ReadValues:
-        """Return the values that a query gets if it starts now, without unresolvable references."""
+        """Return the values that a query gets if it starts now. Leaves out references without a value."""
         at, values = self._clock(), {}
         for reference in references_of(description):
             try:
@@ -188,7 +189,7 @@ class SecretsInUse:
         return digests, tuple(sorted(rotated & used))
 
     def problem(self, address: Address, description: Description) -> str | None:
-        """Describe a query's secret that can't be read any more. The query still runs with it."""
+        """Describe a secret of a query that can no longer be read. The query still runs with its value."""
         if not self._watch.problems:
             return None
         return self._watch.problem(self.references_of(address, description))

@@ -75,7 +75,7 @@ class NotAttachedError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedQuery:
-    """A query as it should run on `instance`. `because` is the cause of its last required start or stop."""
+    """A query as it should run on `instance`. `because` is the commit's cause for its last start or stop."""
 
     query: Description
     instance: InstanceId
@@ -97,7 +97,7 @@ ExportDescription: TypeAlias = HostedQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagSteps:
-    """`since` follows `upper` at this distance: as many of the newest steps can be read."""
+    """`since` follows `upper` at this distance, so this number of newest steps can be read."""
 
     steps: int
 
@@ -125,8 +125,8 @@ class CollectionState:
 
     - `upper`: the next step.
     - `implied`: the read capability that follows from the policy.
-    - `holds`: other read capabilities, by holder; each keeps the steps from its own on readable.
-    - `since`: the least of all capabilities; storage may expire the steps below it.
+    - `holds`: other read capabilities, by holder. Each is a step: it and later steps stay readable.
+    - `since`: the least of all capabilities. Storage may expire the steps below it.
     - `condition`: the condition of the query.
     """
 
@@ -276,8 +276,8 @@ class Gate(Protocol):
         """Return the hold on a committed query; None if it may run. `accepted` ran last."""
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """Return the cause of a start, if this gate has held the query; None for the commit's cause."""
+        """Return the cause of a start if this gate has held the query; None if the commit is the cause."""
         return None
 
     def started(self, address: Address) -> None:
-        """Take note of a started query. Called on a thread of the pool."""
+        """Record that a query has started. Called on a thread of the pool."""

@@ -1,4 +1,4 @@
-"""Checks beside the rounds: of connections, upstreams and backlogs. Their results are only reported."""
+"""Background checks of connections, upstreams and backlogs. They never stop a query."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ D = TypeVar("D")
 R = TypeVar("R")
 log = logging.getLogger("mzplan.runner")
 
-BUDGET = 0.2  # seconds in which a job may begin new questions
-REST = 0.8  # seconds of rest after a job that left questions, because looks may follow each other at once
-CONNECTION_INTERVAL = 2.0  # seconds; a refusal takes up to two, so a fault is reported within five
+BUDGET = 0.2  # seconds during which a job may ask further questions
+REST = 0.8  # seconds without a new job after a job that had to leave questions unasked
+CONNECTION_INTERVAL = 2.0  # seconds; a refused check takes up to two, so a fault shows within five
 CONNECTION_JOBS = 2  # jobs, so that a silent server doesn't delay the others
 UPSTREAM_INTERVAL = 60.0  # seconds between two checks of a query's upstream
 SINK_CHECKS = 5  # a sink's target is part of every fifth check, because the sink notices most changes itself
@@ -38,8 +38,8 @@ CHANGE_KINDS = _STORAGE | {"another-upstream", "target-behind", "offsets-gone", 
 class Sampler(Generic[K, D, R]):
     """Asks the same question about many subjects, within a bounded share of the time.
 
-    `answers` has the newest answer by key. Questions run on the pool, the longest waiting first, as often as
-    the budget allows. A question that raises has no answer.
+    `answers` has the newest answer by key. Jobs on the pool ask the questions, the longest waiting first.
+    Each job may ask for BUDGET seconds. A question that raises an exception has no answer.
     """
 
     def __init__(self, ask: Callable[[D], R], pool: Pool, clock: Callable[[], float], *, jobs: int = 1):
@@ -74,7 +74,7 @@ class Sampler(Generic[K, D, R]):
         self._running_jobs += [self._pool.submit(self._ask_due, now) for _ in range(free)]
 
     def forget(self, key: K) -> None:
-        """Forget the answer for a key, including one under way, so that it is asked again at once."""
+        """Forget the answer for a key, even if it is under way, so that the next poll asks again."""
         with self._lock:
             self._asked.pop(key, None)
             self.answers.pop(key, None)
@@ -136,7 +136,7 @@ class ConnectionWatch:
         """
         for gone in self._uses.keys() - queries.keys():
             del self._uses[gone]
-        for address, description in queries.items():  # cached, because a thousand descriptions take long
+        for address, description in queries.items():  # cached, because this is slow for a thousand queries
             if address not in self._uses or self._uses[address][0] is not description:
                 self._uses[address] = (description, tuple(_connections(description.connections)))
         wanted = {connection.address: connection for _, used in self._uses.values() for connection in used}
@@ -196,7 +196,7 @@ def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConne
 
 
 class UpstreamWatch:
-    """Finds running queries that can't resume any more. `problems` has their problems.
+    """Finds running queries that could no longer resume. `problems` has the problem of each.
 
     It checks the upstream of a source, the target of a sink, and the checkpoint and collection of each query.
     A running query doesn't notice a topic that is deleted and created again, a replaced cluster, or a removed
@@ -242,7 +242,7 @@ class UpstreamWatch:
             return
         if address not in self._checks:
             return
-        # With on_upstream_change, the check only warns of what a restart will do.
+        # If the query sets on_upstream_change, the check only warns of the effect of a restart.
         changes = (d for d in diagnostics if d.kind in CHANGE_KINDS and d.severity != "warning")
         change = next(changes, None)
         if change is not None and address not in self.problems:

@@ -1,4 +1,4 @@
-"""The work of a controller: its pool, its lanes, its commands, and counts of attempts."""
+"""How a controller does its work: the thread pool and its lanes, the commands, and counts of attempts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WorkPool(Pool):
 
 
 class Lane:
-    """Limits one sort of work on a pool to `limit` at once. A caller that finds it full asks again later."""
+    """Runs at most `limit` jobs of one sort on a pool. A caller that finds the lane full asks again later."""
 
     def __init__(self, pool: Pool, limit: int) -> None:
         self.pool = pool
@@ -83,7 +83,7 @@ class Attempts:
     def count_retry(self, decision: Decision) -> None:
         """Count a decision as a retry if it starts a description that has failed before.
 
-        A fallback to the accepted description is no retry.
+        A fallback to the accepted description isn't a retry.
         """
         command, memory = decision.command, decision.memory
         if isinstance(command, Switch) and memory.failures and memory.target == key_of(command.description):
@@ -103,8 +103,8 @@ class Attempts:
 class RunningIds:
     """The ids that queries were started with, by query name.
 
-    A query's name doesn't identify its checkpoint: it has the address, which may pass to another resource
-    while the query runs (renamed, or forgotten and declared again). Queries never outlive this process, so
+    A query's name doesn't identify its checkpoint. The name has the address, and the address may pass to
+    another resource while the query runs, for example by renaming. Queries never outlive this process, so
     it knows the ids of all running queries.
     """
 

@@ -1,4 +1,4 @@
-"""Turns a committed state into controller calls: one call for each kind of difference."""
+"""Turns a committed state into calls of the controller: one call for each kind of difference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WantedQueries:
 def wanted_queries(state: State, instance: str) -> WantedQueries:
     """Return the collections and exports that the instance should host.
 
-    They are its own queries, the collections of other instances that these read, and the queries of other
+    It hosts its own queries, the collections of other instances that they read, and the queries of other
     instances that read its collections. A view is both a collection and an export.
     """
     queries = [r for a, r in state.resources.items() if a.is_query]
@@ -94,7 +94,7 @@ def apply_wanted(wanted: WantedQueries, controller: Controller) -> None:
 
 
 def create_exports(exports: Sequence[ExportDescription], controller: Controller) -> None:
-    # An export of another instance may also read collections that this controller doesn't host.
+    # A query of another instance may also read collections that this controller doesn't host.
     hosted = dict(controller.collections())
     reads = [(export, from_id) for export in exports for from_id in export.from_ids if from_id in hosted]
     tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])

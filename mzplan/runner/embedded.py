@@ -31,7 +31,7 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON; set by the command that starts a runner
-TRIAL_VARIABLE = "MZPLAN_TRIAL"  # a pipe that the command holds open, and the serial that it will commit
+TRIAL_VARIABLE = "MZPLAN_TRIAL"  # a pipe whose other end the command holds, and the serial to be committed
 _NO_PACKAGES: Mapping[str, tuple[str, ...]] = {}
 LEASE_WAIT = 120.0  # seconds for a new process to acquire its lease, as long as it is alive
 LISTEN_WAIT = 10.0  # seconds for a leading runner to listen on its socket
@@ -49,11 +49,11 @@ def start(
 ) -> Lease | None:
     """Start a detached runner, unless one leads already. Return its lease once it leads and listens.
 
-    Spark may still be starting by then. Returns None if the runner is alive but doesn't lead within `wait`
-    seconds.
+    Spark may still be starting when this returns. Returns None if the runner is alive but doesn't lead
+    within `wait` seconds.
 
-    `packages`: the jars that its Spark needs beside the state's (see schema.description.packages_of).
-    `policy`: its policy file; by default the file that the environment names.
+    `packages`: the jars that Spark needs in addition to the state's (see schema.description.packages_of).
+    `policy`: the runner's policy file; by default the file that the environment names.
     `trial`: the serial that this process will commit. If it ends without the commit, the runner stops.
 
     Raises MzplanError: MZ076 if `.mzplan` may belong to another user; MZ062, or the runner's own error (such
@@ -218,7 +218,7 @@ def exit_error(settings: ProjectSettings, instance: str) -> MzplanError:
 
 
 def reported_failure(settings: ProjectSettings, instance: str) -> MzplanError | None:
-    """Return the error that a runner has left in its error file; None without a readable file."""
+    """Return the error in a runner's error file; None without a readable file."""
     try:
         diagnostics = parse_json(read_regular(_failure_file(settings, instance), follow=False))
         return MzplanError(decode(tuple[Diagnostic, ...], diagnostics))
@@ -252,8 +252,8 @@ def required_packages(store: Store) -> dict[str, tuple[str, ...]]:
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     """Stop the embedded runner and its queries. Return False if no runner runs here.
 
-    Stops the process that listens on the runner's socket, because anybody who can write to the store can put
-    any process into a lease. Kills the process after STOP_WAIT seconds.
+    Stops the process that listens on the runner's socket, whatever process the lease names. Kills the process
+    after STOP_WAIT seconds.
     Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen.
     """
     pid = _runner_pid(settings, store, instance)

@@ -1,16 +1,17 @@
-"""The reasons for which a runner holds back queries of its instance.
+"""The gates: the reasons why a runner holds back queries of its instance.
 
 Handover: a query that moves to another instance waits until its former runner has released it. Runners of
 different instances never talk to each other; they read each other's Status in the store. A live runner has
-released a query when its Status doesn't show the query and follows a state that gives it to another instance.
-A runner that lags behind may still start queries of the states after its own. A runner without a lease runs
-nothing.
+released a query once it follows a state that gives the query to another instance, and its Status no longer
+shows the query. A runner that lags behind may still start queries of newer states than its own. A runner
+without a lease runs nothing.
 
-Canaries: some queries of a change go first, and the others wait for them. The runner writes a verdict down
-before it acts on it, and the verdict holds for that serial. A killed runner's successor therefore acts in
-the same way.
+Canaries: some queries of a change go first, and the others wait for them. The runner writes its verdict into
+the Status before it acts on it, and the verdict holds for that serial. If the runner is killed, its successor
+therefore acts in the same way.
 
-The third gate is for sources that start again (see mzplan.runner.replacements).
+Replacements: queries that read a source wait until the source's new generation has started (see
+mzplan.runner.replacements).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from mzplan.store.store import Store
 _NEXT_STEPS = "`mzplan apply` continues with all of them, `mzplan state rollback` undoes the change."
 log = logging.getLogger("mzplan.runner")
 
-MAX_BEHIND = 50  # serials; a runner that is further behind may run anything: its missing states aren't read
+MAX_BEHIND = 50  # serials; if a runner is further behind, assume that it may run any query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class _OtherRunner:
     observed: frozenset[Address] = frozenset()
     """Addresses that its Status shows."""
     ids: frozenset[str] = frozenset()
-    """Ids from the states that it may have read after its Status."""
+    """Ids of its queries in the states that it may have read since it wrote its Status."""
     unknown: bool = False
     """Whether it may run any query."""
     problem: str | None = None
@@ -68,7 +69,7 @@ class _OtherRunner:
 class Handover:
     """The gate for queries that come to `instance` from another instance.
 
-    `clock` returns monotonic seconds. The methods raise MzplanError if the store fails; `hold` doesn't.
+    `clock` returns monotonic seconds. Except for `hold`, methods raise MzplanError if the store fails.
     """
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
@@ -79,12 +80,12 @@ class Handover:
         self._state = State(project=store.project)
         self._ids_here: Mapping[Address, str] = {}
         self.wait_reasons: Mapping[Address, str] = {}
-        """For each query that is new here, a text that says which runner it waits for."""
+        """Which runner each query that is new here waits for, in words."""
         self._former_instances: Mapping[Address, InstanceId] = {}
         """The former instance of each query that came from another instance, until it starts."""
 
     def brings_queries(self, state: State) -> bool:
-        """Return whether the state brings queries here that another instance's runner may have run."""
+        """Whether the state brings queries here that another instance's runner may have run."""
         return bool(self._new_here(state)) and bool(self._others(state))
 
     def follow(self, state: State) -> None:
@@ -111,7 +112,7 @@ class Handover:
         self.wait_reasons = waiting
 
     def moved_away(self, address: Address) -> bool:
-        """Return whether the state gives the query to another instance."""
+        """Whether the state gives the query to another instance."""
         resource = self._state.resources.get(address)
         return resource is not None and resource.instance != self._instance
 
@@ -120,7 +121,7 @@ class Handover:
         return HeldQuery() if wanted.address in self.wait_reasons else None
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """Return a hand-over as the cause of a query's first start here, if it came from another instance."""
+        """Return the hand-over as the cause of a moved query's first start here; otherwise None."""
         former = self._former_instances.get(wanted.address)
         if former is None or (accepted is not None and accepted.id == wanted.id):
             return None
@@ -131,7 +132,7 @@ class Handover:
         self._former_instances = {a: name for a, name in self._former_instances.items() if a != address}
 
     def _instances_before(self, state: State, new_here: list[Address]) -> dict[Address, InstanceId]:
-        """Return each query's instance in the state before, for queries that had another instance."""
+        """Return the former instance of each query that had another instance in the previous state."""
         before = self._state if self._state.serial else self._store.read_serial(state.serial - 1)
         instance_by_id = (
             {resource.id: resource.instance for resource in before.resources.values()}
@@ -176,7 +177,7 @@ class Handover:
 
 
 class Canaries:
-    """The gate for canaries and the queries that wait for them. `verdicts`: the verdicts in the Status."""
+    """The gate for canaries and for queries that wait for canaries. `verdicts` are from the Status."""
 
     def __init__(self, verdicts: Mapping[Address, Verdict]):
         self.verdicts: Mapping[Address, Verdict] = dict(verdicts)
@@ -205,9 +206,9 @@ class Canaries:
         now: float,
         record: Callable[[Mapping[Address, Verdict]], None],
     ) -> bool:
-        """Write down the verdicts on canaries that are due. Return whether there were any.
+        """Record the verdicts on canaries that are due. Return whether there were any.
 
-        The runner acts on a verdict from the next round on.
+        `record` writes all verdicts to the Status. The runner acts on a verdict from the next round on.
         """
         due = self._due_verdicts(queries, now)
         if not due:
@@ -242,7 +243,7 @@ class Canaries:
         return verdict if verdict is not None and not verdict.passed else None
 
     def reason(self, address: Address) -> str | None:
-        """Return a text that says which canary the query waits for; None if it waits for none."""
+        """Return which canary the query waits for, in words; None if it waits for none."""
         for canary in self._canaries_of.get(address, ()):
             verdict = self.verdicts.get(canary.address)
             if verdict is not None and verdict.passed:
@@ -253,7 +254,7 @@ class Canaries:
         return None
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Hold a waiting query, and a failed canary, at the description that was last accepted."""
+        """Make a waiting query or a failed canary run the description that was last accepted."""
         waits, failed = self.reason(wanted.address), self.failed_verdict(wanted.address)
         if waits is None and (failed is None or accepted is None or accepted.place != wanted.place):
             return None
@@ -263,9 +264,9 @@ class Canaries:
         return HeldQuery(description=accepted, check=waits is not None)
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
-        """Return the cause for a canary that goes first or goes back.
+        """Return the cause for the start of a canary, and for its fallback after it failed.
 
-        Returns None for the queries that waited for it: their commit is their cause.
+        Returns None for the queries that waited for it: the commit is their cause.
         """
         failed, canary = self.failed_verdict(wanted.address), self._canaries.get(wanted.address)
         if failed is not None:
@@ -312,7 +313,7 @@ def _fallback(canary: Canary) -> str:
 
 
 class Gates(NamedTuple):
-    """The gates, in the order in which the controller asks them. The runner and its controller share them."""
+    """All gates, in the order in which the controller asks them. The runner and its controller share them."""
 
     handover: Handover
     canaries: Canaries

@@ -22,7 +22,7 @@ from mzplan.secrets.resolved import scrub
 LogFormat = Literal["text", "json"]
 # py4j logs an exception of a batch with its traceback, and Spark logs it again when the query fails.
 _NOISY = {"asyncssh": logging.WARNING, "py4j": logging.CRITICAL, "pyspark": logging.WARNING}
-# PySpark's own loggers have a handler and a format of their own. The batch's exception has the same text.
+# These loggers of PySpark have their own handler and format. The exception of the batch has the same text.
 _NOISY |= {"SQLQueryContextLogger": logging.CRITICAL + 1, "DataFrameQueryContextLogger": logging.CRITICAL + 1}
 LIMIT = 10 << 20  # bytes; a log file that is larger is rotated
 MAX_ROTATED = 3  # rotated log files, beside the current one
@@ -101,8 +101,9 @@ def _log_uncaught(type_: type[BaseException], problem: BaseException, trace: Tra
 def rotate(log: Path, stopping: threading.Event) -> None:
     """Rotate the log file of this process's stdout and stderr, until `stopping` is set.
 
-    Keeps the current file and KEPT rotated files, of LIMIT bytes each. Redirects stdout and stderr to the new
-    file. The JVM writes through a pipe to this process, so no process keeps writing to a rotated file.
+    Keeps the current file and MAX_ROTATED rotated files, of about LIMIT bytes each. Redirects stdout and
+    stderr to the new file. The JVM writes through a pipe to this process, so no process keeps writing to a
+    rotated file.
     """
     while not stopping.wait(_CHECK_INTERVAL):
         with contextlib.suppress(OSError):  # for example a full disk: keep the file, and try again

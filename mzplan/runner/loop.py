@@ -38,9 +38,9 @@ from mzplan.store.limits import read_limit
 
 log = logging.getLogger("mzplan.runner")
 
-EVENTS_INTERVAL = 1.0  # seconds that an event waits for further events while work is in progress
+EVENTS_INTERVAL = 1.0  # seconds for which an event waits for more events while work is in progress
 # Seconds for which every round may fail because of a defect. Queries continue meanwhile, but the runner
-# doesn't repair them, and its last Status may be outdated.
+# doesn't repair them, and its Status may be outdated.
 TIMEOUT = 300.0
 
 
@@ -127,7 +127,7 @@ class Runner:
             self._problems.attempt("the event log", self.events.flush, None)
 
     def _with_cause(self, event: Event) -> Event:
-        """Return the event; add the cause if a query stopped because the state no longer wants it here."""
+        """Add the cause to the event of a query that stopped because the state no longer runs it here."""
         if event.kind != "stopped" or event.cause is not None or event.address is None or self.state is None:
             return event
         resource = self.state.resources.get(event.address)
@@ -203,7 +203,7 @@ class Runner:
         parameters = replace(now, retain_dropped=settings.retain_dropped, backoff=settings.retries)
         if parameters != now:
             self.controller.update_configuration(parameters)
-        # Before any query of this state starts.
+        # The secret values of this commit must be in use before any query of its state starts.
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
         wanted = wanted_queries(state, self.instance)

@@ -63,14 +63,14 @@ def run(
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP.
 
-    While another runner leads, stand by. Without `stand_by`, return at once: two commands may each have
-    started an embedded runner.
+    Stands by while another runner leads. Without `stand_by`, returns at once instead, because two commands
+    may each have started an embedded runner.
 
     `find_drift`: finds drift for the metrics.
-    `metrics`: where to serve metrics; overrides the state.
+    `metrics`: the address for metrics; overrides the address in the state.
     `settings`: its runner settings apply only until a state contains some.
     """
-    ensure_key()  # here, so that an error ends the runner and doesn't fail each query
+    ensure_key()  # before any query needs it, so that an error ends the runner
     store = open_store(settings)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -87,7 +87,7 @@ def run(
 
 
 def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
-    """Do one pass of a dry instance in this process: turn commits into observations, and reach no server.
+    """Do one pass of a dry instance in this process: turn commits into observations. Contacts no server.
 
     Returns False if another process still leads the instance, or may lead it, after `wait` seconds.
     """
@@ -126,7 +126,7 @@ def _acquire_lease(store: Store, instance: str, stopping: threading.Event, stand
             if lease is not None:
                 log.info("leading instance %s, epoch %d", instance, lease.epoch)
                 return lease
-            # A lease without content may still have a leader. It is free only after some time.
+            # An empty lease may still have a leader, so it is free only after some time.
             if not stand_by and store.leases.leader(instance) is not None:
                 log.info("instance %s has a runner already", instance)
                 return None
@@ -134,7 +134,7 @@ def _acquire_lease(store: Store, instance: str, stopping: threading.Event, stand
         except MzplanError as problem:
             if not logged:
                 raise
-            # A standby must survive an outage of the store, because the outage may also end the leader.
+            # A standby must survive an outage of the store, because the outage may end the leader.
             now = f"standing by for instance {instance}, and retrying: {problem}"
         if now != logged:
             log.info("%s", now)
@@ -166,7 +166,7 @@ def _serve(
     secrets = GuardedSecrets(settings.directory, guard, remote=RemoteSecrets())
     state = store.read_state()
     settings = replace(settings, warehouse=state.warehouse or settings.warehouse)
-    # Dry only if both say so: a file alone must not turn committed queries into dry ones.
+    # Both the file and the state must declare the instance as dry. A file alone must not stop real queries.
     declared, committed = settings.instances.get(lease.instance), state.instances.get(lease.instance)
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     pool = WorkPool(StorageParameters().parallelism)
@@ -220,9 +220,9 @@ def _serve(
 
 
 def _run_rounds(runner: Runner, stopping: threading.Event, problem: list[MzplanError]) -> str | None:
-    """Do rounds until the runner is stopped or can't continue. Return how it lost its lease; otherwise None.
+    """Do rounds until the runner is stopped or can't continue.
 
-    Adds the reason to `problem` if the runner can't continue.
+    Returns how it lost its lease, or None. Adds the reason to `problem` if it can't continue.
     """
     try:
         runner.serve(stopping)

@@ -28,7 +28,7 @@ log = logging.getLogger("mzplan.metrics")
 
 _MAX_CONNECTIONS = 16  # connections at once; further ones are closed without an answer
 _MAX_SECONDS = 30.0  # seconds after which any connection is closed
-FRESH = 30.0  # seconds without a round after which a runner is unhealthy
+FRESH = 30.0  # a runner without a finished round for more seconds is unhealthy
 _QUERY = ["instance", "query"]
 
 # Returns where a Status differs from the state, at a time in seconds since the epoch.
@@ -36,7 +36,7 @@ FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
 
 
 def health_problem(runner: Runner) -> str | None:
-    """Return why the runner doesn't do its work; any thread may ask."""
+    """Return why the runner can't do its work; None if it can. Any thread may call it."""
     instances = runner.controller.instances
     if instances.lease is None or instances.loss is not None:
         return "another runner leads the instance"
@@ -48,7 +48,7 @@ def health_problem(runner: Runner) -> str | None:
 
 
 class RunnerCollector:
-    """Collects the newest observations of a Status for Prometheus. They contain no secrets.
+    """Collects metrics from the runner's newest Status for Prometheus. They contain no secrets.
 
     `warehouse`: an absolute path or URI.
     """
@@ -131,7 +131,7 @@ class RunnerCollector:
             yield "warehouse_size_bytes", "Size of the warehouse's disk.", float(disk.total)
 
     def _errors(self, observation: Observation) -> Iterator[tuple[str, str]]:
-        """Yield error codes, each with the connection at fault; "" for an error of the query itself."""
+        """Yield error codes, each with the connection at fault ("" for an error of the query itself)."""
         if observation.error_code is not None:
             yield observation.error_code, ""
         fault = self._runner.watches.connections.fault(observation.address)

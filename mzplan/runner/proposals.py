@@ -27,10 +27,10 @@ TIME_LIMIT = 50.0  # seconds for all checks of a proposal: the command that made
 
 
 class ProposalAnswerer:
-    """Looks for proposals and answers each once; runs its checks in parallel.
+    """Finds proposals and answers each once. The checks of a proposal run in parallel.
 
-    A check may hang, because Spark computes constant expressions while it parses them. It then runs until the
-    runner ends. Checks have their own threads, because the runner's pool starts and stops queries.
+    A check may hang, because Spark computes constant expressions while it parses them. Its thread is then
+    busy until the runner ends. So checks don't use the runner's pool, which starts and stops queries.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class ProposalAnswerer:
         self.instance = instance
         self.secret_values = secret_values
         self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
-        # Answers wait for checks, so they need a pool of their own. It is as large as the pool of checks, so
-        # that an answer whose checks hang doesn't delay the others.
+        # Answers wait for checks, so they need their own pool. It is as large as the pool of checks, so that
+        # an answer whose checks hang doesn't delay the others.
         self._answers = ThreadPoolExecutor(CHECKS, thread_name_prefix="answer")
         self._in_flight: dict[str, Future[None]] = {}
 
@@ -66,7 +66,7 @@ class ProposalAnswerer:
     def _answer(self, proposal: Proposal, until: float) -> None:
         try:
             self._check_all(proposal, self.secret_values.proposed(proposal.id), until)
-        except Exception:  # a defect: without an answer, every round would check the proposal again
+        except Exception:  # a defect; without an answer, each round would check the proposal again
             log.exception("proposal %s: unexpected", proposal.id)
             text = f"Proposal {proposal.id} could not be answered"
             unanswered = Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ064", summary=text),))

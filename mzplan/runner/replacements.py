@@ -1,7 +1,7 @@
-"""Holds the sinks of a source that starts again until its new generation has started.
+"""Holds the readers of a replaced source until the source's new generation has started.
 
 The new generation may be rejected, for example because the upstream no longer has the old records. The former
-generation and its sinks must then be intact.
+generation and its readers must then be intact.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mzplan.store.store import Store
 
 
 class Replacements(Gate):
-    """The gate for queries that read a source which starts again.
+    """The gate for queries that read a replaced source.
 
-    They read the former generation of its collection until the new one has done its first trigger.
+    They read the former generation of its collection until the new generation has done its first trigger.
     `awaited_reads`: for each of these queries, the read whose generation it waits for. `clock`: returns
-    monotonic seconds. The methods raise MzplanError if the store fails; `hold` doesn't.
+    monotonic seconds. Except for `hold`, methods raise MzplanError if the store fails.
     """
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
@@ -33,7 +33,7 @@ class Replacements(Gate):
         self._add_accepted([*recorded_instances(store), instance])
 
     def poll(self, queries: Mapping[Address, QueryState]) -> bool:
-        """Update which generations have started. Return whether a waiting query may now continue."""
+        """Look for generations that have started. Return whether a waiting query may now continue."""
         wanted = {read.place for read in self.awaited_reads.values()}
         accepted = (query.memory.accepted for query in queries.values())
         self._started |= {description.place for description in accepted if description is not None}
@@ -48,7 +48,7 @@ class Replacements(Gate):
             self._started |= {description.place for description in self._store.read_accepted(name).values()}
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Hold a query that has read the former generation of a collection at its accepted description."""
+        """Make a query that has read the former generation keep its accepted description."""
         self.awaited_reads.pop(wanted.address, None)
         same = accepted is not None and accepted.id == wanted.id
         former = {read.id: read for read in accepted.reads.values()} if same and accepted is not None else {}
@@ -62,7 +62,7 @@ class Replacements(Gate):
         return None
 
     def reason(self, address: Address) -> str | None:
-        """Return a text that says what the query waits for; None if it waits for nothing."""
+        """Return which generation the query waits for, in words; None if it waits for none."""
         read = self.awaited_reads.get(address)
         return f"waits for generation {read.generation} of {read.address} to start" if read else None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from mzplan.secrets.policy import Flow, SecretValues
 
-_MAX_STORED = 8  # proposals, and commits, whose values are kept at most: killed commands never fetch theirs
+_MAX_STORED = 8  # proposals, and commits, with stored values; the values of killed commands are never used
 
 Values = Mapping[str, str]
 
@@ -16,8 +16,8 @@ class ReceivedSecretValues:
     """Values of `${env:NAME}` references that commands have sent, held until the runner uses them.
 
     - A proposal's values serve only its validation, so a proposal leaves no trace.
-    - The runner takes over a commit's values together with the commit.
-    - The runner takes over all other values at once. They come from commands that have nothing to commit.
+    - The runner starts to use a commit's values together with the commit.
+    - The runner uses all other values at once. They come from commands that have nothing to commit.
 
     The socket's threads call `receive`, and the runner's thread calls `take`. `grant` gets the servers that
     the secrets may go to, as soon as they arrive (mzplan.secrets.policy).

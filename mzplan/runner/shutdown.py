@@ -18,7 +18,7 @@ from mzplan.runner.wake import WakeListener
 
 log = logging.getLogger("mzplan.runner")
 
-DEAD_ENGINE_SECONDS = 6.0  # until the process exits after the engine is found dead; 10 with time to notice
+DEAD_ENGINE_SECONDS = 6.0  # until the process exits once a dead engine is noticed; 10 from its death
 SHUTDOWN_SECONDS = 60.0  # seconds until the process ends after any other failure: it stops the queries first
 WORK_SECONDS = 20.0  # seconds that a stopping runner waits for work in progress; `down` waits 45
 DEAD_WORK_SECONDS = 2.0  # seconds that a runner with a dead engine waits for work in progress
@@ -35,8 +35,8 @@ def shut_down(
     """Stop the queries and the work, and release the lease. Return the thread that waits for the work.
 
     `problem`: why the runner can't continue. `lost`: how it lost its lease.
-    After a failure, the process ends within GONE or ENDING seconds. After a requested stop there is no such
-    limit: the caller decides how long to wait.
+    After a failure, the process exits within DEAD_ENGINE_SECONDS or SHUTDOWN_SECONDS. A requested stop has no
+    such limit: the caller decides how long to wait.
     """
     log.info("stopping")
     executor = runner.controller.executor
@@ -46,7 +46,7 @@ def shut_down(
     telemetry.close_server()
     pool.shutdown(wait=False, cancel_futures=True)
     runner.proposals.close()
-    if executor.is_open():  # otherwise no query runs, and Java, which is still starting, ends with us
+    if executor.is_open():  # otherwise no query runs, and a starting JVM ends with this process
         executor.close()  # before the work: a slow check must not delay the stop of the queries
     work = _end_work(pool, listener, DEAD_WORK_SECONDS if is_dead else WORK_SECONDS)
     _release(runner, problem, lost)

@@ -27,7 +27,7 @@ STATUS_INTERVAL = 2.0  # seconds between reports in which only rates and lag hav
 
 
 class ProblemLog:
-    """Logs a problem when it begins or changes, and not in each round."""
+    """Logs a problem when it begins or changes, instead of in each round."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str | None] = {}
@@ -68,7 +68,7 @@ class Watches:
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
         self.upstreams.poll({a: d for a, query in queries.items() if (d := query.running_query) is not None})
         if not self._executor.is_open():
-            return  # don't slow Spark's start down
+            return  # don't slow down Spark's start
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.run, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
@@ -80,7 +80,7 @@ class Watches:
         )
 
     def _forget_outdated(self, overview: InstanceOverview) -> None:
-        """Forget the backlogs that were measured before a new run: most of an outage came later."""
+        """Forget backlogs from before a new run: the backlog may have grown since, during an outage."""
         runs = {a: query.run.run_id for a, query in overview.queries.items() if query.run is not None}
         for address in runs.keys() & self._run_ids.keys():
             if runs[address] != self._run_ids[address]:
@@ -181,8 +181,8 @@ class StatusWriter:
         observations = {a: self._observation(a, query) for a, query in overview.queries.items()}
         for written in overview.maintained:
             if written not in observations and self._gates.handover.moved_away(written):
-                # The query has ended here, but mzplan still writes to its collection or target. Its next
-                # runner waits for that.
+                # The query has ended here, but its collection or target is still being maintained. Its next
+                # runner waits for the end of that work.
                 observations[written] = self._observation(written, QueryState())
         opens = any(query.decision is None for query in overview.queries.values())
         last = self._written.serial if self._written is not None else 0
@@ -218,9 +218,9 @@ class StatusWriter:
         return observe(address, replace(known, retry_at=self._retry_at(address, query)))
 
     def _retry_at(self, address: Address, query: QueryState) -> float | None:
-        """Return when a failed query is retried, in seconds since the epoch.
+        """Return when a failed query is retried, in seconds since the epoch; None without a planned retry.
 
-        The value stays the same while the query waits. Returns None without a planned retry.
+        The value stays the same while the query waits.
         """
         due = query.memory.retry_at
         runs = query.decision is not None and query.condition == "running"

@@ -51,10 +51,10 @@ class RunEvents:
 
 
 class Telemetry:
-    """Runs metrics and run events, and restarts each when a commit changes its settings.
+    """Runs the metrics server and the run events. Restarts each when a commit changes its settings.
 
-    `serve` starts the metrics, and `report` the run events. `place`, from the command line, overrides the
-    metrics address in the state.
+    `serve` starts the metrics server, and `report` the run events. `place`, from the command line, overrides
+    the metrics address in the state.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Telemetry:
         if settings.run_events != self._settings:
             before, self._settings = self._events, settings.run_events
             self._events = self._report(settings.run_events)
-            # The former server may not answer, and no round should wait for it.
+            # In a thread, because the former server may not answer, and no round should wait for it.
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
 
     def observe(self, overview: InstanceOverview) -> None:

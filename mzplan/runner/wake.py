@@ -1,12 +1,12 @@
 """The wake-up socket of an embedded runner: `.mzplan/<instance>.sock`, mode 0600.
 
-A message on it wakes the runner. It also carries values of `${env:…}` references (see ReceivedSecretValues),
-and the servers to which a command that is about to commit sends secrets. Only the runner's own user can write
-to the socket, and that user can read everything that the runner can.
+A message on it wakes the runner. The message may carry values of `${env:…}` references (see
+ReceivedSecretValues), and the servers to which the next commit sends secrets. Only the runner's own user can
+write to the socket, and that user can read everything that the runner can.
 
 Correctness never depends on the socket. A runner that isn't woken polls every half second, and a runner
-without a value reports it. The process that listens on the socket is the project's runner; `mzplan down`
-relies on this.
+reports a missing value. `mzplan down` relies on the fact that the process that listens on the socket is the
+project's runner.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def runtime_folder(directory: str | Path) -> Path | None:
 
 
 def _is_own_socket(path: Path) -> bool:
-    """Return whether the path is a socket of this user: commands send secret values to it."""
+    """Whether the path is a socket of this user. Commands send secret values only to such a socket."""
     try:
         status = path.lstat()
     except OSError:

@@ -12,7 +12,7 @@ from mzplan.runner.shutdown import DEAD_ENGINE_SECONDS, exit_within
 log = logging.getLogger("mzplan.runner")
 
 CHECK_INTERVAL = 1.0  # seconds between two checks
-MAX_CHECKS = 600  # without the end of a round; a count, because time also passes while a process is suspended
+MAX_CHECKS = 600  # checks during one round; time would also pass while the process is suspended
 
 
 class Watchdog:

@@ -1,5 +1,5 @@
 """The store: State, Status, leases and proposals of a project, with formats and backends.
 
-The planning side and the running side share it and meet only here. docs/internals/protocol.md is its
-contract. It may import model, schema, secrets and host.
+The planning side and the running side share the store, and meet nowhere else. docs/internals/protocol.md
+describes the contract. The package may import model, schema, secrets and host.
 """

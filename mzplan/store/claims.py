@@ -1,4 +1,4 @@
-"""Which storage a state and its runners claim. Both sides use this rule to find garbage."""
+"""The storage that a state and its runners claim. `state gc` and runners use it to find unclaimed storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RECORDED = re.compile(
 
 
 def places_of(state: State) -> set[Place]:
-    """Return the storage that a state claims on any instance, or keeps on purpose."""
+    """Return the storage that a state claims on any instance, and the storage of forgotten queries."""
     claimed = {r.place for r in state.resources.values()}
     return claimed | {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
 
@@ -23,8 +23,9 @@ def places_of(state: State) -> set[Place]:
 def recorded_places(store: Store) -> set[Place]:
     """Return the storage that current and former runners have recorded.
 
-    It is the storage of the queries that ran last, for a rollback, and the storage that waits for removal.
-    Raises MzplanError if a record can't be read."""
+    It is the storage of the queries that ran last, which a rollback may need, and the storage that waits for
+    removal. Raises MzplanError if a record can't be read.
+    """
     places: set[Place] = set()
     for instance in recorded_instances(store):
         places |= {d.place for d in store.read_accepted(instance).values()}

@@ -1,8 +1,8 @@
 """The fencing tokens (epochs) of a project: each is handed out once, in increasing order.
 
-All instances share one sequence. A query that moves to another instance resumes under a higher epoch, and its
-targets refuse the previous runner. If the newest number is lost, the sequence continues from the highest
-epoch of all leases and statuses.
+All instances share one sequence. A query that moves to another instance therefore resumes under a higher
+epoch, and its targets refuse the previous runner. If the file with the newest epoch is lost, the sequence
+continues from the highest epoch of all leases and statuses.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def next_epoch(backend: Backend) -> int:
 
 
 def raise_epoch(backend: Backend, least: int) -> None:
-    """Make the next epoch greater than `least`, an epoch handed out elsewhere.
-
-    Raises MzplanError."""
+    """Make the next epoch greater than `least`, which another store has handed out. Raises MzplanError."""
     _put(backend, lambda newest: max(newest, least))
 
 
@@ -75,6 +73,6 @@ def _highest(backend: Backend) -> int:
             if blob is not None:
                 lease = key.startswith("leases/")
                 epochs.append((decode_lease if lease else decode_status)(blob.data, key).epoch)
-        except MzplanError:  # the runner of that instance reports its damaged file
+        except MzplanError:  # the runner of that instance reports the damaged file
             continue
     return max(epochs)

@@ -1,9 +1,9 @@
 """The event log of an instance: the past events of its queries, across runners, for people.
 
 The log consists of segments. Each segment is a key (`events/<instance>.<begin in ms>-<epoch>.jsonl`) with one
-line of JSON per event. Only the leading runner appends, to segments of its own epoch, so a runner that was
-cut off from the store can't damage its successor's segments. A runner merges a small segment of its
-predecessor into its own, so many short runs create few keys.
+line of JSON per event. A runner appends only to segments of its own epoch. A runner that was cut off from the
+store therefore can't damage its successor's segments. A runner merges a small last segment of its predecessor
+into its own, so many short runs create few keys.
 
 Readers skip invalid lines.
 """
@@ -66,10 +66,10 @@ class EventLog:
         self._queued_since: float | None = None  # when the oldest queued event was added
         self._segment: Segment | None = None
         self._segment_data = b""  # the content of the current segment
-        self._merged: Segment | None = None  # the segment that this one has merged
+        self._merged: Segment | None = None  # the segment that the current segment includes
 
     def add(self, events: Iterable[Event], serial: int) -> None:
-        """Queue events for the next `flush`. `serial`: the newest serial that the runner has taken in."""
+        """Queue events for the next `flush`. `serial`: the newest serial that the runner follows."""
         lines = [_line(replace(event, serial=max(0, serial), epoch=self._epoch)) for event in events]
         if lines:
             self._queued_since = self._clock() if self._queued_since is None else self._queued_since
@@ -95,7 +95,7 @@ class EventLog:
             self._merged = None
 
     def _begin(self, size: int) -> None:
-        """Start a segment for `size` more bytes; the first one merges a small previous segment."""
+        """Start a segment for `size` bytes. The first segment of this process merges a small last one."""
         existing = segments(self._backend, self._instance)
         last, self._merged, self._segment_data = existing[-1] if existing else None, None, b""
         if self._segment is None and last is not None:
@@ -104,7 +104,7 @@ class EventLog:
                 self._merged, self._segment_data = last, whole
         now = self._clock()
         began = int(now * 1000)
-        if last is not None and 0 <= last.began - began < _SKEW:  # its clock was ahead
+        if last is not None and 0 <= last.began - began < _SKEW:  # the clock of its runner was ahead
             began = last.began + 1
         self._segment = Segment(began, self._epoch, self._instance)
         for segment in _expired(existing, now):
@@ -120,7 +120,7 @@ class EventLog:
 
 
 def _expired(existing: list[Segment], now: float) -> Iterator[Segment]:
-    """Yield the segments beyond the retention; a segment ends where the next one begins."""
+    """Yield the segments beyond the retention. A segment ends when the next one begins."""
     oldest = (now - RETENTION_SECONDS) * 1000
     for number, segment in enumerate(existing[:-1]):
         if existing[number + 1].began < oldest or len(existing) - number >= RETENTION_BYTES // SEGMENT_BYTES:
@@ -165,8 +165,8 @@ class EventReader:
     ) -> Iterator[LoggedEvent]:
         """Yield the wanted events of all instances, the newest first by their own times.
 
-        `since`, `until` (seconds since the epoch): segments that end before or begin after needn't be read.
-        A segment is read only when it may contain the next event."""
+        Skips segments that end before `since` or begin after `until` (seconds since the epoch). Reads a
+        segment only when it may contain the next event."""
         instances: dict[str, list[Segment]] = {}
         for segment in segments(self._backend):
             instances.setdefault(segment.instance, []).append(segment)
@@ -184,7 +184,9 @@ class EventReader:
             if unread and (not ready or unread[0][0] <= ready[0][0]):
                 segment = heapq.heappop(unread)[2]
                 for line in reversed(self._lines(segment)):
-                    if matches(line) and line not in seen:  # a merged line may appear in both segments
+                    if (
+                        matches(line) and line not in seen
+                    ):  # after a crash, a merged line may be in both segments
                         seen.add(line)
                         for logged in self._event(segment.instance, line):
                             heapq.heappush(ready, (-seconds_of(logged.event), len(seen), logged))

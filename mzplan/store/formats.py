@@ -33,12 +33,12 @@ from mzplan.secrets.resolved import scrub
 T = TypeVar("T")
 _EMPTY_CHECKSUM = b'"checksum": ""'
 _RESOURCES = b'\n  "resources": {'  # written last by `_lines`
-# Don't suggest copying an earlier serial's file over it: an earlier serial isn't the current state.
+# Don't suggest to copy an earlier serial's file over the state, because it isn't the current state.
 _RESTORE_HINT = (
     "take the latest FILE from version control or a backup, or run mzplan state pull --serial N --out "
     "FILE with the last N below history/; then mzplan state push FILE --force."
 )
-# For an earlier serial: pushing a state would commit a new serial and leave this file as it is.
+# For a damaged earlier serial. A push would commit a new serial, and leave the damaged file as it is.
 FORGO_HINT = "put it back from a backup, or delete it: then only this serial is missing from the history."
 _SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as written by `_lines`
 # Fields of an Observation that may quote servers and libraries.
@@ -46,12 +46,12 @@ _SERVER_TEXTS = ("error", "warning", "held", "fault", "fault_fix")
 
 
 def canonical(value: Any) -> str:
-    """Return one line of JSON with sorted keys: equal values give equal text."""
+    """Return JSON in one line with sorted keys, so that equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> T:
-    """Return `build` of a JSON text. Raises MZ030 for any defect of the text."""
+    """Parse a JSON text and return what `build` makes of it. Raises MZ030 for any defect of the text."""
     try:
         return build(parse_json(data))
     except ValueError as problem:
@@ -155,7 +155,7 @@ def decode_outcome(data: bytes, place: str) -> CommitOutcome:
 def _check_consistency(
     instances: Mapping[str, Instance], resources: Mapping[Address, ResourceState], place: str
 ) -> None:
-    """Raise an error if the state breaks a rule that every state written by mzplan follows."""
+    """Raise an error if the state breaks a rule that holds for every state that mzplan writes."""
     for kind, type_ in {(address.kind, resource.type) for address, resource in resources.items()}:
         if not is_type(kind, type_):
             raise _newer_format(
@@ -220,7 +220,7 @@ def scrubbed_cause(cause: Cause) -> Cause:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value, or 0.0 for a rate unknown to Spark: NaN isn't valid JSON."""
+    """Return the value, or 0.0 for NaN, Spark's value for an unknown rate. NaN isn't valid JSON."""
     return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -229,9 +229,9 @@ def decode_status(data: bytes, place: str) -> Status:
 
 
 def serial_in_status(data: bytes) -> int:
-    """Return the serial that a status reports as taken in; 0 if it is unreadable.
+    """Return the newest serial that the status's runner has read; 0 if the status is unreadable.
 
-    Doesn't decode the queries, of which there may be 100,000."""
+    Doesn't decode the queries, because there may be 100,000."""
     match = _SERIAL.search(data[:1000])
     return int(match[1]) if match is not None else 0
 

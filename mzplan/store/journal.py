@@ -1,11 +1,11 @@
-"""The journal of an instance: facts that a serial can't carry and a crash must not lose.
+"""The journal of an instance: facts that aren't part of the state, and that a crash must not lose.
 
 It has three files, with one line of JSON per entry:
-- `<instance>.jsonl`: storage that no resource claims any more. The runner writes it before it forgets the
-  query, and removes the entry once `retain_dropped` has passed and the storage is gone.
+- `<instance>.jsonl`: storage that no resource claims any more. The runner writes the entry before it forgets
+  the query. It removes the entry once `retain_dropped` has passed and the storage is gone.
 - `<instance>.prepared.jsonl`: exports that are prepared but not yet created, with their holds.
-- `<instance>.former.jsonl`: storage that has left the first file and whose query has run. Such a query never
-  starts from the beginning again.
+- `<instance>.former.jsonl`: storage that isn't in the first file any more, and whose query has run. Such a
+  query never starts from the beginning again.
 """
 
 from __future__ import annotations

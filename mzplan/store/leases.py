@@ -41,7 +41,8 @@ class Sightings:
 def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
     """Whether the runner that holds the lease may still be running queries.
 
-    `unchanged`: seconds for which the lease was seen unchanged. It exposes a host whose clock is ahead."""
+    `unchanged`: seconds since this process first saw this version of the lease. After `ttl` seconds the
+    lease has lapsed, even if its heartbeat comes from a clock that is ahead."""
     if lease.released or time.time() > lease.heartbeat + lease.ttl or unchanged > lease.ttl:
         return False
     return not is_local(lease) or is_alive(lease.pid, lease.pid_started)
@@ -50,7 +51,8 @@ def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
 def is_local(lease: Lease) -> bool:
     """Whether the lease's pid belongs to this machine and pid namespace.
 
-    Containers, pods on other nodes and cloned machines can share a host name. For them only `ttl` decides."""
+    Containers, pods on other nodes and cloned machines can share a host name. For such a lease, only `ttl`
+    counts."""
     return lease.host == socket.gethostname() and lease.pid_space == pid_space()
 
 
@@ -72,7 +74,7 @@ def new_lease(instance: str, owner: str, epoch: int) -> Lease:
 def is_blank(data: bytes) -> bool:
     """Whether a file has lost its content.
 
-    Leases and statuses aren't synced, so a power failure may leave them empty or full of zeros."""
+    Leases and statuses aren't synced to disk, so a power failure may leave them empty or full of zeros."""
     return not data.strip(b"\0 \r\n")
 
 
@@ -100,7 +102,7 @@ class Leases:
     def may_be_led(self, instance: str) -> bool:
         """Whether a runner of this instance may still be running queries.
 
-        An empty lease counts as held until its former holder must have noticed and stopped."""
+        An empty lease counts as held for LEASE_TTL seconds. By then, its holder has stopped its queries."""
         key = _key(instance)
         blob = self._backend.read(key)
         return blob is not None and self._may_be_led(key, blob)
@@ -108,7 +110,7 @@ class Leases:
     def _may_be_led(self, key: str, blob: Blob) -> bool:
         unchanged = self._sightings.unchanged(key, blob.version)
         if is_blank(blob.data):
-            return unchanged <= LEASE_TTL  # its holder has stopped its queries by then
+            return unchanged <= LEASE_TTL
         return is_live(decode_lease(blob.data, key), unchanged)
 
     def instances(self) -> list[str]:
@@ -133,8 +135,8 @@ class Leases:
     def take(self, instance: str, owner: str) -> Lease:
         """Become the leader with the next epoch, even if another runner leads now.
 
-        That runner notices when it renews its lease; until then the new epoch fences it. A live lease of the
-        same owner is returned unchanged."""
+        That runner notices when it renews its lease. Until then, targets refuse its lower epoch. Returns a
+        live lease of the same owner unchanged."""
         key = _key(instance)
         while True:
             blob = self._backend.read(key)
@@ -142,7 +144,7 @@ class Leases:
             if old is not None and old.owner == owner and is_live(old):
                 return old
             lease = new_lease(instance, owner, next_epoch(self._backend))
-            # A process that writes at the same moment comes entirely before or after this one.
+            # After a conflict, try again: another process has written the lease meanwhile.
             with contextlib.suppress(ConflictError):
                 self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
                 return lease

@@ -1,7 +1,7 @@
 """How many queries the runners stop and start at once for one serial (`apply --parallelism`).
 
-The limit controls how a change is carried out and isn't part of the desired state. So it is stored next to
-the State, written before its serial is committed, and applies only to that serial.
+The limit says how to carry out a change, so it isn't part of the desired state. It is stored next to the
+State, before the serial is committed, and applies only to that serial.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIMIT_KEY = "parallelism.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The number of queries at once for the change to one serial."""
+    """The number of queries that a runner stops and starts at once for a serial."""
 
     serial: int
     parallelism: Positive

@@ -9,8 +9,8 @@ from mzplan.store.store import Store
 class NewestStatus:
     """Reads an instance's status only if it has changed. For one thread.
 
-    Decoding the status of hundreds of queries takes processor time that their runner needs. `status` and
-    `version` are from the last read, and None if there was no status."""
+    Decoding the status of hundreds of queries takes processor time, which the runner may need. `status` and
+    `version` are from the last read; they are None if there was no status."""
 
     def __init__(self, store: Store, instance: str):
         self._store = store

@@ -23,7 +23,7 @@ LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Descriptions for one instance, as they would be committed. A runner only validates them.
+    """Descriptions for one instance, as a commit would contain them. A runner only validates them.
 
     `created` is in seconds since the epoch."""
 
@@ -64,7 +64,7 @@ class Proposals:
 
     def __init__(self, backend: Backend):
         self._backend = backend
-        self._first_seen: dict[str, float] = {}  # when first seen (monotonic), as `created` may be wrong
+        self._first_seen: dict[str, float] = {}  # monotonic seconds; `created` is from another clock
 
     def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
         """Write a proposal. `id_`: from new_proposal_id, if the caller needed it beforehand."""
@@ -80,8 +80,7 @@ class Proposals:
     def open(self, instance: str) -> list[Proposal]:
         """Return the instance's proposals without an answer.
 
-        Also removes expired proposals and anything unreadable, which must not keep the runner from its
-        work."""
+        Also removes expired and unreadable proposals, which must not stop the runner."""
         keys = set(self._backend.list("proposals/"))
         proposals = []
         for key in sorted(keys):

@@ -120,10 +120,10 @@ class Store:
     def read_state(self) -> State:
         """Return the committed state; without any commit, serial 0 with no lineage.
 
-        Raises MZ030 if the state can't be read, is gone, or is older than the history.
-        Raises MZ034 (exit 7) if it belongs to another environment."""
-        # Don't take a lost file for a new project, or an older file for the state: the next commit would
-        # reuse serials of the history and drop running queries.
+        Raises MZ030 if the state can't be read, is gone, or is older than the history. Raises MZ034 (exit 7)
+        if it belongs to another environment."""
+        # Don't mistake a lost file for a new project, or an older file for the state. Otherwise, the next
+        # commit would reuse serials of the history and drop running queries.
         newest = max(self.serials(), default=0)  # read first, because others may commit meanwhile
         taken_in = max((serial_in_status(data) for data in self._status_files()), default=0)
         blob = self.backend.read(STATE_KEY)
@@ -144,7 +144,7 @@ class Store:
     def ensure_own(self, state: State, place: str) -> None:
         """Raise MZ034 (exit 7) if the state belongs to another environment.
 
-        A state whose environment is no longer declared was renamed, and is accepted."""
+        Accepts a state whose environment is no longer declared, because the environment was renamed."""
         environment = state.environment
         if environment != self.environment and environment in self.environments:
             raise refusal(
@@ -161,7 +161,7 @@ class Store:
                 yield blob.data
 
     def read_edited(self) -> State:
-        """Return the state with manual edits, only to show them. Never act on it."""
+        """Return the state with manual edits, for display only. Never act on it."""
         blob = self.backend.read(STATE_KEY)
         if blob is None:
             return State(project=self.project)
@@ -190,7 +190,7 @@ class Store:
             if limit is not None and len(entries) >= limit:
                 break
             blob = self.backend.read(serial_key(serial))
-            # After a crash, the history may already have the current serial.
+            # After a crash, the history may already contain the current serial.
             if blob is not None and not (entries and entries[-1].serial <= serial):
                 entries.append(self._entry(blob.data, serial_key(serial), current=False))
         return entries[:limit]
@@ -247,7 +247,7 @@ class Store:
     def replace_damaged(self, new: State) -> None:
         """Replace an unreadable state by `new`, and keep the unreadable file in the history.
 
-        The caller holds the lock, and the user has asked for it."""
+        The caller holds the lock, and the user has asked for the replacement."""
         current = self.backend.read(STATE_KEY)
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
@@ -256,7 +256,7 @@ class Store:
     def _put(self, new: State, expected: Expected) -> bool:
         """Write the state; return False if another state is in its place.
 
-        Raises MZ175 (exit 8) if that can't be known: then mzplan must report neither success nor "no
+        Raises MZ175 (exit 8) if the outcome is unknown. mzplan then reports neither success nor "no
         change"."""
         data = encode_state(new)
         try:
@@ -264,8 +264,8 @@ class Store:
         except UnknownWriteError as problem:
             raise _unknown(new.serial, problem) from None
         except ConflictError:
-            # Perhaps the write succeeded, its answer was lost, and somebody has committed a later serial
-            # since.
+            # Perhaps the write succeeded, its answer was lost, and another command has committed a later
+            # serial since.
             try:
                 return self.serial_digest(new.serial) == hashlib.sha256(data).hexdigest()
             except MzplanError as problem:
@@ -307,13 +307,13 @@ class Store:
         return self.lock("append", wait=APPEND_WAIT)
 
     def hold(self, info: LockInfo) -> None:
-        """Keep everybody from the lock until `release`, even after this process ends.
+        """Lock the state until `release`, even after this process ends.
 
         The caller holds the lock."""
         self.backend.write(HOLD_KEY, info.encode())
 
     def holder(self) -> LockInfo | None:
-        """Return the holder of the lock: of a hold (`state lock`), or as the backend reports it."""
+        """Return the holder of the lock: the user of `state lock`, or the holder that the backend reports."""
         blob = self.backend.read(HOLD_KEY)
         return LockInfo.decode_or_somebody(blob.data) if blob is not None else self.backend.holder()
 
@@ -343,7 +343,7 @@ class Store:
         return decode_status(blob.data, key) if blob and not is_blank(blob.data) else None
 
     def status_version(self, instance: str) -> str | None:
-        """Return a version that changes with every report: a cheap check for a new status."""
+        """Return a version that changes with every write: a cheap check for a new status."""
         return self.backend.version(f"status/{instance}.json")
 
     def read_statuses(self) -> dict[str, Status]:
@@ -352,7 +352,7 @@ class Store:
         return {status.instance: status for status in statuses if status is not None}
 
     def write_status(self, status: Status, *, durable: bool = False) -> None:
-        """Write a status. `durable`: it holds a decision that is about to be acted on."""
+        """Write a status. `durable`: whether it has a decision that the runner is about to act on."""
         self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=durable)
 
     def read_recent(self, instance: str) -> Recent:
@@ -381,8 +381,8 @@ class Store:
     def read_past_runs(self, instance: str) -> frozenset[Place]:
         """Return the storage of past queries of an instance that no other file records any more.
 
-        It was removed, or is claimed again. A rollback may bring such a query back much later: it then
-        resumes from its checkpoint, or doesn't start."""
+        The storage was removed, or is claimed again. A rollback may bring such a query back much later. The
+        query then resumes from its checkpoint; without the checkpoint, it doesn't start."""
         key = f"journal/{instance}.former.jsonl"
         runs: list[PastRun] = self._read(key, partial(decode_journal, PastRun), [])
         return frozenset(run.place for run in runs)

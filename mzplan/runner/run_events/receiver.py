@@ -1,8 +1,8 @@
 """Decides which server receives run events, and with which key.
 
 The runner trusts its environment: OPENLINEAGE_URL names the server, and OPENLINEAGE_API_KEY goes only to that
-server. mzplan.yaml may come from a checkout. The key that its `lineage` names is sent only if a policy allows
-it or, without a policy, if the folder isn't a checkout.
+server. mzplan.yaml may come from a checkout, so the runner sends the key that its `lineage` names only if a
+policy allows it or, without a policy, if the folder isn't a checkout.
 
 mzplan never uses the library's own search for settings (openlineage.yml in the current folder,
 OPENLINEAGE__… variables).

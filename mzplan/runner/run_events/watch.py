@@ -98,7 +98,7 @@ class RunWatch:
     def _begin(self, report: QueryReport) -> bool:
         run_id, name = report.run_id, report.name
         description = self._descriptions.get(name.address, {}).get((name.generation, name.digest))
-        if description is None:  # a run that no committed description explains
+        if description is None:  # no known description has this run's digest
             return False
         self._runs[run_id] = _Run(description, self._clock(), report.started_because)
         self._event("START", run_id)
@@ -134,7 +134,7 @@ class RunWatch:
         )
 
     def _store_descriptions(self, overview: InstanceOverview) -> None:
-        """Remember the descriptions from which runs may have been started."""
+        """Remember the descriptions that runs may have been started with."""
         for address in self._descriptions.keys() - overview.queries.keys():
             del self._descriptions[address]
         for address, state in overview.queries.items():

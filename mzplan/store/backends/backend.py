@@ -41,9 +41,9 @@ class CommittedError(MzplanError):
 
 
 class UnknownWriteError(MzplanError):
-    """A write or removal whose answer was lost: it may have happened, or may still happen.
+    """A write or removal whose answer was lost, so that its outcome is unknown.
 
-    `undone`: the error to raise if a read shows that it didn't happen and won't."""
+    `undone`: the error to raise if a read shows that the write didn't happen and won't happen."""
 
     undone: MzplanError | None = None
 
@@ -89,9 +89,10 @@ class LockInfo:
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether its process lives; None if that can't be checked from here.
+        """Whether its process lives; None if this process can't check that.
 
-        It can't for another machine, another container (even with this host name), or an earlier boot."""
+        It can't check processes of another machine, of another container (even with this host name), or of
+        an earlier boot."""
         if self.host != socket.gethostname() or self.pid_space != pid_space():
             return None
         return is_alive(self.pid, self.pid_started)
@@ -120,8 +121,9 @@ class Backend(Protocol):
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
         """Replace a blob atomically and return the new version.
 
-        Raises ConflictError if the current version isn't `expected`, but not if a retry of this same write
-        finds the write already done. `durable=False` may skip waiting for the disk (heartbeats)."""
+        Raises ConflictError if the current version isn't `expected`, unless an earlier attempt of this same
+        write has already succeeded. With `durable=False`, the backend needn't wait for the disk
+        (heartbeats)."""
 
     def delete(self, key: str) -> None:
         """Remove a blob if it exists."""
@@ -144,10 +146,9 @@ class Backend(Protocol):
         machine."""
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` on every commit or proposal, if the backend can.
+        """Call `wake` on every commit or proposal, if the backend can. Return a function that stops this.
 
-        Returns a function that stops this.
-        Nothing may depend on these calls."""
+        No caller may depend on these calls."""
 
     def describe(self) -> str:
         """Return the location, for people."""
@@ -182,9 +183,9 @@ def unknown_write(
 
 
 def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) -> MzplanError:
-    """Return MZ033: who holds the state's lock, since when, and whether that process still lives.
+    """Return MZ033: who holds the state's lock, since when, and whether the holder's process still lives.
 
-    `by_hand`: held by `state lock`, which needs no live process."""
+    `by_hand`: whether `state lock` holds the lock, which needs no live process."""
     alive = holder.is_alive if holder is not None and not by_hand else None
     if holder is None:
         detail = f"Another mzplan command holds the lock of {place}."
@@ -231,9 +232,10 @@ def _age(holder: LockInfo) -> str:
 
 
 def lost_error(place: str, problem: str, newest: int, taken_in: int) -> MzplanError:
-    """Return MZ030: the state at a place `is gone` or isn't the latest.
+    """Return MZ030: the state at `place` is gone or isn't the latest one; `problem` says which.
 
-    `newest`: the last serial of the history; `taken_in`: the last that a runner has taken in; 0 if none."""
+    `newest`: the last serial of the history, or 0. `taken_in`: the last serial that a runner has read, or 0.
+    """
     if newest >= taken_in:
         detail = f"Its history goes to serial {newest}: this is neither a new project nor its latest state."
     else:

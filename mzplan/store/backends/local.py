@@ -26,7 +26,7 @@ from mzplan.store.backends.backend import (
 )
 
 STATE_KEY = "mzplan.state.json"
-_IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # the folder may also hold files of others
+_IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # the folder may also contain other files
 _FOLDERS = ("history", "leases", "status", "proposals", "journal", "events")
 _OWN_FILES = "lock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
 IGNORED = f"status/\nleases/\nproposals/\njournal/\nevents/\n{_OWN_FILES}"
@@ -153,7 +153,8 @@ class LocalBackend:
     def unlock(self, id_: str) -> LockInfo | None:
         holder = removable(self.holder(), id_, self.describe())
         if holder is not None:
-            # A kernel on another machine, or a child process, holds it. A new file has a new lock.
+            # A kernel on another machine, or a child process, holds the lock on this file. A new file has a
+            # new lock.
             self.delete("lock")
         return holder
 
@@ -202,7 +203,7 @@ class LocalBackend:
                 if is_state:
                     failpoint(Failpoint.COMMIT_BEFORE_RENAME)
         except OSError as problem:
-            if is_state and self.version(key) == version:  # renamed, but the folder isn't synced
+            if is_state and self.version(key) == version:  # the file is renamed, but its folder isn't synced
                 raise _unsynced(self.folder / key, problem) from None
             raise
         if is_state:

@@ -112,7 +112,7 @@ class ObjectStoreBackend:
             version, problem = None, unknown
         try:
             # The conflict may be with this same write, because the library retries after server errors. Only
-            # the mark tells: others may write the same bytes.
+            # the mark shows this, because another process may write the same bytes.
             version = version or self._run(find_own, "read", key, None)
         except MzplanError as unseen:
             raise problem or unseen from None
@@ -121,7 +121,7 @@ class ObjectStoreBackend:
                 raise problem.undone
             if not may_retry:
                 raise problem
-            # Retry under the same condition, so the write happens once whatever became of the first try.
+            # Retry under the same condition, so the write happens once whatever the first try did.
             return self._put(key, data, mode, mark, may_retry=False)
         return version
 
@@ -172,7 +172,7 @@ class ObjectStoreBackend:
     # --- inside
 
     def _release(self, info: LockInfo, earlier: BaseException | None) -> None:
-        """Give the lock back. Raises MZ033 if that fails, together with the earlier error `earlier`."""
+        """Give the lock back. Raises MZ033 if that fails, together with the error `earlier`, if any."""
         try:
             self._delete_lock(info)
         except KeyboardInterrupt:  # otherwise the lock would outlive this process

@@ -40,7 +40,7 @@ log = logging.getLogger("mzplan.store")
 
 CONNECT_S = 5
 STATEMENT_MS = 20_000
-SILENCE_S = 25.0  # without an answer; the server ends a statement earlier
+SILENCE_S = 25.0  # seconds without an answer until mzplan gives up; the server ends a statement earlier
 MAX_ANSWER_BYTES = (2 << 30) + (1 << 20)  # bytes; a state of 100,000 resources has about 100 MB
 UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
@@ -115,7 +115,7 @@ class PostgresBackend:
         return str(row[0]) if row else None
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
-        # The versions whose COMMIT was sent; without a COMMIT nothing is stored.
+        # The versions whose COMMIT was sent. Without a COMMIT, nothing is stored.
         sent_versions: list[str] = []
 
         def attempt(connection: psycopg.Connection[Any]) -> str:
@@ -135,9 +135,9 @@ class PostgresBackend:
             return version if sent_versions and (version := self.version(key)) in sent_versions else None
 
         def retry() -> str:
-            """Look, then try again under the same condition, so the write happens once.
+            """Read the version, then try again under the same condition, so the write happens once.
 
-            An attempt that the server still executes locks the row, so this one waits for it."""
+            If the server still executes the first attempt, that attempt locks the row, and this one waits."""
             try:
                 return own_version() or attempt(self._connection())
             except ConflictError:
@@ -228,7 +228,7 @@ class PostgresBackend:
                 try:
                     with self._open() as connection:
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
-                        wake()  # no notification arrived for earlier events
+                        wake()  # for commits and proposals before LISTEN, which sent no notification here
                         while not stopping.is_set():
                             for _ in connection.notifies(timeout=1.0, stop_after=1):
                                 wake()
@@ -321,7 +321,7 @@ class PostgresBackend:
         return query.replace("{t}", table).replace("{s}", sequence).encode()
 
     def _create(self) -> None:
-        """Create the schema and its table. If another process does the same at once, look again."""
+        """Create the schema and its table. Try again if another process does the same at once."""
         try:
             self._create_missing()
         except _ALREADY_EXISTS:

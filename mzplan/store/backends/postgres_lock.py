@@ -28,13 +28,13 @@ _UNENDING = (
 )
 # Every login may read these columns of other sessions.
 _SESSION = "SELECT s.pid, pg_get_userbyid(s.usesysid), s.application_name FROM pg_stat_activity AS s "
-# A locked row names its transaction, and the transaction's own lock lasts as long as it does.
+# A locked row names its transaction, and pg_locks shows which session runs that transaction.
 _HOLDER = (
     _SESSION + "JOIN pg_locks AS l ON l.pid = s.pid AND l.locktype = 'transactionid' AND l.granted "
     "JOIN {t} AS b ON b.xmax = l.transactionid WHERE b.project = %s AND b.key = %s"
 )
 _RETRY_S = 0.1
-_UNSEEN_S = 1.0  # how long the lock may seem to have no holder: a session that just ended or is only starting
+_UNSEEN_S = 1.0  # how long the lock may have no visible holder, while a session starts or ends
 _NOBODY = "unknown"
 
 
