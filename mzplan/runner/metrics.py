@@ -91,7 +91,7 @@ class RunnerCollector:
         )
         yield (
             "error",
-            "1 for the code of the last failure, and for a connection at fault.",
+            "1 for the code of the last failure, and for the code of a connection's fault.",
             ("code", "connection"),
             [(a, *error, 1.0) for a, o in queries for error in self._errors(o)],
         )
@@ -156,10 +156,10 @@ class RunnerCollector:
 
 _HELP = {
     "step": "The last finished micro-batch.",
-    "input_rows_per_second": "Rows that arrive.",
-    "processed_rows_per_second": "Rows processed during a micro-batch.",
+    "input_rows_per_second": "Rows that arrived per second, for the last micro-batch.",
+    "processed_rows_per_second": "Rows processed per second, in the last micro-batch.",
     "lag_records": "Unread input, if known, in the unit of mzplan status.",
-    "left_out_records": "Malformed records that this run has skipped or kept aside.",
+    "left_out_records": "Malformed records that this run has skipped or set aside.",
     "failures": "Failures in a row.",
     "idle_seconds": "Time since the query finished a micro-batch or found nothing to do.",
     **{name: measure.help for name, measure in MEASURES.items()},

@@ -105,7 +105,7 @@ class ProposalAnswerer:
         late = error(
             "MZ290",
             f"The check of {description.address} has not ended within {TIME_LIMIT:.0f} s",
-            "Spark still reads its select or where, or is busy with earlier checks.",
+            "Spark is still parsing its SQL expressions, or is busy with earlier checks.",
             "simplify the constant expressions. If other checks also time out, restart the runner.",
             address=description.address,
         )

@@ -191,7 +191,7 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
         detail = f"Another mzplan command holds the lock of {place}."
     elif by_hand:
         detail = (
-            f"{holder.user} on {holder.host} has locked it by hand ({holder.command}), at {holder.time}"
+            f"{holder.user} on {holder.host} locked it by hand ({holder.command}) at {holder.time}"
             f"{_age(holder)}. Lock id: {holder.id}."
         )
     else:
@@ -202,8 +202,10 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
         )
     hint = "wait until it has finished, then run the command again."
     if holder is not None and (by_hand or not alive):
-        condition = "when they agree" if by_hand else "if that process is gone for certain"
-        hint = f"wait for it; {condition}: mzplan state unlock {shlex.quote(holder.id)}"
+        end, condition = "it has finished", "that process is gone for certain"
+        if by_hand:
+            end, condition = f"{holder.user} releases it", "they agree"
+        hint = f"wait until {end}. If {condition}: mzplan state unlock {shlex.quote(holder.id)}"
     return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
 
 
@@ -231,22 +233,21 @@ def _age(holder: LockInfo) -> str:
     return " (just now)"
 
 
-def lost_error(place: str, problem: str, newest: int, taken_in: int) -> MzplanError:
+def lost_error(place: str, problem: str, newest: int, runner_serial: int) -> MzplanError:
     """Return MZ030: the state at `place` is gone or isn't the latest one; `problem` says which.
 
-    `newest`: the last serial of the history, or 0. `taken_in`: the last serial that a runner has read, or 0.
+    `newest`: the last serial of the history, or 0. `runner_serial`: the last serial that a runner has read, or 0.
     """
-    if newest >= taken_in:
-        detail = f"Its history goes to serial {newest}: this is neither a new project nor its latest state."
+    if newest >= runner_serial:
+        proof = f"Its history goes to serial {newest}"
     else:
-        detail = (
-            f"A runner has taken in serial {taken_in}: this is neither a new project nor its latest state."
-        )
-    hint = "take FILE, the latest, from version control or a backup, then mzplan state push FILE --force"
+        proof = f"A runner has read serial {runner_serial}"
+    detail = f"{proof}, so the project isn't new, and its latest state is missing."
+    hint = "get the latest FILE from version control or a backup, then run mzplan state push FILE --force"
     if newest:
         hint += (
-            f"; or mzplan state pull --serial {newest} --out FILE, then mzplan state push FILE --force: "
-            "then `mzplan plan` shows what came after that serial"
+            f"; or run mzplan state pull --serial {newest} --out FILE, then mzplan state push FILE --force; "
+            "`mzplan plan` then shows which changes since that serial are lost"
         )
     hint += "."
     return error("MZ030", f"{place} {problem}", f"{detail} Nothing was changed.", hint, kind="damaged")

@@ -150,8 +150,8 @@ def test_an_earlier_serial_over_the_state_is_noticed_and_the_printed_fix_works(
     shutil.copy(folder / "state/history/00000001.json", folder / STATE)
     for command in (("plan",), ("apply", "--auto-approve"), ("state", "pull")):
         found = mzplan(folder, *command, "--json").error()
-        assert found["code"] == "MZ030" and "is of serial 1" in found["summary"]
-        assert "A runner has taken in serial 2" in found["detail"] and "history/" not in found["hint"]
+        assert found["code"] == "MZ030" and "has serial 1" in found["summary"]
+        assert "A runner has read serial 2" in found["detail"] and "history/" not in found["hint"]
     # Either way back: from the history, or from a copy of the latest.
     for source in ("history", "copy"):
         shutil.copy(folder / "state/history/00000001.json", folder / STATE)
