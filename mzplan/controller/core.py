@@ -253,9 +253,9 @@ class Controller(Frontiers):
 
         If `with_endpoint`, also checks its upstream or target. Changes nothing. Any thread may call it.
         """
-        gone = self.executor.missing_storage(description)
-        if gone or not with_endpoint:
-            return gone
+        missing = self.executor.missing_storage(description)
+        if missing or not with_endpoint:
+            return missing
         checked = self.executor.check(description, self.secrets)
         return (*checked.diagnostics, *checked.missing)
 

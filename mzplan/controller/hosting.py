@@ -326,8 +326,8 @@ class Hosting:
             self._collections[token.from_id].release(_holder(token.id))
 
     def _prepared_without(self, tokens: Iterable[CreateExportToken]) -> Tokens:
-        gone = {(token.id, token.from_id) for token in tokens}
-        return {key: token for key, token in self.prepared.items() if key not in gone}
+        removed = {(token.id, token.from_id) for token in tokens}
+        return {key: token for key, token in self.prepared.items() if key not in removed}
 
     def _journal(self, instance: InstanceId, tokens: Tokens) -> None:
         """Write tokens to the store before they count as prepared. If this raises, nothing changes."""

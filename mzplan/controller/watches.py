@@ -60,9 +60,9 @@ class Sampler(Generic[K, D, R]):
         now = self._clock()
         self._running_jobs = [future for future in self._running_jobs if not future.done()]
         with self._lock:
-            for gone in [key for known in (self._asked, self.answers) for key in known if key not in wanted]:
-                self._asked.pop(gone, None)
-                self.answers.pop(gone, None)
+            for unwanted in {*self._asked, *self.answers} - wanted.keys():
+                self._asked.pop(unwanted, None)
+                self.answers.pop(unwanted, None)
             free = self._jobs - len(self._running_jobs)
             if free <= 0 or time.monotonic() < self._resume_at:
                 return
@@ -134,8 +134,8 @@ class ConnectionWatch:
         Returns, by query, a connection that answers again. `digests` are of the secret values that queries
         run with, by reference. Results for other values or for a former description are discarded.
         """
-        for gone in self._uses.keys() - queries.keys():
-            del self._uses[gone]
+        for unwanted in self._uses.keys() - queries.keys():
+            del self._uses[unwanted]
         for address, description in queries.items():  # cached, because this is slow for a thousand queries
             if address not in self._uses or self._uses[address][0] is not description:
                 self._uses[address] = (description, tuple(_connections(description.connections)))
@@ -168,8 +168,8 @@ class ConnectionWatch:
     def _forget_outdated(
         self, wanted: Mapping[Address, InlinedConnection], digests: Mapping[str, str]
     ) -> None:
-        for gone in self._checked.keys() - wanted.keys():
-            del self._checked[gone]
+        for unwanted in self._checked.keys() - wanted.keys():
+            del self._checked[unwanted]
         for address, connection in wanted.items():
             before = self._checked.get(address)
             is_known = before is not None and before[0] is connection
@@ -217,9 +217,9 @@ class UpstreamWatch:
 
     def poll(self, running: Mapping[Address, Description]) -> None:
         """Process the last result, and check the query whose last check is the oldest."""
-        for gone in self._checks.keys() - running.keys():
-            del self._checks[gone]
-            self.problems.pop(gone, None)
+        for unwanted in self._checks.keys() - running.keys():
+            del self._checks[unwanted]
+            self.problems.pop(unwanted, None)
         for address in running.keys() - self._checks.keys():
             self._checks[address] = 0
             self.problems.pop(address, None)

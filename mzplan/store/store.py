@@ -125,21 +125,19 @@ class Store:
         # Don't mistake a lost file for a new project, or an older file for the state. Otherwise, the next
         # commit would reuse serials of the history and drop running queries.
         newest = max(self.serials(), default=0)  # read first, because others may commit meanwhile
-        runner_serial = max((serial_in_status(data) for data in self._status_files()), default=0)
+        serial_read = max((serial_in_status(data) for data in self._status_files()), default=0)
         blob = self.backend.read(STATE_KEY)
         if blob is None:
-            if newest or runner_serial > 0:
+            if newest or serial_read > 0:
                 if self.backend.read(STATE_KEY) is not None:  # the first commit happened just now
                     return self.read_state()
-                raise self._lost_state("is gone", newest, runner_serial)
+                raise self._lost_state("is gone", newest, serial_read)
             return State(project=self.project)
         state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
-        if state.serial < max(newest, runner_serial):
-            raise self._lost_state(f"has serial {state.serial}", newest, runner_serial)
+        if state.serial < max(newest, serial_read):
+            raise self._lost_state(f"has serial {state.serial}", newest, serial_read)
         if state.serial == newest > 0 and self.read_serial(newest) != state:
-            raise self._lost_state(
-                f"differs from serial {state.serial} of its history", newest, runner_serial
-            )
+            raise self._lost_state(f"differs from serial {state.serial} of its history", newest, serial_read)
         self.ensure_own(state, self.backend.describe())
         return state
 
@@ -283,8 +281,8 @@ class Store:
                 problem = f"differs from serial {state.serial} of its history"
                 raise self._lost_state(problem, state.serial, 0) from None
 
-    def _lost_state(self, problem: str, newest: int, runner_serial: int) -> MzplanError:
-        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", problem, newest, runner_serial)
+    def _lost_state(self, problem: str, newest: int, serial_read: int) -> MzplanError:
+        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", problem, newest, serial_read)
 
     @contextlib.contextmanager
     def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:

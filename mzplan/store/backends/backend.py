@@ -233,15 +233,15 @@ def _age(holder: LockInfo) -> str:
     return " (just now)"
 
 
-def lost_error(place: str, problem: str, newest: int, runner_serial: int) -> MzplanError:
+def lost_error(place: str, problem: str, newest: int, serial_read: int) -> MzplanError:
     """Return MZ030: the state at `place` is gone or isn't the latest one; `problem` says which.
 
-    `newest`: the last serial of the history, or 0. `runner_serial`: the last serial that a runner has read, or 0.
+    `newest`: the last serial of the history, or 0. `serial_read`: the last serial that a runner read, or 0.
     """
-    if newest >= runner_serial:
+    if newest >= serial_read:
         proof = f"Its history goes to serial {newest}"
     else:
-        proof = f"A runner has read serial {runner_serial}"
+        proof = f"A runner has read serial {serial_read}"
     detail = f"{proof}, so the project isn't new, and its latest state is missing."
     hint = "get the latest FILE from version control or a backup, then run mzplan state push FILE --force"
     if newest:
