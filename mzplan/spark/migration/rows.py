@@ -16,7 +16,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SourceConnector
@@ -28,8 +28,6 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body
 from mzplan.model.state import Predecessor
-from mzplan.schema.columns import Column
-from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark.collections import Collections
 from mzplan.spark.migration.casts import cast_rows, find_uncastable
@@ -47,50 +45,33 @@ _IDS = uuid.UUID("5b2a3d0e-6d0c-4b5e-9d35-1f0c4f1f6d1a")
 _CHECKED = 30.0  # seconds for which rows are checked before anything is committed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Generation:
-    """One generation of a source that starts with the rows of another generation."""
-
-    id: str
-    generation: int
-    predecessor: Predecessor
-    columns: tuple[Column, ...]
-    keys: tuple[str, ...]
-
-    def checkpoint(self, warehouse: str) -> Checkpoint:
-        return Checkpoint.of(warehouse, self.id, self.generation)
-
-
 class RowMigration:
-    """Migrates the rows of one source. Raises MzplanError, OSError, and Spark's errors."""
+    """Migrates the rows of a source with a predecessor. Raises MzplanError, OSError, and Spark's errors."""
 
     def __init__(self, spark: SparkSession, warehouse: str, connector: SourceConnector, query: ResolvedQuery):
-        self._spark = spark.newSession()  # a separate session, because its settings differ
-        self._spark.conf.set("spark.sql.ansi.enabled", "true")
+        self._spark = spark
         self._warehouse = warehouse
         self._connector = connector
         self._query = query
         self._type = query.description.type
 
     def begin(self, collections: Collections) -> None:
-        """Migrate the rows of the source's generation, if it has a predecessor and hasn't migrated yet."""
-        if (generation := self._generation()) is not None:
-            self._begin(generation, collections)
+        """Migrate the rows to the source's generation, unless this was done before."""
+        self._begin(self._query, collections)
 
     def uncastable(self) -> tuple[Diagnostic, ...]:
         """Return why the migration would fail, by a short check; empty if it is already done.
 
         Changes nothing.
         """
-        generation = self._generation()
-        if generation is None or generation.checkpoint(self._warehouse).migrated_rows() is not None:
+        if self._checkpoint(self._query).migrated_rows() is not None:
             return ()
-        context, group = self._spark.sparkContext, f"migration of {generation.id}"
+        context, group = self._spark.sparkContext, f"migration of {self._query.description.id}"
         context.setJobGroup(group, group, interruptOnCancel=True)
         timer = threading.Timer(_CHECKED, context.cancelJobGroup, [group])
         timer.start()
         try:
-            diagnostic = self._uncastable(generation)
+            diagnostic = self._uncastable(self._query)
         except Exception:
             if timer.is_alive():
                 raise
@@ -100,49 +81,40 @@ class RowMigration:
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         return (diagnostic,) if diagnostic is not None else ()
 
-    def _generation(self) -> _Generation | None:
-        description = self._query.description
-        if description.predecessor is None:
-            return None
-        return _Generation(
-            id=description.id,
-            generation=description.generation,
-            predecessor=description.predecessor,
-            columns=self._query.columns,
-            keys=self._query.keys,
-        )
-
-    def _description_of(self, generation: _Generation) -> Description:
-        description, predecessor = self._query.description, generation.predecessor
-        return replace(description, generation=generation.generation, predecessor=predecessor)
-
-    def _begin(self, generation: _Generation, collections: Collections) -> None:
-        later = generation.checkpoint(self._warehouse)
+    def _begin(self, query: ResolvedQuery, collections: Collections) -> None:
+        """Migrate the rows to the generation of `query`, which is the source or its earlier generation."""
+        later = self._checkpoint(query)
         migrated = later.migrated_rows()
         if migrated is not None and migrated.done:
             return
         if migrated is None:
-            if (former := self._former(generation)).predecessor is not None:  # finish its migration first
+            if (former := self._former(query)).predecessor is not None:  # finish its migration first
                 earlier = replace(
-                    generation,
-                    generation=former.generation,
-                    predecessor=former.predecessor,
+                    query,
+                    description=replace(
+                        query.description, generation=former.generation, predecessor=former.predecessor
+                    ),
                     columns=columns_of(self._type, former.body),
                     keys=keys_of(self._type, former.body),
                 )
                 self._begin(earlier, collections)
-            if (problem := self._uncastable(generation)) is not None:
+            if (problem := self._uncastable(query)) is not None:
                 raise MzplanError(problem)
             migrated = self._plan(former)
             later.record_migrated_rows(migrated)
         failpoint(Failpoint.MIGRATION_JOURNALED)
         if migrated.table is not None:
-            migrated = self._migrate(generation, migrated, later, collections)
+            migrated = self._migrate(query, migrated, later, collections)
         later.record_migrated_rows(replace(migrated, done=True))
-        log.info("%s: generation %d is begun", self._query.address, generation.generation)
+        log.info("%s: generation %d is begun", query.address, query.description.generation)
 
-    def _former(self, generation: _Generation) -> Predecessor:
-        return newest_begun(self._warehouse, generation.id, generation.predecessor)
+    def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:
+        return Checkpoint.of(self._warehouse, *query.description.place)
+
+    def _former(self, query: ResolvedQuery) -> Predecessor:
+        predecessor = query.description.predecessor
+        assert predecessor is not None, f"{query.address} has no rows to migrate"
+        return newest_begun(self._warehouse, query.description.id, predecessor)
 
     def _plan(self, former: Predecessor) -> MigratedRows:
         """Return the rows to migrate: all rows of the former collection. Nothing writes to it any more."""
@@ -166,25 +138,26 @@ class RowMigration:
         )
 
     def _migrate(
-        self, generation: _Generation, migrated: MigratedRows, later: Checkpoint, collections: Collections
+        self, query: ResolvedQuery, migrated: MigratedRows, later: Checkpoint, collections: Collections
     ) -> MigratedRows:
-        former = collection_path(self._warehouse, generation.id, migrated.generation)
-        path = collection_path(self._warehouse, generation.id, generation.generation)
-        earlier = Checkpoint.of(self._warehouse, generation.id, migrated.generation)
-        position, keyed = self._connector.position, bool(generation.keys)
-        collections.ensure(self._spark, path, generation.columns, position, keyed=keyed)
+        id_, generation = query.description.place
+        former = collection_path(self._warehouse, id_, migrated.generation)
+        path = collection_path(self._warehouse, id_, generation)
+        earlier = Checkpoint.of(self._warehouse, id_, migrated.generation)
+        position, keyed = self._connector.position, bool(query.keys)
+        collections.ensure(self._spark, path, query.columns, position, keyed=keyed)
         remember_collection(later, path)
-        query_id = str(uuid.uuid5(_IDS, f"{generation.id}/g{generation.generation}"))
+        query_id = str(uuid.uuid5(_IDS, f"{id_}/g{generation}"))
         if migrated.position is not None and not later.log.has_begun():
             rows = self._rows(former, migrated.version)
             with writing_as(self._spark, query_id):
-                append(self._converted(generation, migrated, rows), 0, path)
+                append(self._converted(query, migrated, rows), 0, path)
         failpoint(Failpoint.MIGRATION_WRITTEN)
         if (upstream := earlier.upstream()) is not None:
             later.record_upstream(upstream)
         if migrated.position is not None:
             self._connector.migrate_checkpoint(earlier, later)
-            transfer_release(earlier, later, self._description_of(generation))
+            transfer_release(earlier, later, query.description)
             later.log.begin(query_id, earlier.log, migrated.position)
         failpoint(Failpoint.MIGRATION_PLACED)
         return replace(migrated, written=_written_version(path, query_id))
@@ -192,26 +165,25 @@ class RowMigration:
     def _rows(self, collection: str, version: int) -> DataFrame:
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
 
-    def _uncastable(self, generation: _Generation) -> Diagnostic | None:
+    def _uncastable(self, query: ResolvedQuery) -> Diagnostic | None:
         """Return MZ294 for the first column or row of the former collection that can't be migrated."""
-        former = self._former(generation)
-        path = collection_path(self._warehouse, generation.id, former.generation)
+        former = self._former(query)
+        path = collection_path(self._warehouse, query.description.id, former.generation)
         version = max(CollectionLog(path).versions(), default=-1)
         if version < 0:
             return None
-        new_key = () if self._same_key(generation.keys, former.body) else generation.keys
-        rows = self._rows(path, version)
-        return find_uncastable(rows, self._query.address, generation.columns, new_key)
+        new_key = () if self._same_key(query.keys, former.body) else query.keys
+        return find_uncastable(self._rows(path, version), query.address, query.columns, new_key)
 
-    def _converted(self, generation: _Generation, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
+    def _converted(self, query: ResolvedQuery, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
         """Return the migrated rows.
 
         For a new key, keep the latest row: different former keys may now be equal.
         """
-        new_rows = cast_rows(rows, generation.columns)
-        if self._same_key(generation.keys, migrated.body):
+        new_rows = cast_rows(rows, query.columns)
+        if self._same_key(query.keys, migrated.body):
             return new_rows
-        return latest_rows(new_rows, generation.keys, position=True)
+        return latest_rows(new_rows, query.keys, position=True)
 
     def _same_key(self, keys: Sequence[str], body: Body) -> bool:
         return {key.lower() for key in keys} == {key.lower() for key in keys_of(self._type, body)}
