@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
@@ -59,15 +58,13 @@ class InterruptedSteps:
         stopped meanwhile.
         """
         kind = resource_kind(description.address.kind, description.type)
-        names = kind.row_properties
-        rows = {name: description.body[name] for name in names if name in description.body}
+        rows = {name: description.body[name] for name in kind.row_properties if name in description.body}
         history, step = checkpoint.descriptions(), checkpoint.log.unfinished()
         start = history.to_finish(step, rows)
         first = checkpoint.log.committed() + 1
         if start is not None and step is not None and not gives_same_rows(kind, start.rows, rows):
-            earlier = replace(description, body=start.body(description.body, names))
             finishing = Running(running.name, running.place)
-            problem = self._finish(earlier, finishing, run_once)
+            problem = self._finish(start.earlier(description), finishing, run_once)
             running.warning, first = finishing.warning, step + 1
             if checkpoint.log.unfinished() is not None:
                 self._require_open(description.address, step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,12 @@ from mzplan.connectors.frames.metrics import oldest, with_time
 from mzplan.connectors.frames.row_hash import with_content_hash
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
+from mzplan.schema.columns import Column
 from mzplan.spark.collections import table_at
 from mzplan.spark.projection import project
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.replay import versions_of
+from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import is_untouched
 
 if TYPE_CHECKING:
@@ -117,6 +121,18 @@ def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, beg
             project(feed, query, or_else=IS_REMOVED if query.address.writes_collection else "")
         )
     return project(reader.load(collection), query)
+
+
+def read_changes(
+    spark: SparkSession, collection: CollectionLog, record: StepRecord, columns: Sequence[Column]
+) -> DataFrame:
+    """Return the changes of a keyed collection that a step has read, with their order.
+
+    `columns`: the collection's columns. Raises GoneError.
+    """
+    first, last = versions_of(collection, record)
+    reader = spark.read.format("delta").options(**CHANGE_FEED, startingVersion=first, endingVersion=last)
+    return with_order(reader.load(collection.collection), columns)
 
 
 def collection_stream(

@@ -37,8 +37,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -46,6 +46,8 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.observed import Versions
 from mzplan.model.stored import SPARSE, stored
 from mzplan.model.tasks import Task, TaskOutcome
+from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import decoding, open_folder, read_text, write_text
 from mzplan.warehouse.paths import absolute
@@ -97,9 +99,11 @@ class StepDescription:
     digest: str
     rows: Mapping[str, Any]
 
-    def body(self, now: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """Return the sink's body `now`, with its row properties (`names`) as they were then."""
-        return {**{name: value for name, value in now.items() if name not in names}, **self.rows}
+    def earlier(self, now: Description) -> Description:
+        """Return the query's description `now`, with its row properties as they were then."""
+        names = resource_kind(now.address.kind, now.type).row_properties
+        other = {name: value for name, value in now.body.items() if name not in names}
+        return replace(now, body={**other, **self.rows})
 
 
 @dataclass(frozen=True, slots=True)

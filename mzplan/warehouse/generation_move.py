@@ -16,7 +16,6 @@ from typing import Any
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.schema.description import CollectionRead, Description
-from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows
 from mzplan.warehouse.folder import decoding
@@ -91,13 +90,11 @@ class GenerationMove:
     def _earlier(self, migrated: MigratedRows) -> Description:
         """Return the sink as its last step began, reading the former generation."""
         description, source = self._description, self._source
-        names = resource_kind(description.address.kind, description.type).row_properties
         descriptions = self._checkpoint.descriptions().entries
-        body = descriptions[-1].body(description.body, names) if descriptions else description.body
+        begun = descriptions[-1].earlier(description) if descriptions else description
         former = replace(source, generation=migrated.generation, body=migrated.body, predecessor=None)
         return replace(
-            description,
-            body=body,
+            begun,
             reads={source.address.name: former},
             digest=f"{description.digest}-g{migrated.generation}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.frames import functions as f
@@ -12,7 +12,7 @@ from mzplan.warehouse.partitions import AS_NULL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 # Options to read exactly the given files in a batch, whatever characters their paths contain. Spark takes a
 # path with any of [ ] { } * ? \ as a pattern, unless the first option forbids that. Then it replaces each
@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 EXACT_PARTITIONED_FILES = {"__globPaths__": "false"}
 EXACT_FILES = {**EXACT_PARTITIONED_FILES, "recursiveFileLookup": "true"}
 
+
 CLOCK = f"mzplan_clock_{secrets.token_hex(8)}"
 """The name of Spark's `reflect` in this process, which nobody can guess (see spark.unsafe_functions)."""
+
+
+def read_parquet(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
+    """Return the rows of exactly these Parquet files, which may be none. `schema`: the columns as DDL."""
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).options(**EXACT_FILES).parquet(*files)
 
 
 def row_clock() -> Expression:

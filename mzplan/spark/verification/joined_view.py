@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.frames.files import EXACT_FILES
+from mzplan.connectors.frames.files import read_parquet
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.model.diagnostics import MzplanError
@@ -65,9 +64,8 @@ class JoinedView:
         session, query = own_session(self._spark), self._resolve(self._description_of(record.step))
         files = files_of(CollectionLog(collection_path(self._warehouse, *self._read.place)), record)
         schema = ddl(columns_of(self._read.type, self._read.body))
-        reader = session.read.schema(schema).options(**EXACT_FILES)
         try:
-            rows = reader.parquet(*files) if files else session.createDataFrame([], schema)
+            rows = read_parquet(session, files, schema)
             tables = self._tables(session, record.step)
             joined = computed_by_sql(session, {self._stream: rows}, tables, query, self._position)
             exactness = exactness_of(analysed(joined))
@@ -87,7 +85,7 @@ class JoinedView:
         later = (entry for entry in reversed(self._descriptions.entries) if entry.step >= begun.step)
         # The newest of equal queries has the newest names of renamed collections.
         newest = next(entry for entry in later if gives_same_rows(kind, begun.rows, entry.rows))
-        return replace(description, body=newest.body(description.body, kind.row_properties))
+        return newest.earlier(description)
 
     def _tables(self, session: SparkSession, step: int) -> dict[str, DataFrame]:
         versions, tables = self._versions.at(step), {}

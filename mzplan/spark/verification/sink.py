@@ -7,7 +7,7 @@ engine evaluates such expressions exactly like Spark.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
@@ -15,23 +15,23 @@ from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
-from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
-from mzplan.connectors.frames.files import EXACT_FILES, as_stored
+from mzplan.connectors.frames.changes import latest_rows, with_change
+from mzplan.connectors.frames.files import as_stored, read_parquet
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
-from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.projection import project
+from mzplan.spark.streams import read_changes
 from mzplan.warehouse.checkpoints import DescriptionHistory, StepDescription
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.replay import files_of, step_hash, versions_of
+from mzplan.warehouse.replay import files_of, step_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 
@@ -48,7 +48,7 @@ class Downstream:
         recorded: Recorded,
         history: StepHistory,
         position: str,
-        query_begun_with: Callable[[StepDescription], ResolvedQuery],
+        resolve: Callable[[Description], ResolvedQuery],
         starting: Callable[[], None] = lambda: None,
     ):
         self._query = query
@@ -56,7 +56,7 @@ class Downstream:
         self._descriptions = (
             query.checkpoint.descriptions() if query.checkpoint is not None else DescriptionHistory()
         )
-        self._query_begun_with = query_begun_with
+        self._resolve = resolve
         self._recorded = recorded
         self._history = history
         self._position = position
@@ -77,20 +77,14 @@ class Downstream:
         record of steps, and for server failures.
         """
         connectors = Connectors()
-        query = resolve(description, secrets, directory, warehouse)
+        resolved = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
+        query = resolved(description)
         sink: SinkConnector = connectors.sink(description.type)
         source = description.input
         assert source is not None, "a sink reads one collection"
-        place = description.id, description.generation
-        history = StepHistory(warehouse, place, source.place)
+        history = StepHistory(warehouse, description.place, source.place)
         recorded = sink.recorded(query, outputs_without_spark(query))
-        names = resource_kind("sink", description.type).row_properties
-
-        def query_begun_with(begun: StepDescription) -> ResolvedQuery:
-            earlier = replace(description, body=begun.body(description.body, names))
-            return resolve(earlier, secrets, directory, warehouse)
-
-        return cls(query, recorded, history, connectors.position(source), query_begun_with, starting)
+        return cls(query, recorded, history, connectors.position(source), resolved, starting)
 
     def close(self) -> None:
         """Close the target, and the session if there is one."""
@@ -117,7 +111,7 @@ class Downstream:
         return self._content_hash(record, changed) if changed is not None else None
 
     def _content_hash(self, record: StepRecord, begun: StepDescription | None) -> ContentHash:
-        query = self._query_begun_with(begun) if begun is not None else self._query
+        query = self._query if begun is None else self._resolve(begun.earlier(self._query.description))
         if query.keys:
             return self._by_spark(lambda: self._changes(record, query))
         plain = plain_columns(query)
@@ -137,22 +131,14 @@ class Downstream:
         except Exception as problem:
             raise GoneError(f"The collection: {failures.of_exception(problem).text}") from None
 
-    def _read(self, files: list[str]) -> DataFrame:
-        schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
-        spark = self._session()
-        if not files:
-            return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).options(**EXACT_FILES).parquet(*files)
-
     def _rows(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
-        return project(self._read(files_of(self._history.collection, record)), query)
+        files = files_of(self._history.collection, record)
+        schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
+        return project(read_parquet(self._session(), files, schema), query)
 
     def _changes(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
         """Return the changed rows as the step received them."""
-        first, last = versions_of(self._history.collection, record)
-        between = {"startingVersion": str(first), "endingVersion": str(last)}
-        reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)
-        feed = with_order(reader.load(self._history.collection.collection), self._query.columns)
+        feed = read_changes(self._session(), self._history.collection, record, self._query.columns)
         return with_change(project(feed, query))
 
     def _session(self) -> SparkSession:

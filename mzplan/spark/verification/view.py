@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.frames.files import EXACT_FILES
+from mzplan.connectors.frames.files import read_parquet
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.model.diagnostics import MzplanError
@@ -64,18 +63,15 @@ class ViewUpstream:
         """See Upstream. The step's rows are computed with the query as it was when the step began."""
         begun, description = self._descriptions.description_of(record.step), self._description
         if begun is not None:
-            names = resource_kind(description.address.kind, description.type).row_properties
-            description = replace(description, body=begun.body(description.body, names))
+            description = begun.earlier(description)
         query = read_by(self._resolve(description))
         parts = (parsed for _, parsed in parse_view(description.body[self._property]).expressions())
         if varying := next((parsed.varies[0] for parsed in parts if parsed.varies is not None), ""):
             raise GoneError(f"Its query has {varying}, which changes each time.")
         schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
         files = files_of(self._collection, record)
-        reader = self._spark.read.schema(schema).options(**EXACT_FILES)
         try:
-            rows = reader.parquet(*files) if files else self._spark.createDataFrame([], schema)
-            return content_hash(project(rows, query))
+            return content_hash(project(read_parquet(self._spark, files, schema), query))
         except (MzplanError, GoneError, OSError):
             raise
         except Exception as problem:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
-from mzplan.connectors.frames.changes import CHANGE_FEED, with_order
-from mzplan.connectors.frames.files import EXACT_FILES
+from mzplan.connectors.frames.files import read_parquet
 from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.projection import project
+from mzplan.spark.streams import read_changes
 from mzplan.spark.verification.former_reads import FormerReads
 from mzplan.warehouse.checkpoints import StepDescription
 from mzplan.warehouse.collection_log import CollectionLog
@@ -68,13 +68,14 @@ class WantedContent:
         carried: Sequence[Output] = (),
     ):
         self._query, self._resolve, self._collection = query, resolve, collection
-        self._position, self._spark, self._carried = position, spark, carried
+        self._spark, self._carried = spark, carried
+        self._schema = f"{ddl(query.columns)}, {POSITION} {position}"
 
     def empty(self, content: Content) -> DataFrame:
         return content.stored_form(project(_positioned(self._empty(), None), self._query), self._query)
 
     def _empty(self) -> DataFrame:
-        return self._spark.createDataFrame([], f"{ddl(self._query.columns)}, {POSITION} {self._position}")
+        return self._spark.createDataFrame([], self._schema)
 
     def rows(self, read: FormerReads, content: Content, first: int) -> DataFrame:
         """Return the rows that the target should hold, with `_position` and MUST.
@@ -120,12 +121,9 @@ class WantedContent:
 
         Raises GoneError.
         """
-        first, last, log = records[0], records[-1], self._collection
-        begins, ends = versions_of(log, replace(last, step=first.step, start=first.start))
-        between = {"startingVersion": str(begins), "endingVersion": str(ends)}
-        feed = self._spark.read.format("delta").options(**CHANGE_FEED, **between).load(log.collection)
-        changed = project(with_order(feed, self._query.columns), self._query)
-        return changed.select(*map(quoted, keys)).distinct()
+        all_steps = replace(records[-1], step=records[0].step, start=records[0].start)
+        feed = read_changes(self._spark, self._collection, all_steps, self._query.columns)
+        return project(feed, self._query).select(*map(quoted, keys)).distinct()
 
     def _carrying(self, rows: DataFrame) -> DataFrame:
         """Add ROW to the rows' `_position` on request."""
@@ -160,10 +158,7 @@ class WantedContent:
             before = [_Description(OLDEST, self._query)]  # from before the recorded history
         else:
             before, changes[0] = [], (changes[0][0], OLDEST)
-        later = (
-            _Description(step, self._resolve(replace(now, body=record.body(now.body, names))))
-            for record, step in changes
-        )
+        later = (_Description(step, self._resolve(record.earlier(now))) for record, step in changes)
         return [*before, *later]
 
     def _with_former_types(self, descriptions: list[_Description], read: FormerReads) -> list[_Description]:
@@ -234,8 +229,7 @@ class WantedContent:
             return
         begun = StepRecord(step=0 if start is None else record.step, start=start, end=end)
         if files := files_of(log, begun):
-            schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
-            yield self._spark.read.schema(schema).options(**EXACT_FILES).parquet(*files)
+            yield read_parquet(self._spark, files, self._schema)
 
     def _latest_of_collection(self, record: StepRecord, boundaries: Sequence[int], first: int) -> DataFrame:
         """Return the rows of a keyed collection after a step, without deleted and replaced rows."""

@@ -72,8 +72,8 @@ def test_of_a_checkpoint_of_an_earlier_version_nothing_is_known(tmp_path: Path) 
 def test_only_what_decides_rows_is_of_another_time() -> None:
     kind = resource_kind("sink", "postgres")
     assert set(kind.row_properties) == {"select", "where"}
-    now = {"table": "t", "select": ["id"], "compare": "fail"}
-    assert begun(0, ODD).body(now, kind.row_properties) == {"table": "t", "compare": "fail", **ODD}
+    now = sink("1:b", table="t", select=["id"], compare="fail")
+    assert begun(0, ODD).earlier(now) == sink("1:b", table="t", compare="fail", **ODD)
 
 
 class Java:
