@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Collection, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "MAX_SERVER_VALUE",
     "MAX_VALUE",
     "Paint",
+    "aligned",
     "brief",
     "cut",
     "edit_of",
@@ -76,6 +78,18 @@ def brief(text: str, length: int) -> str:
 def cut(text: str, length: int = MAX_VALUE) -> str:
     """Return the text, or its beginning and an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return each row as a line, with its cells in columns. `right`: the columns aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def elided(text: str, length: int) -> str:

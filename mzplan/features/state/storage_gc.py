@@ -14,7 +14,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error, refusal
 from mzplan.model.state import State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state
-from mzplan.render.text import Paint
+from mzplan.render.text import Paint, aligned
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
@@ -199,9 +199,8 @@ def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = F
     if not entries:
         return "All storage in the warehouse is in use."
     header = ("WAS", "ID", "GENERATION", "WHAT", "SIZE", "LAST WRITTEN (UTC)", "")
-    rows = [_row(entry, applied) for entry in entries]
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = [paint(_line(header, widths), "bold"), *(_line(row, widths) for row in rows)]
+    first, *rows = aligned([header, *(_row(entry, applied) for entry in entries)])
+    lines = [paint(first, "bold"), *rows]
     removed = [entry for entry in entries if (entry.removed if applied else entry.kept is None)]
     total = size(sum(entry.bytes for entry in removed))
     if applied:
@@ -219,7 +218,3 @@ def _row(entry: Unclaimed, applied: bool) -> tuple[str, ...]:
     note = "removed" if entry.removed else kept
     name = str(entry.address) if entry.address is not None else "?"
     return name, entry.id, str(entry.generation), "+".join(entry.what), size(entry.bytes), when, note
-
-
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

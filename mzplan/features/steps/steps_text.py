@@ -11,7 +11,7 @@ from mzplan.features.steps.recomputed_text import recomputed_to_json, render_rec
 from mzplan.model.codec import encode
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
-from mzplan.render.text import Paint, cut, safe
+from mzplan.render.text import Paint, aligned, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.features.steps.steps import ShownSteps
@@ -42,12 +42,11 @@ def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False
         return _no_steps(f"{shown.resource.address} has no steps yet.", shown.never)
     is_source = shown.resource.address.writes_collection
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
-    rows = [_row(record, is_source) for record in records]
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    first, *rows = aligned([header, *(_row(record, is_source) for record in records)], right={0, 2, 3})
     lines = [str(shown.resource.address)] if titled else []
-    lines.append(paint(_line(header, widths), "bold"))
+    lines.append(paint(first, "bold"))
     for record, row in zip(records, rows, strict=True):
-        lines.append(_line(row, widths) if record.committed else paint(_line(row, widths), "yellow"))
+        lines.append(row if record.committed else paint(row, "yellow"))
     return "\n".join(lines)
 
 
@@ -73,15 +72,6 @@ def _upstream(record: StepRecord) -> str:
         return upstream_range(record.start, record.end)
     again = f"once more ({record.task.kind})"
     return f"{upstream_range(record.start, record.end)} {again}" if record.reads_upstream else again
-
-
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    right = {0, 2, 3}
-    parts = [
-        cell.rjust(width) if i in right else cell.ljust(width)
-        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(parts).rstrip()
 
 
 def upstream_range(start: Any, end: Any) -> str:
