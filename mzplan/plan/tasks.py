@@ -16,10 +16,12 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.model.tasks import Task
+from mzplan.model.words import count
 from mzplan.plan.causes import task_reason
 from mzplan.plan.manual_changes import committed_record, plan_of
 from mzplan.schema.description import digest_of
 
+MAX_LISTED = 5  # sinks listed in a message
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -58,6 +60,33 @@ def plan_task(
             address=address,
         )
     return _plan_tasks(state, before, (*unfinished, new), statuses, notices)
+
+
+def sinks_by_mode(state: State, address: Address) -> tuple[list[Address], list[Address]]:
+    """Return the sinks downstream of a query that append, and the sinks that upsert, each in order."""
+    downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
+    sinks: tuple[list[Address], list[Address]] = ([], [])
+    for sink in sorted(downstream, key=natural):
+        sinks[state.resources[sink].body.get("mode", "append") == "upsert"].append(sink)
+    return sinks
+
+
+def listed(addresses: Sequence[Address]) -> str:
+    """Return the first addresses of a list as text."""
+    return ", ".join(map(str, addresses[:MAX_LISTED])) + (" …" if len(addresses) > MAX_LISTED else "")
+
+
+def overwriting_sinks(address: Address, sinks: Sequence[Address], rows: str, hint: str) -> Diagnostic:
+    """Return MZ045 for sinks that would upsert old rows. `rows`: these rows of the query, in words."""
+    return Diagnostic(
+        severity="warning",
+        code="MZ045",
+        summary=f"{count(len(sinks), 'sink writes', 'sinks write')} {rows} of {address} over newer rows of "
+        "the same keys",
+        detail=f"{listed(sinks)}: with mode: upsert, the last row written for a key stays.",
+        hint=hint,
+        address=address,
+    )
 
 
 def plan_without_tasks(

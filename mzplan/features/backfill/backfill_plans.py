@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from mzplan.connectors.catalogue import find_connector
-from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, notice, refusal
-from mzplan.model.graph import DependencyGraph
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error, notice, refusal
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
 from mzplan.plan.manual_changes import committed_record
-from mzplan.plan.tasks import plan_task
+from mzplan.plan.tasks import listed, overwriting_sinks, plan_task, sinks_by_mode
 from mzplan.schema.source_columns import keys_of
 
-MAX_LISTED = 5  # sinks listed in a notice
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -39,45 +37,21 @@ def plan_backfill(
     _ensure_range(address, start, end, now)
     arguments = {"from": instant_text(start), "to": instant_text(end)}
     title = "backfill from {from} to {to}".format_map(arguments)
-    downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
-    appends: dict[bool, list[Address]] = {True: [], False: []}
-    for sink in sorted(downstream, key=natural):
-        appends[state.resources[sink].body.get("mode", "append") == "append"].append(sink)
-    notices = _repeated_rows(address, appends[True], appends[False])
-    return plan_task(state, before, "backfill", title, arguments, statuses, notices)
-
-
-def _repeated_rows(
-    address: Address, appending: Sequence[Address], upserting: Sequence[Address]
-) -> tuple[Diagnostic, ...]:
-    """Return MZ045 for the effect on the targets of the source's sinks."""
-    warnings = []
+    appending, upserting = sinks_by_mode(state, address)
+    notices = []
     if appending:
         subject = count(len(appending), "sink appends", "sinks append")
-        warnings.append(
+        notices.append(
             notice(
                 f"{subject} the rows of the backfill of {address} again",
-                f"{_listed(appending)}: rows that are appended to the collection are appended to the target.",
+                f"{listed(appending)}: rows that are appended to the collection are appended to the target.",
                 address=address,
             )
         )
     if upserting:
-        subject = count(len(upserting), "sink writes", "sinks write")
-        warnings.append(
-            Diagnostic(
-                severity="warning",
-                code="MZ045",
-                summary=f"{subject} the rows of the backfill of {address} over newer rows of the same keys",
-                detail=f"{_listed(upserting)}: with mode: upsert, the last row written for a key stays.",
-                hint="if keys have newer rows, end the range at the current time.",
-                address=address,
-            )
-        )
-    return tuple(warnings)
-
-
-def _listed(addresses: Sequence[Address]) -> str:
-    return ", ".join(map(str, addresses[:MAX_LISTED])) + (" …" if len(addresses) > MAX_LISTED else "")
+        hint = "if keys have newer rows, end the range at the current time."
+        notices.append(overwriting_sinks(address, upserting, "the rows of the backfill", hint))
+    return plan_task(state, before, "backfill", title, arguments, statuses, tuple(notices))
 
 
 def _ensure_able(record: ResourceState) -> None:

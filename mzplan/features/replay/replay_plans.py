@@ -10,22 +10,19 @@ from collections.abc import Mapping
 from mzplan.connectors.api.tasks import ReplayedSteps, ensure_letters, letters_refused
 from mzplan.connectors.catalogue import find_connector
 from mzplan.connectors.formats.dead_letters import COLUMNS
-from mzplan.model.address import Address, natural
+from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
-from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State
-from mzplan.model.words import count
 from mzplan.plan.manual_changes import committed_record
-from mzplan.plan.tasks import plan_task
+from mzplan.plan.tasks import overwriting_sinks, plan_task, sinks_by_mode
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.expressions import parse_where
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""
-MAX_LISTED = 5  # sinks listed in a warning
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -68,7 +65,11 @@ def plan_letters(
     if where is not None:
         _ensure_condition(address, where)
     title = f"replay of its dead letters{f' where {where}' if where else ''}"
-    notices = _late_rows(state, address)
+    _, upserting = sinks_by_mode(state, address)
+    notices: tuple[Diagnostic, ...] = ()
+    if upserting:
+        hint = "exclude the dead letters of keys that have newer rows: --where SQL."
+        notices = (overwriting_sinks(address, upserting, "dead letters", hint),)
     return plan_task(state, before, "dead-letters", title, {"where": where}, statuses, notices)
 
 
@@ -84,28 +85,6 @@ def _ensure_condition(address: Address, where: str) -> None:
         return
     problem = letters_refused(address, why, f"write a condition over {', '.join(names)}.")
     raise MzplanError(problem.diagnostics, ExitCode.USAGE)
-
-
-def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
-    """Return MZ045 if sinks upsert: for each key, the last row that arrives stays."""
-    downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
-    upserting = [sink for sink in downstream if state.resources[sink].body.get("mode", "append") == "upsert"]
-    if not upserting:
-        return ()
-    listed = sorted(upserting, key=natural)
-    more = " …" if len(listed) > MAX_LISTED else ""
-    return (
-        Diagnostic(
-            severity="warning",
-            code="MZ045",
-            summary=f"{count(len(listed), 'sink writes', 'sinks write')} dead letters of {address} over "
-            "newer rows of the same keys",
-            detail=f"{', '.join(map(str, listed[:MAX_LISTED]))}{more}: with mode: upsert, the last row "
-            "written for a key stays.",
-            hint="exclude the dead letters of keys that have newer rows: --where SQL.",
-            address=address,
-        ),
-    )
 
 
 def _ensure_able(record: ResourceState, *, missing: bool) -> None:
