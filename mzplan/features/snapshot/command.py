@@ -31,8 +31,8 @@ _MAX_STEP = 2**64 - 1
 _BINARY = ("parquet", "arrow")
 
 
-class _OutputClosed(Exception):  # noqa: N818 - no error: `| head` has what it wants
-    """Stdout is closed or can't be written, so there is no need to continue."""
+class _OutputClosed(Exception):  # noqa: N818 - not an error: `| head` closes its input early
+    """Raised when stdout is closed or can't be written."""
 
 
 @command("snapshot")
@@ -81,7 +81,8 @@ def command_snapshot(
         if invocation.json:
             _write_document(invocation, snapshot, schema, batches)
         elif chosen == "table":
-            _write_table(invocation, snapshot, schema, batches)
+            for piece in _table_pieces(invocation, snapshot, schema, batches):
+                _write(invocation, piece)
         else:
             write_rows(cast("OutFormat", chosen), schema, batches, cast(BinaryIO, _Stdout(invocation)))
     return ExitCode.OK
@@ -122,13 +123,6 @@ def _summary(snapshot: CollectionSnapshot) -> dict[str, Any]:
         "since": snapshot.since,
         "upper": snapshot.upper,
     }
-
-
-def _write_table(
-    invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-) -> None:
-    for piece in _table_pieces(invocation, snapshot, schema, batches):
-        _write(invocation, piece)
 
 
 def _table_pieces(
@@ -175,7 +169,7 @@ def _write(invocation: Invocation, text: str) -> None:
 
 
 class _Stdout:
-    """Stdout as a binary file. Raises _NobodyReads once its reader is gone."""
+    """Stdout as a binary file. Raises _OutputClosed once it is closed."""
 
     closed = False
 

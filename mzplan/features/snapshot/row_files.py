@@ -46,21 +46,21 @@ def out_format_of(name: str) -> OutFormat | None:
 
 def write_rows(
     format_: OutFormat, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO
-) -> int:
-    """Write all rows, batch by batch, and return their number.
+) -> None:
+    """Write all rows, batch by batch.
 
     `json` is one object per line; `arrow` is the streaming format. Raises the errors of `sink` and
     `batches`."""
     match format_:
         case "json":
-            return _write_texts(sink, batches, json_lines)
+            _write_lines(sink, batches, json_lines)
         case "csv":
-            sink.write(csv_line(schema.names).encode())
-            return _write_texts(sink, batches, _csv_lines)
+            sink.write(f"{csv_line(schema.names)}\n".encode())
+            _write_lines(sink, batches, _csv_lines)
         case "parquet":
-            return _write_parquet(schema, batches, sink)
+            _write_parquet(schema, batches, sink)
         case "arrow":
-            return _write_arrow(schema, batches, sink)
+            _write_arrow(schema, batches, sink)
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
@@ -85,9 +85,9 @@ def texts(column: pa.Array) -> list[str | None]:
 
 
 def csv_line(fields: Iterable[str | None]) -> str:
-    """Return a record with its line end. NULL is an empty field; an empty text is `""`."""
+    """Return a record, without a line end. NULL is an empty field; an empty text is `""`."""
     line = ",".join("" if field is None else _csv_field(field) for field in fields)
-    return f"{line or _csv_field('')}\n"  # an empty line would not count as a record
+    return line or _csv_field("")  # an empty line would not count as a record
 
 
 def _csv_field(text: str) -> str:
@@ -99,48 +99,39 @@ def _csv_field(text: str) -> str:
 
 def _csv_lines(batch: pa.RecordBatch) -> Iterator[str]:
     columns = [texts(column) for column in batch.columns]
-    return (csv_line(row)[:-1] for row in zip(*columns, strict=True))
+    return (csv_line(row) for row in zip(*columns, strict=True))
 
 
-def _write_texts(
+def _write_lines(
     sink: BinaryIO,
     batches: Iterable[pa.RecordBatch],
     lines: Callable[[pa.RecordBatch], Iterator[str]],
-) -> int:
-    rows = 0
+) -> None:
     for batch in batches:
         sink.write("".join(f"{line}\n" for line in lines(batch)).encode())
-        rows += batch.num_rows
-    return rows
 
 
-def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
+def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = 0
     with parquet.ParquetWriter(sink, schema) as writer:
         buffered: list[pa.RecordBatch] = []
         for batch in batches:
-            rows += batch.num_rows
             buffered.append(batch)
             if sum(part.num_rows for part in buffered) >= _GROUP:
                 writer.write_table(pa.Table.from_batches(buffered, schema))
                 buffered = []
         if buffered:
             writer.write_table(pa.Table.from_batches(buffered, schema))
-    return rows
 
 
-def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
+def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> None:
     import pyarrow as pa
 
-    rows = 0
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows
 
 
 # ── values
