@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import Side
 from mzplan.connectors.api.outputs import outputs_without_spark
@@ -54,6 +55,9 @@ from mzplan.spark.view_functions import computed_outputs, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.storage import missing_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("mzplan.spark")
 
@@ -150,69 +154,55 @@ class SparkExecutor(SparkDriver):
         checked = check_description(
             description, secrets, self._connectors, self._outputs, directory, self._warehouse
         )
-        jars = self._jar_problems(description, secrets)
-        checkpoint = self._checkpoint_problems(description)
-        diagnostics = (*checked.diagnostics, *jars, *checkpoint)
-        if not any(diagnostic.severity == "error" for diagnostic in diagnostics):
-            diagnostics += self._feature_problems(description, secrets)
-            diagnostics += self._migration_problems(description, secrets)
-            diagnostics += self._argument_problems(description, secrets)
-            diagnostics += self._view_problems(description, secrets)
+        checkpoint = Checkpoint.of(self._warehouse, *description.place)
+        diagnostics = (
+            *checked.diagnostics,
+            *self._jar_problems(description, secrets),
+            *_refusals(lambda: require_readable(checkpoint, description.address)),
+        )
+        if self._spark is not None and not any(d.severity == "error" for d in diagnostics):
+            diagnostics += self._problems_with_spark(self._spark, description, secrets)
         return replace(checked, diagnostics=diagnostics)
 
-    def _checkpoint_problems(self, description: Description) -> tuple[Diagnostic, ...]:
-        """Report MZ031 if the query couldn't resume from its checkpoint, before anything is stopped."""
-        checkpoint = Checkpoint.of(self._warehouse, *description.place)
-        return _refusals(lambda: require_readable(checkpoint, description.address))
-
-    def _feature_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Report MZ281 if the query couldn't use its tables, before anything is stopped.
-
-        Skips a query that already runs with these tables: it fails by itself.
-        """
-        if self._spark is None or description.address.is_connection:
-            return ()
-        if any(
-            query.name.generation == description.generation
-            for query in self._hosted_queries(description.address)
-        ):
-            return ()
-        return _refusals(lambda: self._require_features(self._resolve(description, secrets)))
-
-    def _migration_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Report MZ294 if the source couldn't migrate its rows, before anything is stopped."""
-        if self._spark is None or description.predecessor is None:
-            return ()
-        connector = self._connectors.source(description.type)
-        try:
-            query = self._resolve(description, secrets)
-            return RowMigration(self._spark, self._warehouse, connector, query).uncastable()
-        except MzplanError as problem:
-            return problem.diagnostics
-        except Exception as problem:  # the start reports problems with the storage
-            log.warning("%s: its rows could not be looked at: %s", description.address, problem)
-            return ()
-
-    def _argument_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Report MZ019 if Spark doesn't accept a task's arguments, before anything is stopped."""
-        spark = self._spark
-        if spark is None or not description.tasks:
-            return ()
-        return _refusals(lambda: check_arguments(spark, self._resolve(description, secrets)))
-
-    def _view_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Report MZ019 or MZ230 if Spark reads the view differently, before anything is stopped."""
-        if self._spark is None or not description.reads or not description.address.writes_collection:
-            return ()
-        query = self._resolve(description, secrets)
-        return _refusals(lambda: ensure_columns(self._outputs(query), query))
-
     def _jar_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Report MZ129 if the query lacks jars to start, before anything is stopped."""
+        """Report MZ129 if the query is missing jars to start."""
         spark, link = self._spark, description.connections.get("connection")
         if spark is None or link is None or AWS not in link.connections:
             return ()
         return _refusals(lambda: require_packages(spark, self._resolve(description, secrets)))
+
+    def _problems_with_spark(
+        self, spark: SparkSession, description: Description, secrets: Secrets
+    ) -> tuple[Diagnostic, ...]:
+        """Report problems that only the session shows, before anything is stopped.
+
+        MZ281: Delta can't use the query's tables. MZ294: the source can't migrate its rows. MZ019: Spark
+        doesn't accept a task's arguments, or the view. MZ230: the view has other columns to Spark.
+        """
+        address = description.address
+        if address.is_connection:
+            return ()
+        problems: tuple[Diagnostic, ...] = ()
+        query = self._resolve(description, secrets)
+        # A query that already runs with these tables fails by itself.
+        if all(other.name.generation != description.generation for other in self._hosted_queries(address)):
+            problems += _refusals(lambda: self._require_features(query))
+        if description.predecessor is not None:
+            problems += self._migration_problems(spark, query)
+        problems += _refusals(lambda: check_arguments(spark, query))
+        if description.reads and address.writes_collection:
+            problems += _refusals(lambda: ensure_columns(self._outputs(query), query))
+        return problems
+
+    def _migration_problems(self, spark: SparkSession, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
+        connector = self._connectors.source(query.description.type)
+        try:
+            return RowMigration(spark, self._warehouse, connector, query).uncastable()
+        except MzplanError as problem:
+            return problem.diagnostics
+        except Exception as problem:  # the start reports problems with the storage
+            log.warning("%s: its rows could not be looked at: %s", query.address, problem)
+            return ()
 
     def _hosted_queries(self, address: Address) -> list[Running]:
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
 
 _MAX_STEP = 2**64 - 1
+_Opened = TypeVar("_Opened")
 
 
 @command("steps")
@@ -173,44 +174,39 @@ class _LazySpark:
     def upstream(self, state: State, resource: ResourceState) -> Upstream:
         from mzplan.spark.verification.source import open_upstream
 
-        upstream: Upstream = self._open(
-            open_upstream, state, resource, f"opening the upstream of {resource.address}"
-        )
-        return upstream
+        return self._open(open_upstream, state, resource, f"opening the upstream of {resource.address}")
 
     def target(self, state: State, resource: ResourceState) -> VerifiedTarget:
         from mzplan.spark.verification.sink import Downstream
 
-        doing = f"asking the target of {resource.address}"
-        target: VerifiedTarget = self._open(Downstream.open, state, resource, doing)
-        return target
+        return self._open(Downstream.open, state, resource, f"asking the target of {resource.address}")
 
     def recomputation(self, state: State, resource: ResourceState) -> Recomputation:
         from mzplan.spark.verification.recomputed_view import RecomputedView
 
-        doing = f"preparing to compute {resource.address} again"
-        view: Recomputation = self._open(RecomputedView.open, state, resource, doing)
-        return view
+        return self._open(RecomputedView.open, state, resource, f"preparing to recompute {resource.address}")
 
     def content(self, state: State, resource: ResourceState) -> Comparison:
         from mzplan.spark.verification.content_comparison import ContentComparison
 
-        doing = f"preparing to read the target of {resource.address}"
-        comparison: Comparison = self._open(ContentComparison.open, state, resource, doing)
-        return comparison
+        activity = f"preparing to read the target of {resource.address}"
+        return self._open(ContentComparison.open, state, resource, activity)
 
-    def _open(self, open_: Callable[..., Any], state: State, resource: ResourceState, activity: str) -> Any:
+    def _open(
+        self, open_: Callable[..., _Opened], state: State, resource: ResourceState, activity: str
+    ) -> _Opened:
         settings = self._project.settings
         directory = settings.directory
         with self._invocation.progress.working(activity):
-            self._opened = open_(
+            opened = open_(
                 describe(resource, state.resources),
                 Secrets(directory, remote=RemoteSecrets()),  # this command does a runner's work
                 directory,
                 absolute(directory, settings.warehouse),
                 self._starting,
             )
-        return self._opened
+        self._opened = opened
+        return opened
 
     def _starting(self) -> None:
         self._invocation.progress.stage("Starting Spark in this process")

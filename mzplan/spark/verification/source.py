@@ -17,7 +17,7 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.formats.dead_letters import WORD
 from mzplan.connectors.frames.row_hash import content_hash
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
@@ -58,30 +58,23 @@ def open_upstream(
         return view(session, description, resolve_again, warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
+    why = ""
     if kind.query_property is None and upstream is None and connector.keeps_positions is None:
-        raise _not_repeatable(
-            "MZ092",
-            query,
-            f"A {description.address.kind} of type {description.type} keeps no positions that could be read "
-            "again.",
+        type_ = f"{description.address.kind} of type {description.type}"
+        why = f"A {type_} keeps no positions that could be read again."
+    elif query.keys:
+        why = (
+            "A keyed collection keeps no record that changed nothing, so a step's records can't be compared."
         )
-    if query.keys:
-        raise _not_repeatable(
+    if why:
+        raise error(
             "MZ092",
-            query,
-            "A keyed collection keeps no record that changed nothing, so a step's records can't be compared.",
+            f"{query.address} can't be read again from its upstream",
+            why,
+            "verify without --from-upstream: from its collection.",
+            address=query.address,
         )
     return upstream or SparkUpstream.open(connector, query, starting)
-
-
-def _not_repeatable(code: str, query: ResolvedQuery, why: str) -> MzplanError:
-    return error(
-        code,
-        f"{query.address} can't be read again from its upstream",
-        why,
-        "verify without --from-upstream: from its collection.",
-        address=query.address,
-    )
 
 
 class SparkUpstream:
