@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 from mzplan.schema.expressions import SCHEMA_OF, TYPED, XPATH, is_ddl
@@ -81,14 +80,6 @@ def time_in(expression: Any) -> str:
     return found[1] if found else ""
 
 
-def time_in_plan(plan: Any) -> str:
-    """Return `time_in` of the first such expression in an analysed plan."""
-    expressions, children = plan.expressions(), plan.children()
-    found = (time_in(expressions.apply(number)) for number in range(expressions.size()))
-    below = (time_in_plan(children.apply(number)) for number in range(children.size()))
-    return next(filter(None, chain(found, below)), "")
-
-
 @lru_cache(maxsize=1)
 def expression_check(gateway: Any) -> ExpressionCheck:
     """Return the check for the JVM of a gateway."""
@@ -105,22 +96,18 @@ class ExpressionCheck:
         java = gateway.jvm.java.lang
         loader = java.Thread.currentThread().getContextClassLoader()
 
-        def class_of(name: str) -> Any:
-            return loader.loadClass(name)
-
-        function, sequence = class_of("scala.Function1"), class_of("scala.collection.immutable.Seq")
+        load = loader.loadClass
+        function, sequence = load("scala.Function1"), load("scala.collection.immutable.Seq")
         public = java.invoke.MethodHandles.publicLookup()
 
         def method(owner: str, name: str, result: Any, *takes: Any) -> Any:
-            return public.findVirtual(
-                class_of(owner), name, java.invoke.MethodType.methodType(result, *takes)
-            )
+            return public.findVirtual(load(owner), name, java.invoke.MethodType.methodType(result, *takes))
 
         def as_function(handle: Any) -> Any:
             return java.invoke.MethodHandleProxies.asInterfaceInstance(function, handle)
 
-        self._class = as_function(method("java.lang.Object", "getClass", class_of("java.lang.Class")))
-        named = method(f"{CATALYST}expressions.Expression", "prettyName", class_of("java.lang.String"))
+        self._class = as_function(method("java.lang.Object", "getClass", load("java.lang.Class")))
+        named = method(f"{CATALYST}expressions.Expression", "prettyName", load("java.lang.String"))
         self._name = as_function(named)
         bound = gateway.new_array(java.Object, 1)
         bound[0] = self._class
@@ -180,20 +167,30 @@ class ExpressionCheck:
         The plan must be nodes of the classes in `node_names`, outermost first, on top of `base`.
         """
         for node_name in node_names:
-            node = str(plan.getClass().getName())
-            if node != f"{CATALYST}plans.logical.{node_name}":
-                return _not_allowed(node)
+            class_ = class_of(plan)
+            if class_ != f"{CATALYST}plans.logical.{node_name}":
+                return _not_allowed(class_)
             if problem := self.problem_of_analysed(plan):
                 return problem
             plan = plan.child()
-        return "" if plan.fastEquals(base) else _not_allowed(str(plan.getClass().getName()))
+        return "" if plan.fastEquals(base) else _not_allowed(class_of(plan))
 
 
 def _not_allowed(class_: str, *, of_rows: bool = False) -> str:
-    name = class_.rpartition(".")[2].rstrip("$")
+    name = short_name(class_)
     if of_rows:
         return f"Spark reads {name} in it, which isn't allowed: it would run with the rights of the runner."
     return f"Spark reads {name} in it, which is not of one row: it would run with the rights of the runner."
+
+
+def class_of(node: Any) -> str:
+    """Return the full name of a Catalyst node's class."""
+    return str(node.getClass().getName())
+
+
+def short_name(class_: str) -> str:
+    """Return the name of a Scala class or object without its package, such as `Join`."""
+    return class_.rpartition(".")[2].rstrip("$")
 
 
 def _lines(sequence: Any) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from mzplan.connectors.formats.records import MARK
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, ProblemKind, error, sentence
 from mzplan.secrets.resolved import scrub, shortened
+from mzplan.warehouse.damage import GoneError
 
 OTHER = "MZ064"
 _MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
@@ -189,6 +192,28 @@ def as_error(
     failure = of_exception(problem, address)
     code = otherwise if failure.kind == "unexplained" else failure.code
     return error(code, summary, failure.text, hint, address=address, kind=failure.kind)
+
+
+@contextmanager
+def raised_as(code: str, summary: str, address: Address, hint: str = "") -> Iterator[None]:
+    """Raise Spark's errors as this error of a query. MzplanError and OSError pass unchanged."""
+    try:
+        yield
+    except (MzplanError, OSError):
+        raise
+    except Exception as problem:
+        raise as_error(problem, code, summary, address, hint) from None
+
+
+@contextmanager
+def raised_as_gone(subject: str) -> Iterator[None]:
+    """Raise Spark's errors as GoneError about `subject`. MzplanError and OSError pass unchanged."""
+    try:
+        yield
+    except (MzplanError, GoneError, OSError):
+        raise
+    except Exception as problem:
+        raise GoneError(f"{subject}: {of_exception(problem).text.rstrip('.')}.") from None
 
 
 def _thrown(problem: BaseException) -> Any:

@@ -8,13 +8,13 @@ opens files; then the analysed tree. Only listed kinds of nodes may be in either
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.schema.columns import POSITION, canonical_type, spark_type
+from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.expressions import VALUES, Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
@@ -22,14 +22,42 @@ from mzplan.schema.view_query import parse_view
 from mzplan.secrets.resolved import shortened
 from mzplan.spark.expression_trees import expression_check, time_in
 from mzplan.spark.failures import spark_message
+from mzplan.spark.query_trees import analysed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_HOW = {
-    "sink": 'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"',
-    "view": "write Spark SQL over the collection's columns: SELECT … FROM a collection WHERE …",
-    "source": "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How messages name the expressions of a kind of query.
+
+    `condition`: the place of the condition.
+    `whole`: the place of all expressions.
+    `hint`: what to write there.
+    """
+
+    condition: str
+    whole: str
+    hint: str
+
+
+_WORDS = {
+    "sink": _Words(
+        "where",
+        "select or where",
+        'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"',
+    ),
+    "view": _Words(
+        "WHERE",
+        "the query",
+        "write Spark SQL over the collection's columns: SELECT … FROM a collection WHERE …",
+    ),
+    "source": _Words(
+        "--where",
+        "--where",
+        "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
+    ),
 }
 _SHOWN = 60  # characters of an expression
 
@@ -58,7 +86,7 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
     `or_else`: a SQL condition; matching rows are included even if `where` leaves them out. Raises MzplanError
     MZ019 if Spark doesn't accept the expressions, or if they would do more than allowed.
     """
-    check = expression_check(rows.sparkSession.sparkContext._gateway)
+    words = _WORDS[query.address.kind]
     nodes = ["Project"]
     items: list[str] = []
     places: dict[str, str] = {}  # of each item
@@ -74,7 +102,7 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
         filtered = rows
         if "where" in query.body:
             nodes.append("Filter")
-            condition = _sql(parse_where(query.body["where"]), _place_of_condition(query), rows, query)
+            condition = _sql(parse_where(query.body["where"]), words.condition, rows, query)
             filtered = rows.where(f"({condition}) OR {or_else}" if or_else else condition)
         projected = filtered.selectExpr(*items, POSITION)
     except MzplanError:
@@ -82,25 +110,16 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
     except Exception as problem:
         names = [column.name for column in query.columns]
         refused = (place for item, place in places.items() if item in items and not _accepts(rows, item))
-        raise _refused(query, problem, next(refused, _place_of_all(query)), names) from None
-    if refusal := check.problem_of_projection(_analysed(projected), _analysed(rows), nodes):
-        raise _too_much(query, _place_of_all(query), refusal)
+        raise _refused(query, problem, next(refused, words.whole), names) from None
+    _require_nodes(projected, rows, nodes, words.whole, query)
     return projected
 
 
 def _place_of_item(query: ResolvedQuery, index: int, text: str, parsed: Parsed) -> str:
     """Return how the user finds an item: its place in a sink's `select`, or a view's column."""
-    if query.address.kind != "view":
+    if not query.address.writes_collection:
         return f"select[{index}]"
     return f"column {parsed.name}" if parsed.name else f"expression {shortened(text, _SHOWN)}"
-
-
-def _place_of_condition(query: ResolvedQuery) -> str:
-    return "WHERE" if query.address.kind == "view" else "where"
-
-
-def _place_of_all(query: ResolvedQuery) -> str:
-    return "the query" if query.address.kind == "view" else "select or where"
 
 
 def _accepts(rows: DataFrame, item: str) -> bool:
@@ -111,21 +130,26 @@ def _accepts(rows: DataFrame, item: str) -> bool:
     return True
 
 
-def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> DataFrame:
-    """Return the rows that meet a condition; `place`: where the condition is written.
-
-    Raises the same errors as `project`.
-    """
+def rows_where(rows: DataFrame, text: str, query: ResolvedQuery) -> DataFrame:
+    """Return the rows that meet a condition. Raises the same errors as `project`."""
+    place = _WORDS[query.address.kind].condition
     try:
         met = rows.where(_sql(parse_where(text), place, rows, query))
     except MzplanError:
         raise
     except Exception as problem:
         raise _refused(query, problem, place, rows.columns) from None
-    check = expression_check(rows.sparkSession.sparkContext._gateway)
-    if refusal := check.problem_of_projection(_analysed(met), _analysed(rows), ["Filter"]):
-        raise _too_much(query, place, refusal)
+    _require_nodes(met, rows, ["Filter"], place, query)
     return met
+
+
+def _require_nodes(
+    rows: DataFrame, base: DataFrame, nodes: Sequence[str], place: str, query: ResolvedQuery
+) -> None:
+    """Raise MzplanError MZ019 unless the rows' plan is these nodes, with allowed expressions, on `base`."""
+    check = expression_check(rows.sparkSession.sparkContext._gateway)
+    if refusal := check.problem_of_projection(analysed(rows), analysed(base), nodes):
+        raise _too_much(query, place, refusal)
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
@@ -134,12 +158,19 @@ def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -
     Raises MzplanError MZ019.
     """
     query = read_by(query)
-    fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
-    empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
-    projected = project(empty, query)
+    projected = project(empty_rows(spark, query.columns, position), query)
     if query.keys and "where" in query.body:
-        _refuse_times(_analysed(projected), query)
+        _refuse_times(analysed(projected), query)
     return outputs_of(projected)
+
+
+def empty_rows(spark: SparkSession, columns: Sequence[Column], position: str) -> DataFrame:
+    """Return no rows, with these columns and a `_position` of this type."""
+    return spark.range(0).selectExpr(*map(_null, columns), f"CAST(NULL AS {position}) AS {POSITION}")
+
+
+def _null(column: Column) -> str:
+    return f"CAST(NULL AS {spark_type(column.type)}) AS {quoted(column.name)}"
 
 
 def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
@@ -152,7 +183,7 @@ def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
             f"Spark reads '{time}' as a time, another one each time. When a row is updated or deleted, "
             "its former state could not be found in the target."
         )
-        raise _too_much(query, _place_of_condition(query), why)
+        raise _too_much(query, _WORDS[query.address.kind].condition, why)
 
 
 def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
@@ -187,12 +218,7 @@ def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     given = {name.lower() for name in rows.columns[:own]}
     if not given < {column.name.lower() for column in query.columns}:
         return rows
-    columns = (
-        quoted(c.name)
-        if c.name.lower() in given
-        else f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}"
-        for c in query.columns
-    )
+    columns = (quoted(c.name) if c.name.lower() in given else _null(c) for c in query.columns)
     return rows.selectExpr(*columns, *map(quoted, rows.columns[own:]))
 
 
@@ -224,10 +250,6 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
     return parsed.sql
 
 
-def _analysed(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()
-
-
 def _too_much(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
     return error(
         "MZ019",
@@ -249,7 +271,7 @@ def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequ
         "MZ019",
         f"Spark does not accept {place} of {query.address}",
         spark_message(problem),
-        f"{_HOW[query.address.kind]}; the columns are {', '.join(columns)}.",
+        f"{_WORDS[query.address.kind].hint}; the columns are {', '.join(columns)}.",
         address=query.address,
         kind="unfit",
     )

@@ -7,9 +7,12 @@ query by its name, or a CTE of the query. Only listed kinds of nodes may be in a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mzplan.spark.expression_trees import CATALYST, ExpressionCheck
+from mzplan.spark.expression_trees import CATALYST, ExpressionCheck, class_of, short_name, time_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _LOGICAL = f"{CATALYST}plans.logical."
 _RELATION = f"{CATALYST}analysis.UnresolvedRelation"
@@ -67,7 +70,7 @@ class QueryCheck:
         waiting = [(plan, frozenset(names))]
         while waiting:
             node, known = waiting.pop()
-            class_ = _class_of(node)
+            class_ = class_of(node)
             if class_ not in _PARSED:
                 return _not_allowed(class_)
             if class_ == _RELATION and (problem := _problem_of_relation(node, known)):
@@ -89,7 +92,7 @@ class QueryCheck:
         waiting = [plan]
         while waiting:
             node = waiting.pop()
-            class_ = _class_of(node)
+            class_ = class_of(node)
             if class_ == _VIEW:
                 if not any(node.child().sameResult(input_) for input_ in inputs):
                     return "It reads a relation that isn't an input of the view."
@@ -110,10 +113,21 @@ def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
     waiting = [plan]
     while waiting:
         node = waiting.pop()
-        class_ = _class_of(node)
-        yield class_.rpartition(".")[2], node
+        class_ = class_of(node)
+        yield short_name(class_), node
         if class_ != _VIEW:
             waiting += reversed(elements(node.children()))
+
+
+def analysed(rows: DataFrame) -> Any:
+    """Return Spark's analysed plan of the rows."""
+    return rows._jdf.queryExecution().analyzed()
+
+
+def time_in_plan(plan: Any) -> str:
+    """Return `time_in` of the first expression in an analysed plan that has such a text."""
+    found = (time_in(expression) for _, node in nodes_of(plan) for expression in elements(node.expressions()))
+    return next(filter(None, found), "")
 
 
 def _problem_of_relation(node: Any, known: Collection[str]) -> str:
@@ -125,12 +139,8 @@ def _problem_of_relation(node: Any, known: Collection[str]) -> str:
 
 
 def _not_allowed(class_: str) -> str:
-    name = class_.rpartition(".")[2].rstrip("$")
+    name = short_name(class_)
     return f"It has {_CLAUSES.get(name, name)}, which isn't allowed in the query of a view."
-
-
-def _class_of(node: Any) -> str:
-    return str(node.getClass().getName())
 
 
 def elements(sequence: Any) -> list[Any]:

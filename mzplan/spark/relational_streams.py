@@ -19,9 +19,9 @@ from mzplan.model.diagnostics import error
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
-from mzplan.spark.query_trees import nodes_of
+from mzplan.spark.query_trees import analysed, nodes_of
 from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_sql import analysed, computed_by_sql
+from mzplan.spark.view_sql import computed_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions
 

@@ -9,12 +9,12 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.address import Address
-from mzplan.schema.columns import Column, spark_type
+from mzplan.schema.columns import spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark.progress import ProgressListener, listen
-from mzplan.spark.projection import outputs_of
+from mzplan.spark.projection import empty_rows, outputs_of
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.view_sql import computed_by_sql
 
@@ -66,7 +66,10 @@ def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connec
     """
     session, description = own_session(spark), query.description
     streams = {name: _empty_stream(session, read) for name, read in description.reads.items()}
-    tables = {name: _empty_table(session, read) for name, read in description.snapshots.items()}
+    tables = {
+        name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
+        for name, read in description.snapshots.items()
+    }
     rows = computed_by_sql(session, streams, tables, query, connectors.position(description))
     require_stream(rows, query)
     return outputs_of(rows)
@@ -78,16 +81,7 @@ def _empty_stream(session: SparkSession, read: CollectionRead) -> DataFrame:
     Spark's optimizer must not see that every value is NULL: it would drop conditions.
     """
     fields = [
-        f"element_at(array({_null(column)}), CAST(value AS INT)) AS {quoted(column.name)}"
-        for column in columns_of(read.type, read.body)
+        f"element_at(array(CAST(NULL AS {spark_type(c.type)})), CAST(value AS INT)) AS {quoted(c.name)}"
+        for c in columns_of(read.type, read.body)
     ]
     return session.readStream.format("rate").load().selectExpr(*fields)
-
-
-def _empty_table(session: SparkSession, read: CollectionRead) -> DataFrame:
-    columns = columns_of(read.type, read.body)
-    return session.range(0).selectExpr(*(f"{_null(column)} AS {quoted(column.name)}" for column in columns))
-
-
-def _null(column: Column) -> str:
-    return f"CAST(NULL AS {spark_type(column.type)})"

@@ -130,18 +130,13 @@ class QueryStart:
             return
         self._use_scheduler_pool()
         connector = context.connectors.source(query.description.type)
-        try:
+        with failures.raised_as(
+            "MZ063",
+            f"The rows of {query.address} could not be migrated",
+            query.address,
+            "nothing to do: mzplan retries, and keeps the former generation until then.",
+        ):
             RowMigration(self._spark, context.warehouse, connector, query).begin(context.collections)
-        except (MzplanError, OSError):
-            raise
-        except Exception as problem:
-            raise failures.as_error(
-                problem,
-                "MZ063",
-                f"The rows of {query.address} could not be migrated",
-                query.address,
-                "nothing to do: mzplan retries, and keeps the former generation until then.",
-            ) from None
 
     def _move_to_generation(self) -> None:
         """Move a query to its source's new generation, after it has read the former one to its end."""

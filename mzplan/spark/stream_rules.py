@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import nodes_of
-from mzplan.spark.view_sql import analysed
+from mzplan.spark.query_trees import analysed, nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,15 +10,13 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.views import Compute, View
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.schema.columns import POSITION, Column, spark_type
+from mzplan.schema.columns import POSITION
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.secrets.resolved import shortened
-from mzplan.spark.projection import outputs_of
+from mzplan.spark.projection import empty_rows, outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
 _LONGEST_REASON = 1000  # characters of the function's or Spark's message
@@ -68,14 +66,8 @@ def computed_outputs(
 
     Raises the same errors as `computed`.
     """
-    reads = query.description.reads.items()
     empty = {
-        name: _empty(spark, columns_of(read.type, read.body), connectors.position(read))
-        for name, read in reads
+        name: empty_rows(spark, columns_of(read.type, read.body), connectors.position(read))
+        for name, read in query.description.reads.items()
     }
     return outputs_of(computed(compute, empty, query, connectors.position(query.description)))
-
-
-def _empty(spark: SparkSession, columns: Sequence[Column], position: str) -> DataFrame:
-    fields = [f"CAST(NULL AS {spark_type(column.type)}) AS {quoted(column.name)}" for column in columns]
-    return spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")

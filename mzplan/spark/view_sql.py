@@ -17,9 +17,9 @@ from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql_text import SqlTextError
-from mzplan.spark.expression_trees import expression_check, time_in_plan
+from mzplan.spark.expression_trees import expression_check
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import QueryCheck
+from mzplan.spark.query_trees import QueryCheck, analysed, time_in_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,11 +69,6 @@ def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanErro
         address=query.address,
         kind="unfit",
     )
-
-
-def analysed(rows: DataFrame) -> Any:
-    """Return Spark's analysed plan of the rows."""
-    return rows._jdf.queryExecution().analyzed()
 
 
 def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.spark")
 
-WHERE = "--where"  # the command's option, for messages
 REASONS = 20  # reasons listed for letters that stay; the rest is counted together
 _LONGEST = 200  # characters of a reason
 _HELD = "_held"
@@ -92,7 +91,7 @@ def _settle(context: TaskContext, record: TaskRecord) -> None:
 def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:
     """Raise MzplanError MZ019 for a condition that Spark doesn't accept."""
     if where := task.arguments.get("where"):
-        rows_where(spark.createDataFrame([], COLUMNS), where, WHERE, query)
+        rows_where(spark.createDataFrame([], COLUMNS), where, query)
 
 
 DEAD_LETTERS = TaskKind(do=_do, settle=_settle, check=_check)
@@ -135,7 +134,7 @@ def _clear(context: TaskContext, record: TaskRecord) -> None:
 def _letters(context: TaskContext, path: str, task: Task) -> DataFrame:
     spark, query, where = context.spark, context.query, task.arguments.get("where")
     letters = letters_of(query, spark.table(ensure_table(spark, absolute(query.directory, path))))
-    return rows_where(letters, where, WHERE, query) if where else letters
+    return rows_where(letters, where, query) if where else letters
 
 
 def _collected_positions(context: TaskContext, rows: DataFrame) -> DataFrame:

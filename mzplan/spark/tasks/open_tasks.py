@@ -5,14 +5,13 @@ After a kill, only a task that wasn't recorded as done is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.tasks import tasks_to_do
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.tasks.backfills import BACKFILL
@@ -56,18 +55,10 @@ def check_arguments(spark: SparkSession, query: ResolvedQuery) -> None:
         _KINDS[task.kind].check(spark, query, task)
 
 
-@contextmanager
-def _failing(address: Address, task: Task) -> Iterator[None]:
-    """Raise Spark's errors as the task's failure."""
-    try:
-        yield
-    except (MzplanError, OSError):
-        raise
-    except Exception as problem:
-        raise failures.as_error(
-            problem,
-            "MZ279",
-            f"The {task.command} of {address} could not be done",
-            address,
-            f"nothing to do: mzplan retries. To cancel it: mzplan {task.command} {address} --cancel.",
-        ) from None
+def _failing(address: Address, task: Task) -> AbstractContextManager[None]:
+    return failures.raised_as(
+        "MZ279",
+        f"The {task.command} of {address} could not be done",
+        address,
+        f"nothing to do: mzplan retries. To cancel it: mzplan {task.command} {address} --cancel.",
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.query_trees import elements, nodes_of
 
 # These functions add floating-point numbers; another order of rows changes the last digits.
@@ -48,10 +49,11 @@ def exactness_of(plan: Any) -> Exactness:
         for part in _parts(expression):
             name = _name_of(part)
             if name in _CLOCKS:
-                return Exactness(problem=f"Its query has {_shown(part)}, which changes each time.")
-            if ".aggregate." in _class_of(part) and name not in _UNORDERED:
+                return Exactness(problem=f"Its query has {part.prettyName()}, which changes each time.")
+            if ".aggregate." in class_of(part) and name not in _UNORDERED:
                 return Exactness(
-                    problem=f"Its query has {_shown(part)}, whose value may depend on the order of the rows."
+                    problem=f"Its query has {part.prettyName()}, whose value may depend on the order of the "
+                    "rows."
                 )
             adds_floats |= name in _ADDING and _is_float(part)
         if not expression.deterministic():
@@ -102,13 +104,5 @@ def _parts(expression: Any, *, below_aggregates: bool = True) -> Iterator[Any]:
         waiting += elements(part.children())
 
 
-def _shown(part: Any) -> str:
-    return str(part.prettyName())
-
-
 def _name_of(part: Any) -> str:
-    return _class_of(part).rpartition(".")[2].rstrip("$")
-
-
-def _class_of(part: Any) -> str:
-    return str(part.getClass().getName())
+    return short_name(class_of(part))

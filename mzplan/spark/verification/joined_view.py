@@ -9,16 +9,16 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.files import read_parquet
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
-from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session
+from mzplan.spark.query_trees import analysed
 from mzplan.spark.relational_views import own_session
 from mzplan.spark.verification.exactness import exactness_of
-from mzplan.spark.view_sql import analysed, computed_by_sql
+from mzplan.spark.view_sql import computed_by_sql
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -64,7 +64,7 @@ class JoinedView:
         session, query = own_session(self._spark), self._resolve(self._description_of(record.step))
         files = files_of(CollectionLog(collection_path(self._warehouse, *self._read.place)), record)
         schema = ddl(columns_of(self._read.type, self._read.body))
-        try:
+        with failures.raised_as_gone("Its inputs"):
             rows = read_parquet(session, files, schema)
             tables = self._tables(session, record.step)
             joined = computed_by_sql(session, {self._stream: rows}, tables, query, self._position)
@@ -72,10 +72,6 @@ class JoinedView:
             if exactness.problem or exactness.adds_floats:
                 raise GoneError(exactness.problem or "Its query adds up floating-point numbers.")
             return content_hash(joined)
-        except (MzplanError, GoneError, OSError):
-            raise
-        except Exception as problem:
-            raise GoneError(f"Its inputs: {failures.of_exception(problem).text}") from None
 
     def _description_of(self, step: int) -> Description:
         begun, description = self._descriptions.description_of(step), self._description

@@ -32,10 +32,11 @@ from mzplan.schema.view_query import gives_same_rows
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.query_trees import analysed
 from mzplan.spark.relational_views import own_session
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.exactness import Exactness, exactness_of
-from mzplan.spark.view_sql import analysed, computed_by_sql
+from mzplan.spark.view_sql import computed_by_sql
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import decoding
@@ -83,16 +84,13 @@ class RecomputedView:
         return other rows each time.
         """
         self._require_one_query()
-        with tempfile.TemporaryDirectory(prefix="mzplan-verify-") as folder:
-            try:
-                wanted, exactness = self._computed(record, Path(folder))
-                found = self._collection(record)
-                return _compared(wanted, found, record, exactness, self._query)
-            except (MzplanError, GoneError, OSError):
-                raise
-            except Exception as problem:
-                text = failures.of_exception(problem).text.rstrip(".")
-                raise GoneError(f"Its inputs or its collection: {text}.") from None
+        with (
+            tempfile.TemporaryDirectory(prefix="mzplan-verify-") as folder,
+            failures.raised_as_gone("Its inputs or its collection"),
+        ):
+            wanted, exactness = self._computed(record, Path(folder))
+            found = self._collection(record)
+            return _compared(wanted, found, record, exactness, self._query)
 
     def _require_one_query(self) -> None:
         """Raise MZ092 if an earlier query produced rows of the collection."""

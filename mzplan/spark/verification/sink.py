@@ -123,13 +123,9 @@ class Downstream:
         return content_hash if content_hash is not None else self._by_spark(lambda: self._rows(record, query))
 
     def _by_spark(self, compute: Callable[[], DataFrame]) -> ContentHash:
-        try:
+        with failures.raised_as_gone("The collection"):
             rows, keys = as_stored(compute(), self._recorded.partitions), self._recorded.keys
             return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
-        except (MzplanError, GoneError, OSError):
-            raise
-        except Exception as problem:
-            raise GoneError(f"The collection: {failures.of_exception(problem).text}") from None
 
     def _rows(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
         files = files_of(self._history.collection, record)

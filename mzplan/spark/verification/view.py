@@ -9,7 +9,6 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.files import read_parquet
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
-from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
@@ -70,9 +69,5 @@ class ViewUpstream:
             raise GoneError(f"Its query has {varying}, which changes each time.")
         schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
         files = files_of(self._collection, record)
-        try:
+        with failures.raised_as_gone("The collection"):
             return content_hash(project(read_parquet(self._spark, files, schema), query))
-        except (MzplanError, GoneError, OSError):
-            raise
-        except Exception as problem:
-            raise GoneError(f"The collection: {failures.of_exception(problem).text}") from None
