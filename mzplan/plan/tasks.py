@@ -66,7 +66,7 @@ def sinks_by_mode(state: State, address: Address) -> tuple[list[Address], list[A
     """Return the sinks downstream of a query that append, and the sinks that upsert, each in order."""
     downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
     sinks: tuple[list[Address], list[Address]] = ([], [])
-    for sink in sorted(downstream, key=natural):
+    for sink in sorted((address for address in downstream if address.writes_target), key=natural):
         sinks[state.resources[sink].body.get("mode", "append") == "upsert"].append(sink)
     return sinks
 

@@ -42,21 +42,17 @@ _KEY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RecordsFile:
-    """The file that `state pull` writes beside the state."""
+class RunnerRecords:
+    """The file of records beside the state file.
+
+    - `epoch`: the newest epoch; 0 if there is none.
+    - `keys`: the content of each of the store's records, by key.
+    """
 
     format_version: int = FORMAT_VERSION
     lineage: str
     epoch: int
     keys: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerRecords:
-    """The records that move: blobs by key, and the newest epoch (0 if there is none)."""
-
-    keys: dict[str, bytes]
-    epoch: int
 
 
 def records_path(file: str) -> Path:
@@ -75,7 +71,7 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
     epoch = newest_epoch(store.backend)
     if not records and not epoch:
         return None
-    document = _RecordsFile(lineage=lineage, epoch=epoch, keys=records)
+    document = RunnerRecords(lineage=lineage, epoch=epoch, keys=records)
     return (json.dumps(encode(document), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -84,16 +80,15 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
 
     Raises MZ038 for a damaged file, or for another state's records."""
     if data is None:
-        return RunnerRecords(keys={}, epoch=0)
+        return RunnerRecords(lineage=lineage, epoch=0, keys={})
     try:
-        content = decode(_RecordsFile, parse_json(data))
-        if content.format_version != FORMAT_VERSION:
+        records = decode(RunnerRecords, parse_json(data))
+        if records.format_version != FORMAT_VERSION:
             raise ValueError("it was written by another version of mzplan")
-        if content.lineage != lineage:
+        if records.lineage != lineage:
             raise ValueError("it belongs to another state")
-        records = {key: text.encode() for key, text in content.keys.items()}
-        for key, value in records.items():
-            _check(key, value)
+        for key, text in records.keys.items():
+            _check(key, text.encode())
     except (ValueError, MzplanError) as problem:
         raise error(
             "MZ038",
@@ -101,7 +96,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             f"{problem}. Nothing was changed.",
             "pull again; without this file, targets take the next runner for an older one (MZ068).",
         ) from None
-    return RunnerRecords(keys=records, epoch=content.epoch)
+    return records
 
 
 def _check(key: str, value: bytes) -> None:
@@ -120,11 +115,9 @@ def _check(key: str, value: bytes) -> None:
 def write_records(store: Store, records: RunnerRecords) -> None:
     """Write the records that the store doesn't have yet. After a crash, it can be repeated."""
     write_epoch(store, records)
-    for key, value in sorted(records.keys.items()):
-        try:
-            store.backend.write(key, value, expected=None)
-        except ConflictError:
-            continue
+    for key, text in sorted(records.keys.items()):
+        with suppress(ConflictError):
+            store.backend.write(key, text.encode(), expected=None)
 
 
 def write_epoch(store: Store, records: RunnerRecords) -> None:
@@ -160,18 +153,14 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
                 blob = project.store.backend.read(STATE_KEY)
     if blob is None and serial is not None:
         raise no_serial(project.store, serial)
+    place = project.store.backend.describe()
     if blob is None:
-        place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
-    state = decode_state(blob.data, f"{place_of(project)}")
+    state = decode_state(blob.data, f"{place}/{STATE_KEY}")
     live_instances = [
         name for name in sorted(state.instances, key=natural) if project.store.leases.leader(name) is not None
     ]
     return blob.data, collect_records(project.store, state.lineage), live_instances
-
-
-def place_of(project: Project) -> str:
-    return f"{project.store.backend.describe()}/{STATE_KEY}"
 
 
 def push(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mzplan.features.steps.recomputed_text import recomputed_to_json, render_recomputed
 from mzplan.model.codec import encode
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, aligned, cut, safe
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.recomputed import RecomputationResult
     from mzplan.features.steps.steps import ShownSteps
     from mzplan.features.steps.verification import StepDifference, VerificationResult
     from mzplan.model.diagnostics import Diagnostic
@@ -143,7 +143,7 @@ def verified_to_json(result: VerificationResult) -> dict[str, Any]:
         "without_hash": list(result.by_rows),
         "unknown": list(result.unrecorded),
         "difference": _difference_to_json(result.difference) if result.difference else None,
-        **({"recomputed": recomputed_to_json(result.recomputed)} if result.recomputed else {}),
+        **({"recomputed": _recomputed_to_json(result.recomputed)} if result.recomputed else {}),
         "diagnostics": diagnostics_to_json((*result.problems, *result.warnings)),
     }
 
@@ -162,7 +162,7 @@ def render_verified(result: VerificationResult, *, color: bool = False) -> str:
     paint = Paint(color)
     lines = []
     if result.recomputed is not None:
-        lines += render_recomputed(result.address, result.recomputed, paint)
+        lines += _recomputed_lines(result.address, result.recomputed, paint)
     elif result.equal_steps:
         span = _span((result.equal_steps[0], result.equal_steps[-1]))
         lines.append(f"{result.address}: {count(len(result.equal_steps), 'step')} as recorded ({span}).")
@@ -212,3 +212,41 @@ def _difference_line(address: object, difference: StepDifference) -> str:
         f"(hash {difference.recorded_hash or 'not recorded'} → {difference.found_hash})."
         + (_CHANGED.format(code=difference.code) if difference.code else "")
     )
+
+
+def _recomputed_to_json(result: RecomputationResult) -> dict[str, Any]:
+    """Return the part of `verify --from-upstream --json` about a relational view: numbers of rows."""
+    return {
+        "as_of": result.step,
+        "equal": result.is_equal,
+        "rows": {"query": result.expected_rows, "collection": result.collection_rows},
+        "missing": result.missing,
+        "more": result.more,
+        "late": result.late,
+        "excused": result.explanation or None,
+        "examples": list(result.examples),
+        "not_compared": list(result.not_compared),
+    }
+
+
+def _recomputed_lines(address: object, result: RecomputationResult, paint: Paint) -> list[str]:
+    """Return lines that say what was compared and what differs."""
+    subject = f"{address} as of step {result.step}, computed again from all rows that it has read"
+    if result.is_equal:
+        lines = [f"{subject}: {count(result.collection_rows, 'row')} as computed."]
+    else:
+        numbers = (
+            f"{count(result.expected_rows, 'row')} computed, {result.collection_rows:,} in its collection; "
+            f"{result.missing:,} missing, {result.more:,} more"
+        )
+        lines = [f"{subject}: {numbers}.", *(f"  {safe(example)}" for example in result.examples)]
+        if result.is_wrong:
+            lines = [paint(line, "red") for line in lines]
+        else:
+            lines.append(f"mzplan can't tell whether this is correct. {result.explanation}")
+    if result.not_compared:
+        columns = ", ".join(map(safe, result.not_compared))
+        lines.append(
+            f"Not compared: {columns} (sums of floating-point numbers depend on the order of the rows)."
+        )
+    return lines
