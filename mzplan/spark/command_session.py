@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.host.processes import children, send_signal
 from mzplan.spark.session import discard_java_output, open_session
-from mzplan.spark.settings import NOTHING
+from mzplan.spark.settings import NO_PACKAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,25 +21,25 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_command_session(
-    starting: Callable[[], None] = lambda: None, further: Mapping[str, tuple[str, ...]] = NOTHING
+    starting: Callable[[], None] = lambda: None, packages: Mapping[str, tuple[str, ...]] = NO_PACKAGES
 ) -> SparkSession:
-    """Open a command's session, whose log is discarded. See open_session for `further` and the errors.
+    """Open a command's session, whose log is discarded. See open_session for `packages` and the errors.
 
     `starting` is called first: it tells the user why the command takes longer.
     """
     starting()
     discard_java_output()
     if threading.current_thread() is not threading.main_thread():
-        return open_session("mzplan verify", {}, further)
+        return open_session("mzplan verify", {}, packages)
     _interruption.watch()
-    return _opened_on_a_thread(further)
+    return _opened_on_a_thread(packages)
 
 
 def close_command_session(session: SparkSession) -> None:
     """Close the session.
 
-    Raises KeyboardInterrupt if a signal has ended the session. PySpark may have replaced the interrupt by an
-    error of its own, which the command then takes for a problem of what it reads.
+    Raises KeyboardInterrupt if a signal has ended the session. PySpark may have replaced that interrupt by
+    its own error, which the command would report as a problem with the data.
     """
     if _interruption.happened:
         raise KeyboardInterrupt
@@ -49,14 +49,14 @@ def close_command_session(session: SparkSession) -> None:
         _interruption.unwatch()
 
 
-def _opened_on_a_thread(further: Mapping[str, tuple[str, ...]]) -> SparkSession:
+def _opened_on_a_thread(packages: Mapping[str, tuple[str, ...]]) -> SparkSession:
     """Open the session on a thread, because on the main thread PySpark replaces the SIGINT handler."""
     opened: list[SparkSession] = []
     problems: list[BaseException] = []
 
     def work() -> None:
         try:
-            opened.append(open_session("mzplan verify", {}, further))
+            opened.append(open_session("mzplan verify", {}, packages))
         except BaseException as problem:
             problems.append(problem)
 
@@ -103,8 +103,10 @@ class _Interruption:
 
 
 def _silence_python() -> None:
-    """Keep Python from printing the errors that follow when Java is gone: of threads and finalizers, and of
-    the server that takes accumulators from Java."""
+    """Suppress the errors that Python prints once Java is gone.
+
+    They come from threads, finalizers, and the server that receives accumulators from Java.
+    """
     from pyspark import SparkContext
 
     def ignore(*_: object) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LONGEST_WAIT = 2.0  # seconds that a stage may wait for its first task
-REMEMBERED = 60.0  # seconds for which a wait is remembered: jobs come and go
+REMEMBERED = 60.0  # seconds for which a long wait counts, because jobs come and go
 EVERY = 5  # calls of `look` (one a second) per question to Spark
 
 
@@ -42,8 +42,8 @@ class CoreWatch:
         if any(self._is_waiting(tracker.getStageInfo(stage)) for stage in oldest):
             self._cores, self._waited_at = cores, self._clock()
 
-    def short_of(self) -> int:
-        """Return the number of cores if it is too low, else 0."""
+    def scarce_cores(self) -> int:
+        """Return the number of cores if there are too few, else 0."""
         return self._cores if self._clock() - self._waited_at < REMEMBERED else 0
 
     def _is_waiting(self, info: Any) -> bool:

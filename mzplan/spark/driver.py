@@ -76,7 +76,7 @@ class SparkDriver:
             self._liveness.kill()
 
     def scarce_cores(self) -> int:
-        return self._cores.short_of() if self._cores is not None else 0
+        return self._cores.scarce_cores() if self._cores is not None else 0
 
     def versions(self) -> Versions | None:
         return self._versions

@@ -62,9 +62,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("mzplan.spark")
 
 _CLOSE_THREADS = 16
-# For how many seconds one look asks Spark about its queries (calls into the JVM), and how many queries it
-# asks about at least. While queries start there are twenty looks a second: asking about hundreds of queries
-# would delay the starts.
+# How many seconds a poll may take, and how many queries it checks at least. Each check calls into the JVM.
+# While queries start, there are twenty polls a second: checking hundreds of queries would delay the starts.
 _POLL_SECONDS = 0.01
 _POLL_MINIMUM = 4
 
@@ -324,22 +323,22 @@ class SparkExecutor(SparkDriver):
         return list(map(self._with_cause, reports))
 
     def _with_cause(self, report: QueryReport) -> QueryReport:
-        """Report MZ243 for an unexplained end: Python tasks fail so after PySpark has been replaced."""
+        """Report MZ243 for an unexplained end if PySpark was replaced, because then tasks in Python fail."""
         if report.error is None or report.error_kind != "unexplained":
             return report
         if (now := self.replacement(at_once=True)) is None:
             return report
-        why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python are of that one."
+        why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python run that one."
         fix = "Fix: restart the runner: mzplan down, then mzplan up."
         return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243", error_kind="")
 
     def _poll(self, running: list[Running], progress_by_run: Mapping[str, Progress | None]) -> bool:
-        """Ask Spark about its queries; return whether a query has ended since the last look.
+        """Ask Spark about its queries; return whether a query has ended since the last poll.
 
-        Asks first about the queries that Spark reported as ended. Then asks about others for a moment:
-        queries without any report first, then queries in the order of their last look. One query with reports
-        always goes first, because it may have ended unannounced while many others are in long first
-        micro-batches.
+        Asks about every query that Spark reported as ended, then for a moment about the others: first about
+        queries that haven't finished a trigger, then about the rest, each in the order of the last check. One
+        of the rest always comes first: Spark may not have reported its end, and many others may be in long
+        first micro-batches.
         """
         ended: list[Running] = []
         others: list[Running] = []

@@ -72,9 +72,9 @@ _TIME = re.compile(
 
 
 def time_in(expression: Any) -> str:
-    """Return the first text that Spark reads as another time each time, such as `today`; "" without one.
+    """Return the first text that Spark reads as a time that changes, such as `today`; "" without one.
 
-    The tree also has what to_date casts, unlike its SQL.
+    Searches the tree, because the expression's SQL doesn't show the cast in to_date.
     """
     found = _TIME.search(str(expression.treeString()))
     return found[1] if found else ""
@@ -123,7 +123,7 @@ class ExpressionCheck:
         return _lines(tree.map(self._class))
 
     def problem_of_parsed(self, tree: Any, *, of_rows: bool = False) -> str:
-        """Say in a sentence what isn't allowed in an expression that is only parsed; "" if all of it is.
+        """Return a sentence about the first forbidden part of a parsed expression; "" without one.
 
         `of_rows`: the expression belongs to a query over several rows. Inputs of such a query have no columns
         reserved by mzplan.
@@ -132,7 +132,7 @@ class ExpressionCheck:
         pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
         classes, names = self.classes(tree), _lines(tree.map(self._name))
         if len(classes) != len(names):
-            return "There is a name with a line break in it."
+            return "It has a name with a line break."
         for number, (class_, name) in enumerate(zip(classes, names, strict=True)):
             if number and class_.startswith(_STAR) and not of_rows:
                 return "A star in a call would include mzplan's own columns."
@@ -141,17 +141,17 @@ class ExpressionCheck:
             if class_ == _GENERATOR and name.lower() not in _GENERATORS:
                 return f"LATERAL VIEW can't call {name}."
             if not pattern.fullmatch(class_) and class_ not in allowed:
-                return _not_allowed(class_, of_rows=of_rows)
+                return _not_allowed(class_)
         return ""
 
     def _problem_of_call(self, tree: Any, name: str) -> str:
         called = name.lower().removeprefix("system.").removeprefix("builtin.")
         if called not in self._built_in:
-            return f"Spark has no function {name} of its own."
+            return f"{name} isn't a function of Spark."
         if called in _MOST_ARGUMENTS and _has_options(tree, called):
-            return f"With so many arguments, {name} can reach a file, an address or Java code."
+            return f"With so many arguments, {name} could access a file, an address or Java code."
         if called in TYPED and not _has_plain_types(tree, called):
-            return f"{name} takes its types as DDL, written out, or from schema_of_…"
+            return f"{name} takes its types as DDL text, or from schema_of_…"
         return ""
 
     def problem_of_analysed(self, node: Any, *, of_rows: bool = False) -> str:
@@ -159,10 +159,10 @@ class ExpressionCheck:
         pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
         classes = _lines(node.expressions().flatMap(self._classes).distinct())
         refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
-        return _not_allowed(refused, of_rows=of_rows) if refused is not None else ""
+        return _not_allowed(refused) if refused is not None else ""
 
     def problem_of_projection(self, plan: Any, base: Any, node_names: Iterable[str]) -> str:
-        """Say what isn't allowed in an analysed projection; "" if all of it is.
+        """Return a sentence about the first forbidden part of an analysed projection; "" without one.
 
         The plan must be nodes of the classes in `node_names`, outermost first, on top of `base`.
         """
@@ -176,11 +176,10 @@ class ExpressionCheck:
         return "" if plan.fastEquals(base) else _not_allowed(class_of(plan))
 
 
-def _not_allowed(class_: str, *, of_rows: bool = False) -> str:
-    name = short_name(class_)
-    if of_rows:
-        return f"Spark reads {name} in it, which isn't allowed: it would run with the rights of the runner."
-    return f"Spark reads {name} in it, which is not of one row: it would run with the rights of the runner."
+def _not_allowed(class_: str) -> str:
+    return (
+        f"Spark reads {short_name(class_)} in it, which isn't allowed: it would run with the runner's rights."
+    )
 
 
 def class_of(node: Any) -> str:

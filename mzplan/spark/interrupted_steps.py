@@ -1,4 +1,4 @@
-"""Finishes interrupted steps: a sink's under its old description, a source's before a task.
+"""Finishes interrupted steps: of a sink with its old description, and of a source before a task.
 
 When a query starts, Spark repeats its last micro-batch with the query's current definition. If the sink was
 changed in between, it is first started with its old definition for this one micro-batch. This applies to all
@@ -53,9 +53,8 @@ class InterruptedSteps:
     ) -> None:
         """Finish a sink's step that began under another description; record the current description.
 
-        If the step can't be finished, `running` gets a warning (MZ131): the sink pushes the step again as it
-        is now, and the output rule prevents a mixture. Raises OSError, and MzplanError MZ063 if it was
-        stopped meanwhile.
+        If the step can't be finished, `running` gets a warning (MZ131), and the sink writes the step again
+        under its current description. Raises OSError, and MzplanError MZ063 if the sink was stopped.
         """
         kind = resource_kind(description.address.kind, description.type)
         rows = {name: description.body[name] for name in kind.row_properties if name in description.body}
@@ -124,7 +123,7 @@ class InterruptedSteps:
 
 
 def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
-    """Return the warning. `why`: the failure; its own fix is left out, as there is nothing to repair."""
+    """Return MZ131. `why`: the failure; its fix is left out, because there is nothing to repair."""
     changed, writer = "select or where were", "sink"
     if address.writes_collection:
         changed, writer = "its query was", address.kind
@@ -132,9 +131,9 @@ def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
     return Diagnostic(
         severity="warning",
         code="MZ131",
-        summary=f"Step {step} of {address} could not be finished as it began",
-        detail=f"It began before {changed} changed. With the old definition: {reason} The {writer} writes it "
-        "with its current definition; rows already in the target stay (MZ088).",
+        summary=f"Step {step} of {address} could not be finished with its old definition",
+        detail=f"It began before {changed} changed: {reason} The {writer} writes the step with its current "
+        "definition; rows already in the target stay (MZ088).",
         hint=f"nothing to do unless MZ088 follows; to check: mzplan verify {address} --steps {step}.",
         address=address,
     )

@@ -72,7 +72,7 @@ def _changed(jar: Path, digest: str, wanted: str) -> MzplanError:
     return error(
         "MZ114",
         f"{jar.name} is not the jar that mzplan was tested with",
-        f"{jar} has SHA-256 {digest}; expected is {wanted}. It wasn't run.",
+        f"{jar} has SHA-256 {digest} instead of {wanted}. It wasn't run.",
         f"{_remove(jar)}, and start again; if the new jar also differs, check spark.jars.repositories and "
         "spark.jars.ivySettings.",
     )

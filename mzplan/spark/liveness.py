@@ -32,7 +32,7 @@ class Liveness:
         threading.Thread(target=self._ask, name="spark-liveness", daemon=True).start()
 
     def why_dead(self) -> str | None:
-        """Return why Spark can't run queries any more, as a sentence; None while it can.
+        """Return why Spark can no longer run queries, as a sentence; None while it can.
 
         Call this once a second. It returns immediately, with the result of the last question.
         """
@@ -43,7 +43,7 @@ class Liveness:
         if self._stopped:
             return "Spark's context was stopped, and this process can't have another one."
         if self._failed >= FAILED:
-            return "Spark's Java process takes no calls from Python any more (Py4J's gateway has ended)."
+            return "Spark's Java process no longer accepts calls from Python (Py4J's gateway has ended)."
         if self._silent >= SILENT:
             return f"Spark's Java process hasn't answered for {SILENT} s."
         self._silent += 1  # counts looks, not time: time also passes while this process is suspended

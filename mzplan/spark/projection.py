@@ -174,14 +174,14 @@ def _null(column: Column) -> str:
 
 
 def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
-    """Raise MzplanError MZ019 for a condition with a text that means another time each time.
+    """Raise MzplanError MZ019 for a condition with a text such as 'today', whose meaning changes.
 
-    Only Spark knows that the text in `day > 'today'` is one: it depends on the type of `day`.
+    Only Spark knows whether `day > 'today'` has such a text: it depends on the type of `day`.
     """
     if time := time_in(projected.child().condition()):
         why = (
-            f"Spark reads '{time}' as a time, another one each time. When a row is updated or deleted, "
-            "its former state could not be found in the target."
+            f"Spark reads '{time}' as a time that changes. When a row is updated or deleted, its former "
+            "state couldn't be found in the target."
         )
         raise _too_much(query, _WORDS[query.address.kind].condition, why)
 
@@ -196,7 +196,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
         differing = f"Spark returns the columns {', '.join(output.name for output in outputs)}, in this order"
     else:
         differing = "; ".join(
-            f"{column.name} is {by_name[column.name.lower()]} to Spark, and {column.type} in the plan"
+            f"{column.name} is {by_name[column.name.lower()]} in Spark, but {column.type} in the plan"
             for column in query.columns
             if by_name[column.name.lower()] != spark_type(column.type)
         )
@@ -212,8 +212,10 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
 
 
 def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-    """Return the rows of an earlier query of a view with all columns that its collection has by now: columns
-    that this query doesn't give are NULL."""
+    """Return the rows of a view's earlier query with all columns that its collection has by now.
+
+    Columns that the query doesn't return are NULL.
+    """
     own = rows.columns.index(POSITION)
     given = {name.lower() for name in rows.columns[:own]}
     if not given < {column.name.lower() for column in query.columns}:
@@ -223,7 +225,7 @@ def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
 
 
 def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
-    """Return the columns of a projected stream without mzplan's own columns, which come last."""
+    """Return the columns of projected rows, without mzplan's own columns, which come last."""
     names = rows.columns
     fields = rows.schema.fields[: names.index(POSITION)]
     return tuple(Output(name=field.name, type=canonical_type(ddl_of(field.dataType))) for field in fields)
@@ -242,7 +244,9 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
         columns = {name.lower() for name in rows.columns}
         for name, _ in parsed.columns:
             if name.lower() in VALUES - columns:
-                raise _too_much(query, place, f"{name} is no column: write {name}() for Spark's function.")
+                raise _too_much(
+                    query, place, f"{name} isn't a column: to call Spark's function, write {name}()."
+                )
         spark: Any = rows.sparkSession
         tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
         if problem := expression_check(spark.sparkContext._gateway).problem_of_parsed(tree):

@@ -41,7 +41,7 @@ class Running:
     do.
     `error`: the error that our own code raised in a batch.
     `warning`: the run's last warning.
-    `malformed_records`: how many malformed records the run kept aside.
+    `malformed_records`: how many malformed records the run skipped or stored as dead letters.
     `resumed`, `tasks_done`: see RunFacts.
     `interruptions`: functions that end a batch that waits for a server.
     `was_idle`: whether the run has finished a trigger.
@@ -73,8 +73,8 @@ class Running:
         """Keep the error of a batch: it says more than Spark's error about it."""
         self.error = problem
 
-    def leave_out(self, count: int) -> None:
-        """Count malformed records that were kept aside."""
+    def count_malformed(self, count: int) -> None:
+        """Count malformed records that were skipped or stored as dead letters."""
         self.malformed_records += count
 
     def warn(self, warning: Diagnostic) -> None:
@@ -129,7 +129,7 @@ class Running:
         return False
 
     def _has_unreported_rows(self) -> bool:
-        """Return whether the report of a trigger with data, and its rows, is on its way."""
+        """Return whether the run has finished a trigger with data that Spark hasn't reported yet."""
         last = self.java.lastProgress()
         return last is not None and bool(last.durationMs().containsKey("addBatch"))
 

@@ -63,7 +63,7 @@ class QueryCheck:
         self._expressions = expressions
 
     def problem_of_parsed(self, plan: Any, names: Collection[str]) -> str:
-        """Say in a sentence what isn't allowed in a plan that is only parsed; "" if all of it is.
+        """Return a sentence about the first forbidden part of a parsed plan; "" without one.
 
         `names`: the names of the inputs, in lower case.
         """

@@ -41,8 +41,8 @@ class RelationalRun:
     `paths`: the path or URI of each collection that the view reads, by name.
     `fail`: takes the error of a micro-batch.
     `rewriting`: the lock on rewriting the files of the view's collection.
-    - `finishing`: it finishes a step, perhaps by an earlier query, which gives fewer columns than the
-      collection has.
+    `finishing`: whether the run finishes an interrupted step. It may use an earlier query, with fewer columns
+    than the collection has by now.
     """
 
     query: ResolvedQuery
@@ -142,7 +142,7 @@ class RelationalRun:
             return
         raise error(
             "MZ019",
-            f"The query of {self.query.address} gives several rows for one key",
+            f"The query of {self.query.address} returns several rows for one key",
             f"The key is {', '.join(self.query.keys)}, and no order says which row counts. Nothing of the "
             "micro-batch was written.",
             "declare all columns of the GROUP BY as `key`, and select each of them unchanged.",

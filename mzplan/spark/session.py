@@ -30,7 +30,7 @@ from mzplan.spark.settings import (
     COMPUTING,
     DELTA_EXTENSION,
     JAVA_OPTIONS,
-    NOTHING,
+    NO_PACKAGES,
     READING,
     STOP_TIMEOUT_S,
     configuration_of,
@@ -56,12 +56,12 @@ _ARTIFACT = re.compile(
 
 
 def open_session(
-    application: str, options: Mapping[str, str], further: Mapping[str, tuple[str, ...]] = NOTHING
+    application: str, options: Mapping[str, str], packages: Mapping[str, tuple[str, ...]] = NO_PACKAGES
 ) -> SparkSession:
     """Create or join a session with Kafka and Delta.
 
     Takes 5–20 s; the first time on a machine, Ivy downloads 70 MB of jars. `options`: Spark configuration
-    that overrides everything else. `further`: packages to add and to exclude (see
+    that overrides everything else. `packages`: packages to add and to exclude (see
     schema.description.packages_of). Raises MzplanError: MZ061 without a usable Java, MZ240 for an unsupported
     Spark version, MZ114 for an unexpected jar, MZ062 for anything else.
     """
@@ -71,7 +71,7 @@ def open_session(
     submitted = _is_submitted()
     given = submitted_settings() if submitted else local_settings()
     line = current_line()
-    configuration = configuration_of(application, options, given, further, line)
+    configuration = configuration_of(application, options, given, packages, line)
     scratch = _scratch()
     _keep_out_of_the_project(configuration, scratch)
     with _on_this_machine(configuration, submitted, scratch):
@@ -80,7 +80,7 @@ def open_session(
             _start(configuration, line)
         try:
             session = SparkSession.builder.config(conf=configuration).getOrCreate()
-            # A session that already existed also needs them.
+            # A session that existed before also needs these settings.
             for name, value in {**READING, **COMPUTING}.items():
                 session.conf.set(name, value)
             session.range(1).collect()
@@ -101,7 +101,7 @@ def _is_submitted() -> bool:
 
 
 def current_line() -> SparkLine:
-    """Return the line of this driver's Spark. Raises MzplanError MZ240.
+    """Return the release line (such as 4.1) of this driver's Spark. Raises MzplanError MZ240.
 
     Under spark-submit, this is the line of the running Spark, whichever PySpark is installed beside mzplan.
     Otherwise it is the line that open_session would start.
@@ -117,7 +117,7 @@ def current_line() -> SparkLine:
 
 
 def _require_packages(session: SparkSession, line: SparkLine) -> None:
-    """Raise MZ062 if spark-submit was started without the needed jars: they can't be added any more."""
+    """Raise MZ062 if spark-submit was started without mzplan's jars, because they can't be added later."""
     java: Any = session._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     try:

@@ -25,18 +25,18 @@ _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # Settings that Spark masks in its UI and event log: Spark's own default, then our addition.
 _REDACTED = "(?i:secret|password|token|access[.]?key)"
 _REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
-# How Spark reads foreign text and writes for foreign readers, whatever is configured. Otherwise Spark
-# replaces ${…} by configuration values, including secrets, and reads "…" as a name. And after a write, Delta
-# merges the files that a table's log names, even files elsewhere.
+# Settings that users can't change. Without them, Spark would replace ${…} in users' SQL by configuration
+# values, including secrets, and read "…" as a name. After a write, Delta would merge the files that a table's
+# log names, even files outside the table.
 READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
-    # Spark's deprecated default, INT96, is read elsewhere as nanoseconds, which end in 2262.
+    # Other programs read Spark's deprecated default, INT96, as nanoseconds, which end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-# Decides which values a query computes. Every session has the same settings: otherwise a restarted runner
-# would continue a query's state with another meaning, and verify would compute other rows.
+# Settings that decide which values a query computes. They must be the same in every session: otherwise a
+# restarted runner would continue a query's state with other values, and `verify` would compute other rows.
 COMPUTING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -53,7 +53,7 @@ _STATE_SETTINGS = {
     "rocksdb.boundedMemoryUsage": "true",
 }
 _FETCHED = ("http", "https", "ftp")
-NOTHING: Mapping[str, tuple[str, ...]] = {}
+NO_PACKAGES: Mapping[str, tuple[str, ...]] = {}
 
 
 def _defaults(application: str) -> dict[str, str]:
@@ -63,9 +63,9 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.app.name": application,
         "spark.master": "local[*]",
         "spark.driver.memory": _driver_memory(),
-        # Without the larger stack, stopping a query inside a foreachBatch dies of a StackOverflowError in a
-        # regular expression. A JVM that ran out of memory may have lost any thread, so it exits and is
-        # started again.
+        # With Java's default stack, stopping a query inside foreachBatch fails with a StackOverflowError in a
+        # regular expression. A JVM that ran out of memory may have lost any thread, so it exits, and mzplan
+        # starts another one.
         JAVA_OPTIONS: f"-Xss8m -XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={log4j.as_uri()}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -82,7 +82,7 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.databricks.delta.checksumDVMetrics.enabled": "false",
         # mzplan doesn't read compacted log files, and Delta itself writes none.
         "spark.databricks.delta.deltaLog.minorCompaction.useForReads": "false",
-        # Even in an object store: verify uses this log to tell files removed by VACUUM from lost files.
+        # Also in an object store: `verify` uses this log to tell files that VACUUM removed from lost files.
         "spark.databricks.delta.vacuum.logging.enabled": "true",
         # Otherwise Spark checks its own optimizer after each rule.
         "spark.sql.lightweightPlanChangeValidation": "false",
@@ -98,8 +98,8 @@ def _defaults(application: str) -> dict[str, str]:
         # A table's log may name any file, and Hadoop would fetch it from any server. These classes don't
         # exist, so such a read fails with a clear error.
         **{f"spark.hadoop.fs.{scheme}.impl": f"mzplan.reads.no.{scheme}" for scheme in _FETCHED},
-        # Otherwise PySpark may have the JVM record the source line of each expression for Spark's errors (the
-        # first thread that asks decides). The rows of a Kafka source would take 1,100 calls instead of 400.
+        # Otherwise PySpark may make the JVM record the source line of each expression, for error messages.
+        # Starting a Kafka source would then take 1,100 calls into the JVM instead of 400.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 
@@ -127,10 +127,14 @@ def configuration_of(
     application: str,
     options: Mapping[str, str],
     given: Mapping[str, str],
-    further: Mapping[str, tuple[str, ...]] = NOTHING,
+    packages: Mapping[str, tuple[str, ...]] = NO_PACKAGES,
     line: SparkLine | None = None,
 ) -> SparkConf:
-    """Return a session's configuration. Raises MzplanError MZ062 for one that would change values."""
+    """Return a session's configuration.
+
+    `packages`: packages to add and to exclude, by setting. Raises MzplanError MZ062 for a setting that would
+    change the values that queries compute.
+    """
     from pyspark import SparkConf
 
     _require_same_values({**given, **options})
@@ -140,9 +144,9 @@ def configuration_of(
         # On a cluster, executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
     wanted = {**defaults, **line.settings, **given, **options, **READING, **COMPUTING}
-    packages = (*line.packages, *line.compatible(further.get("spark.jars.packages", ())))
-    wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
-    excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))
+    added = (*line.packages, *line.compatible(packages.get("spark.jars.packages", ())))
+    wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), added)
+    excluded = (*line.excluded, *packages.get("spark.jars.excludes", ()))
     wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
     wanted[JAVA_OPTIONS] = _java_options(defaults[JAVA_OPTIONS], wanted[JAVA_OPTIONS])
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (DELTA_EXTENSION,))
@@ -171,9 +175,10 @@ def _require_same_values(settings: Mapping[str, str]) -> None:
 
 
 def _java_options(ours: str, wanted: str) -> str:
-    """Return our options, then the given options, because Java uses the last. (Log4j prefers ours.)"""
+    """Return our options, then the user's: of two values for an option, Java uses the last one."""
     if wanted == ours:
         return ours
+    # Log4j would use the first configuration file.
     logs = "configurationFile" in wanted
     return " ".join(
         [*(option for option in ours.split() if not (logs and "configurationFile" in option)), wanted]
@@ -181,7 +186,7 @@ def _java_options(ours: str, wanted: str) -> str:
 
 
 def _joined(given: str | None, ours: tuple[str, ...]) -> str:
-    """Return a comma-separated list with our items added, unless the list has them in some version."""
+    """Return a comma-separated list with our items added, except items that it already has in any version."""
     listed = [item for item in (given or "").split(",") if item]
     names = {item.rpartition(":")[0] or item for item in listed}
     return ",".join([*listed, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])

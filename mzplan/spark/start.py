@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartContext:
-    """The parts that all starts of one executor share. `source_runs`: whether a source runs."""
+    """The objects that all starts of one executor share. `source_runs`: returns whether a source runs."""
 
     warehouse: str
     connectors: Connectors
@@ -106,7 +106,7 @@ class QueryStart:
         """
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
         if description.reads:  # finish a step that began before the query was changed
-            if "from" in description.body:  # the plan migrates no rows below any other query
+            if "from" in description.body:  # only such queries may read a source whose rows are migrated
                 self._move_to_generation()
             self._context.interrupted_steps.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
@@ -139,7 +139,7 @@ class QueryStart:
             RowMigration(self._spark, context.warehouse, connector, query).begin(context.collections)
 
     def _move_to_generation(self) -> None:
-        """Move a query to its source's new generation, after it has read the former one to its end."""
+        """Move a query to its source's new generation, after it has read all of the former one."""
         moves = GenerationMove(self._context.warehouse, self._query.description, self._checkpoint)
         while (earlier := moves.to_read()) is not None:
             running = self._running
@@ -166,7 +166,7 @@ class QueryStart:
             collection=self._collection,
             resolve=self._resolve,
             sink_run=partial(self._sink_run, is_new=False),
-            leave_out=running.leave_out,
+            count_malformed=running.count_malformed,
         )
         running.tasks_done = do_open_tasks(context, self._prepare_tasks)
 
@@ -203,7 +203,11 @@ class QueryStart:
         self._spark.sparkContext.setLocalProperty(PROPERTY, self._running.pool)
 
     def _source_writer(self, *, finishing: bool) -> DataStreamWriter:
-        """`finishing`: it may be an earlier query, which gives fewer columns than the collection has."""
+        """Return the writer of a source or view.
+
+        `finishing`: the query finishes an interrupted step. It may be an earlier query, with fewer columns
+        than the collection has by now.
+        """
         query = self._query
         connector = self._context.connectors.source(query.description.type)
         if is_relational_view(query):
@@ -223,7 +227,7 @@ class QueryStart:
             self._collection,
             fail=self._running.fail,
             rewriting=self._context.collections.rewriting(self._collection),
-            count_letters=self._running.leave_out,
+            count_letters=self._running.count_malformed,
             guard=connector.guard(query),
         )
 
@@ -309,9 +313,9 @@ class QueryStart:
     def _stop_if_restored(self) -> None:
         """Stop the query if its table was restored to an older copy.
 
-        A source's sinks would skip the rows that replace the lost steps; a sink's target misses rows. If a
-        source's table was recreated, nothing is left to protect: this is drift, and the next start is
-        refused.
+        If a source continued, its sinks would skip the rows that replace the lost steps. If a sink continued,
+        rows would stay missing in its target. A source whose table was recreated isn't stopped: there are no
+        rows to protect, and the next start is refused.
         """
         try:
             if self._query.address.writes_collection:

@@ -26,7 +26,7 @@ _RULES = (
     ),
     (
         r"session window",
-        "A session grows when a row comes, so output: update can't tell which row of the view it replaces.",
+        "A session grows when a row arrives, so output: update can't tell which row of the view to replace.",
         "set output: append, with `watermarks`.",
     ),
     (
@@ -62,7 +62,7 @@ def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
     if "a join" in operators and _joins_without_equality(rows):
         raise _refused(
             query,
-            "Two streams are joined only by equality: else each row would be compared with all others.",
+            "Spark joins two streams only by equality: otherwise it would compare each row with all others.",
             "compare a column of each with = in ON.",
         )
 

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -> Versions | None:
-    """Record that these versions write the checkpoint from now on.
+def take_over(checkpoint: Checkpoint, address: Address, current: Versions | None) -> Versions | None:
+    """Record the versions that write the checkpoint from now on.
 
     Returns the previous versions if they store data differently, else None. Raises MzplanError MZ031, and
     OSError.
     """
     before = require_readable(checkpoint, address)
-    if ours is None or before == ours:
+    if current is None or before == current:
         return None
-    checkpoint.record_versions(ours)
-    return before if before is not None and not before.stores_as(ours) else None
+    checkpoint.record_versions(current)
+    return before if before is not None and not before.stores_as(current) else None
 
 
 def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | None:
@@ -48,8 +48,7 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
     return error(
         "MZ031",
         f"The checkpoint of {address} was written with Spark {before.spark}",
-        f"mzplan {before.mzplan} has written it, with {before}; this mzplan knows Spark up to "
-        f"{NEWEST.spark}.",
+        f"mzplan {before.mzplan} wrote it, with {before}. This mzplan supports Spark up to {NEWEST.spark}.",
         f"run it with mzplan {before.mzplan} or newer; or start a new generation: mzplan apply --replace "
         f"{address}",
         address=address,
@@ -61,7 +60,7 @@ def _of_later_layout(address: Address, layout: int) -> MzplanError:
     return error(
         "MZ031",
         f"The checkpoint of {address} has layout {layout}",
-        f"A later mzplan has written it; this one knows layout {LAYOUT}. The checkpoint was not touched.",
+        f"A later mzplan wrote it. This mzplan supports layout {LAYOUT}, and didn't change the checkpoint.",
         "let a runner of the newer mzplan run it; or start a new generation: mzplan apply --replace "
         f"{address}",
         address=address,
@@ -108,8 +107,8 @@ def _unsupported(table: str, address: Address, missing: list[str], line: SparkLi
         f"Delta {line.delta} has {features}: run it on Spark {line.spark} (pip install "
         f"'pyspark=={line.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
         if line is not None
-        else f"no Delta of this mzplan has {features}: remove {features} from the table (ALTER TABLE … DROP "
-        "FEATURE), or use another table",
+        else f"no Delta that this mzplan supports has {features}: remove {features} from the table "
+        "(ALTER TABLE … DROP FEATURE), or use another table",
         address=address,
         kind="unfit",
     )

@@ -85,7 +85,7 @@ def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataF
     if problem := check.problem_of_analysed(analysed(computed), list(map(analysed, inputs.values()))):
         raise _not_allowed(query, problem)
     if query.body.get("output") == "update" and (time := time_in_plan(analysed(computed))):
-        why = f"Spark reads '{time}' as a time, another one each time, and rows are computed again."
+        why = f"Spark reads '{time}' as a time that changes, but rows of this view are computed again."
         raise _not_allowed(query, why)
     return computed
 

@@ -17,7 +17,7 @@ WHY = {
     "killed": "Spark's Java process has ended: it was killed (SIGKILL)",
     "out of memory": "Spark's Java process has ended: it ran out of memory",
     "context stopped": "Spark's context was stopped",
-    "gateway ended": "Spark's Java process takes no calls from Python any more",
+    "gateway ended": "Spark's Java process no longer accepts calls from Python",
     "frozen": "Spark's Java process hasn't answered for 3 s.",
 }
 WITHIN = 10.0  # seconds, as promised; a look that is late on a busy machine takes some more

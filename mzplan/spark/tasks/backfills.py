@@ -47,7 +47,7 @@ def begin_backfill(
 def _write(context: TaskContext, connector: SourceConnector, record: TaskRecord) -> None:
     assert record.step is not None
     spark, query = context.spark, context.query
-    letters = letters_of(connector, query, context.leave_out)
+    letters = letters_of(connector, query, context.count_malformed)
     with writing_as(spark, context.checkpoint.log.query_id() or ""):  # as the checkpoint's query does
         rows = connector.replay(spark, query, record.start, record.end, lambda: ())
         if letters is None:

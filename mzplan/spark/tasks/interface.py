@@ -24,7 +24,7 @@ class TaskContext:
     `collection`: the path or URI of the collection that the query writes, if it writes one.
     `resolve`: resolves another description of the same query.
     `sink_run`: returns the SinkRun for writing these columns.
-    `leave_out`: counts malformed records that are skipped or kept aside.
+    `count_malformed`: counts malformed records that are skipped or stored as dead letters.
     """
 
     spark: SparkSession
@@ -35,7 +35,7 @@ class TaskContext:
     collection: str
     resolve: Callable[[Description], ResolvedQuery]
     sink_run: Callable[[tuple[Output, ...]], SinkRun]
-    leave_out: Callable[[int], None]
+    count_malformed: Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

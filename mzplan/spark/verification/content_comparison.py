@@ -63,11 +63,11 @@ class ContentComparison:
         require_content(query, Connectors().sink(description.type))
         links = query.connections.values()
         pairs = [resource_kind("connection", link.type).packages(link.body) for link in links]
-        further = {
+        packages = {
             name: tuple(sorted({artifact for pair in pairs for artifact in pair[i]}))
             for i, name in enumerate(("spark.jars.packages", "spark.jars.excludes"))
         }
-        return cls(description, secrets, directory, warehouse, open_command_session(starting, further))
+        return cls(description, secrets, directory, warehouse, open_command_session(starting, packages))
 
     def close(self) -> None:
         """Close the target and the session."""

@@ -52,9 +52,9 @@ def watch(stages: Stages, now: list[float]) -> CoreWatch:
 def test_a_stage_that_waits_for_its_first_task(stages: Stages, cores: int) -> None:
     watching = watch(stages, [NOW])
     for _ in range(EVERY):
-        assert watching.short_of() == 0
+        assert watching.scarce_cores() == 0
         watching.look()
-    assert watching.short_of() == cores
+    assert watching.scarce_cores() == cores
 
 
 def test_a_wait_is_remembered_for_a_while() -> None:
@@ -66,6 +66,6 @@ def test_a_wait_is_remembered_for_a_while() -> None:
     now[0] += REMEMBERED - 1
     for _ in range(EVERY):
         watching.look()
-    assert watching.short_of() == 2
+    assert watching.scarce_cores() == 2
     now[0] += 2
-    assert watching.short_of() == 0
+    assert watching.scarce_cores() == 0

@@ -89,7 +89,7 @@ def test_a_gateway_that_has_ended_and_one_call_that_failed() -> None:
     java.answer = refused
     assert looked(alive, java) is None
     why = eventually(alive)
-    assert why is not None and "takes no calls from Python" in why
+    assert why is not None and "no longer accepts calls from Python" in why
 
 
 def test_java_that_hangs_is_given_a_minute_and_looks_return_at_once() -> None:
