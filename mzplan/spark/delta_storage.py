@@ -71,11 +71,11 @@ class Tables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Reclaimed:
-    """The state of a collection's last reclaiming.
+    """The last removal of a collection's old files.
 
     `tried`: when it was last tried, in monotonic seconds.
     `upper`: the collection's upper at that time.
-    `since`: all steps before this one have been reclaimed.
+    `since`: the files of all steps before this one have been removed.
     """
 
     tried: float
@@ -140,7 +140,7 @@ class DeltaStorage:
         last = self._reclaimed.get(place, _NEVER)
         is_due = now - last.tried >= self.reclaim_every or upper - last.upper >= self.reclaim_steps
         if since == last.since or not is_due:
-            return  # each time makes a commit or two, which every reader of the table has to look at
+            return  # each VACUUM makes a commit or two, which every reader of the table has to read
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
             # Don't retry a failure every minute.
@@ -157,9 +157,10 @@ class DeltaStorage:
             self._clean_log(history, since)
 
     def _clean_log(self, history: StepHistory, since: Step) -> None:
-        """Remove the log entries before the last reclaimed step.
+        """Remove the log entries that only steps before `since` need.
 
-        A sink that has read up to `since` may resume right behind that step, at versions without rows.
+        A sink that has read all steps below `since` may resume right after the last of them, at versions
+        without rows. So the entries after that step stay.
         """
         before = history.index.find(since - 1)
         if before is not None and before.version is not None:
@@ -176,7 +177,9 @@ class DeltaStorage:
                 query = description.query
                 turn = by_place[query.place]
                 if command.key.startswith(RESERVED):
-                    raise StorageError(f"The key {command.key!r} is mzplan's own: no append may have it.")
+                    raise StorageError(
+                        f"The key {command.key!r} is reserved for mzplan: no append may have it."
+                    )
                 if turn.plans(command.key):
                     continue
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
@@ -184,7 +187,7 @@ class DeltaStorage:
                 known = turn.known(command.key)
                 first = numbering.upper() if known is None else numbering.collection_step(known)
                 if first is None and known is not None:
-                    continue  # so long ago that nothing is known about it
+                    continue  # this append is so old that its steps are no longer known
                 if first is None:
                     raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
                 planned = planned_steps(command, first, keyed)
@@ -193,9 +196,9 @@ class DeltaStorage:
                 )
                 if appended.digests is not None:
                     raise StorageError(
-                        f"An append of the key {command.key!r} was made as step {appended.step}, and step "
+                        f"An earlier append with the key {command.key!r} is step {appended.step}, and step "
                         f"{appended.differing_step} has other rows: their digest is {appended.digests[0]}, "
-                        f"that of these is {appended.digests[1]}."
+                        f"and the digest of the new rows is {appended.digests[1]}."
                     )
             for turn in by_place.values():
                 turn.write()
@@ -269,7 +272,7 @@ def clean_log(collection: str, version: int) -> int:
 def tidy_log(collection: str) -> int:
     """Remove the checksums of the versions before the newest checkpoint; return how many.
 
-    Nothing reads them any more, and they are three of the four files that a commit leaves on a file system.
+    Nothing reads these files, and they are three of the four files that a commit leaves on a file system.
     Raises OSError.
     """
     folder = open_folder(f"{collection}/_delta_log")

@@ -1,7 +1,7 @@
 """Casts rows of a collection to the columns of its next generation, without changing any value.
 
-The plan has compared the declared columns. This module inspects the table: it has the real columns, and only
-its rows show whether each has a value for a new key.
+The plan has compared the declared columns. This module inspects the table, which has the real columns. Only
+its rows show whether each of them has a value for a new key.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ at the same place of the upstream (`lifecycle: {replace: from-collection}`).
 If the runner is killed, the next start finishes the same migration:
 
     check the rows → record which rows to migrate and where to continue → commit the rows as step 0 →
-    put the checkpoint behind that step → record that it is done
+    advance the checkpoint past that step → record that the migration is done
 
 Until the record is written, the former generation may run instead; afterwards it may not
-(see require_not_migrated). It is only read, and dropped after the new generation has run.
+(see require_not_migrated). The migration only reads it. It is dropped after the new generation has run.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class RowMigration:
         if migrated.table is not None:
             migrated = self._migrate(query, migrated, later, collections)
         later.record_migrated_rows(replace(migrated, done=True))
-        log.info("%s: generation %d is begun", query.address, query.description.generation)
+        log.info("%s: generation %d has its rows", query.address, query.description.generation)
 
     def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:
         return Checkpoint.of(self._warehouse, *query.description.place)
@@ -190,7 +190,7 @@ class RowMigration:
 
 
 def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
-    """Return the position after the last step in a collection; None if nothing was read.
+    """Return the position after a generation's last step; None if it has read nothing.
 
     Raises OSError if the position is unknown.
     """
@@ -221,8 +221,8 @@ def _not_all_checked(query: ResolvedQuery) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ290",
-        summary=f"{query.address}: whether each row has a value for the new key is not known yet",
-        detail=f"The rows were looked at for {_CHECKED:.0f} s. The runner looks at all of them before it "
-        "writes one.",
+        summary=f"{query.address}: mzplan doesn't know yet whether each row has a value for the new key",
+        detail=f"It checked rows for {_CHECKED:.0f} s, but not all of them. The runner checks all rows "
+        "before it writes any.",
         address=query.address,
     )

@@ -1,1 +1,1 @@
-"""One-off tasks: open tasks are done before their query starts; one module for each kind."""
+"""One-off tasks, which run before their query starts. Each kind of task has a module."""

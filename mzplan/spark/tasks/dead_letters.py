@@ -1,9 +1,9 @@
-"""Replays dead letters with the source's current definition, and deletes good letters.
+"""Replays dead letters with the source's current definition, and deletes the letters that became rows.
 
-The rows are a step of the collection (see source_steps). The collection itself says whether a record already
-is a row, by `_position`. So no record becomes a row twice, even after a killed replay, a backfill, or a
-generation that has read everything again. And no letter is deleted unless its record is in the collection,
-whatever the description is at the next start.
+The rows are a step of the collection (see source_steps). The `_position` of the collection's rows shows which
+records already are rows. So no record becomes a row twice, even after a killed replay, a backfill, or a new
+generation. And no letter is deleted unless its record is in the collection, even if the source's definition
+changes before the replay continues.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _do(context: TaskContext, task: Task) -> None:
 def _settle(context: TaskContext, record: TaskRecord) -> None:
     """Finish a replay whose rows are in the collection.
 
-    If the task was cancelled, its letters may stay: the next replay finds that they already are rows.
+    If the task was cancelled, its letters may stay, because the next replay finds that they already are rows.
     """
     try:
         _clear(context, record)
@@ -100,8 +100,8 @@ DEAD_LETTERS = TaskKind(do=_do, settle=_settle, check=_check)
 def outcome_of(task: Task, rows: int, already_rows: int, remaining: Sequence[tuple[str, int]]) -> TaskOutcome:
     """Return the outcome of a replay of dead letters, with each record counted once.
 
-    `rows`: letters that became rows now. `already_rows`: letters that already were rows, for example after a
-    backfill.
+    `rows`: the number of letters that became rows.
+    `already_rows`: the number of letters that already were rows, for example after a backfill.
     `remaining`: how many letters stay, by reason.
     """
     remaining_count = sum(number for _, number in remaining)

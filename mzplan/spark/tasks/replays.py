@@ -1,9 +1,9 @@
 """Replays steps: writes rows of a sink's earlier steps to its target again.
 
 The sink's query doesn't run meanwhile. The rows are computed from the collection, as for `verify --content`.
-For an upsert they are the last row of each key that the steps changed, so that no old row replaces a newer
-row. They are written atomically; then the task is recorded as done. After a kill in between, the replay is
-repeated: an upsert writes the same rows, and a replay of missing rows finds none missing.
+For an upsert, they are the last row of each key that the steps changed, so that no old row replaces a newer
+row. They are written atomically; then the task is recorded as done. If the runner is killed in between, the
+replay is repeated: an upsert writes the same rows, and a replay of missing rows finds none missing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _write(context: TaskContext, task: Task) -> int:
         query.description, context.resolve, connectors, context.warehouse, spark, carries=True
     )
     try:
-        # Persist the rows: they show the target at one moment, which ends with `leave`.
+        # Persist the rows, because they compare with the target at one moment, which ends with `leave`.
         rows = rows_again(content, content.sides(), ReplayedSteps.of(task)).persist()
         number = rows.count()
     except GoneError as problem:
@@ -72,7 +72,7 @@ def _write(context: TaskContext, task: Task) -> int:
         content.leave()
     try:
         if number:
-            log.info("%s: %d rows are to be written once more", query.address, number)
+            log.info("%s: writing %d rows again", query.address, number)
             name = f"mzplan replay {task.serial} of {context.checkpoint.log.query_id()}"
             connectors.sink(query.description.type).put_again(rows, run, name)
     finally:
@@ -122,10 +122,7 @@ def _by_key(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -
 
 
 def _with_change(rows: DataFrame, change: str) -> DataFrame:
-    """Add the change and an order.
-
-    Each key has one row, so only the existence of a row matters for the order.
-    """
+    """Add the change to the rows, and an order as in a change feed. Each key has only one row."""
     from pyspark.sql import functions as f
 
     order = f.struct(f.lit(0).cast("bigint").alias(VERSION), f.lit(int(change == UPSERT)).alias(EXISTS))
@@ -133,7 +130,7 @@ def _with_change(rows: DataFrame, change: str) -> DataFrame:
 
 
 def _within(replay: ReplayedSteps) -> Expression:
-    """Return the condition that a row came (with merged files: may have come) with the steps."""
+    """Return the condition that a row came with one of the steps, or may have, if files were merged."""
     from pyspark.sql import functions as f
 
     recent = f.lit(True) if replay.first == 0 else f.col(f"{POSITION}.{STEP}") >= replay.first
@@ -141,7 +138,7 @@ def _within(replay: ReplayedSteps) -> Expression:
 
 
 def _missing(sides: Sides, within: Expression) -> DataFrame:
-    """Return the rows that the target misses, counted as by `verify --content`."""
+    """Return the rows that are missing in the target, as `verify --content` counts them."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -2,9 +2,9 @@
 
 The source's query doesn't run meanwhile. The task takes the next step of the checkpoint and writes it like
 the query: one commit that names the query and the step, so repeated writes have no effect. The checkpoint's
-position doesn't change. After a kill, the next start continues:
+position doesn't change. If the runner is killed, the next start continues with the next of these actions:
 
-    record what to write → commit the rows → put the checkpoint behind the step → record that it is done
+    record what to write → commit the rows → advance the checkpoint past the step → record that it is done
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mzplan.warehouse.collection_log import CollectionLog
 def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[TaskRecord], None]) -> None:
     """Complete the tasks that a killed runner left, before any other work on the source.
 
-    A task whose rows are in the table is done, even if it was passed over before the rows arrived (from a
-    frozen runner, for example). A task without rows has changed nothing. `settle` does the further work of
-    the task's kind. Raises OSError, and the errors of `settle`.
+    A task whose rows are in the table is done. Its step may even have been skipped before the rows arrived,
+    for example from a frozen runner. A task without rows has changed nothing. `settle` does the further work
+    of the task's kind. Raises OSError, and the errors of `settle`.
     """
     unfinished = [record for record in checkpoint.tasks.all() if not record.done]
     query_id = checkpoint.log.query_id()
@@ -41,7 +41,7 @@ def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[Task
 
 
 def skip_cancelled_step(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
-    """Pass over the step of a cancelled task that has written nothing. Raises OSError.
+    """Skip the step of a cancelled task that has written nothing. Raises OSError.
 
     The step stays reserved: a frozen runner may still write it, and the table accepts that step from no other
     writer.
@@ -65,7 +65,7 @@ def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple
 
 
 def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
-    """Put the checkpoint behind the step at an unchanged position; Spark sees a step without data."""
+    """Advance the checkpoint past the step, at an unchanged position: to Spark, the step has no data."""
     if record.step is not None and checkpoint.log.committed() < record.step:
         checkpoint.log.skip(record.step)
     failpoint(Failpoint.TASK_PASSED_OVER)

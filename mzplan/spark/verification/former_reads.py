@@ -19,7 +19,7 @@ from mzplan.warehouse.step_record import StepRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerReads:
-    """The steps that read former generations, whose rows were migrated.
+    """The steps of a sink, some of which may have read former generations whose rows were migrated.
 
     `first_current`: the first step that read the current collection; 0 if every step did.
     `columns`: the collection's columns with their former types; None if the types haven't changed.
@@ -37,7 +37,7 @@ class FormerReads:
         if 0 < replay.first <= last or (replay.last is not None and replay.last < last):
             raise GoneError(
                 f"The steps up to {last} have read a former generation of the source, and which of its rows "
-                f"came with which step is not known any more. Replay all of them, or steps from "
+                f"came with which step is no longer known. Replay all of them, or steps from "
                 f"{self.first_current} on."
             )
 
@@ -45,7 +45,10 @@ class FormerReads:
 def former_reads(
     warehouse: str, query: ResolvedQuery, history: StepHistory, records: Sequence[StepRecord]
 ) -> FormerReads:
-    """Find such steps among the steps that a target holds (in order). Raises GoneError, OSError."""
+    """Return the steps of a sink that have read former generations. Raises GoneError, OSError.
+
+    `records`: the steps that the target holds, in order.
+    """
     former = [record for record in records if _is_former(record, history)]
     if not former:
         return FormerReads(first_current=0, columns=None, records=tuple(records))
@@ -54,7 +57,7 @@ def former_reads(
     if not current_records:
         end, _ = history.log.offset(former[-1].step)  # rewritten when the sink moved to this collection
         if not history.has_read(end):
-            raise GoneError("The sink has still to read the rest of a former generation of its source.")
+            raise GoneError("The sink still has to read the rest of a former generation of its source.")
         current_records = (replace(former[-1], start=end, end=end),)
     tables = {table_of(offset) for record in former for offset in (record.start, record.end)}
     columns = _former_columns(warehouse, query, tables)
@@ -94,7 +97,7 @@ def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> t
     if len(differing) > 1 or (differing and len(former_columns) > 1):
         raise GoneError(
             "The sink has read several former generations of its source with columns of other types, and "
-            "which rows came from which of them is not known any more."
+            "which rows came from which generation is no longer known."
         )
     return differing.pop() if differing else None
 

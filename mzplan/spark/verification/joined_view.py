@@ -52,7 +52,7 @@ class JoinedView:
         self._spark, self._description, self._resolve = spark, description, resolve
         self._warehouse, self._position = warehouse, position
         checkpoint = resolve(description).checkpoint
-        assert checkpoint is not None, "it is the checkpoint that says what was read"
+        assert checkpoint is not None, "verifying needs the checkpoint"
         self._descriptions, self._versions = checkpoint.descriptions(), SnapshotVersions(checkpoint.folder)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Recomputes a relational view from all rows that it had read up to a step.
 
-The query runs with an empty state and a new checkpoint. One micro-batch reads all rows; a second one, without
-rows, closes the windows that the watermark of that step has closed. The result is compared with the view's
+The query runs with an empty state and a new checkpoint. A first micro-batch reads all rows. A second one
+reads none, and closes the windows up to the watermark of that step. The result is compared with the view's
 collection as of the step.
 
 A batch query doesn't work here: it can't tell which windows are closed, or which rows of an outer join are
@@ -56,7 +56,7 @@ class RecomputedView:
     def __init__(self, session: SparkSession, query: ResolvedQuery, warehouse: str, position: str):
         self._session, self._query = session, query
         self._warehouse, self._position = warehouse, position
-        assert query.checkpoint is not None, "it is the checkpoint that says what was read"
+        assert query.checkpoint is not None, "verifying needs the checkpoint"
         self._checkpoint = query.checkpoint
 
     @classmethod
@@ -99,7 +99,7 @@ class RecomputedView:
         for begun in self._checkpoint.descriptions().entries:
             earlier = {name: begun.rows.get(name) for name in kind.row_properties}
             if not gives_same_rows(kind, earlier, now):
-                why = f"Its query was another one at step {begun.step}, whose rows stay as they are."
+                why = f"Its query was a different one at step {begun.step}, whose rows stay as they are."
                 raise _not_repeatable(self._query, why)
 
     def _computed(self, record: StepRecord, folder: Path) -> tuple[DataFrame, Exactness]:
@@ -136,7 +136,7 @@ class RecomputedView:
         lines = log.lines(record.step)
         if len(lines) < 3:
             raise GoneError(
-                f"How far step {record.step} had read isn't known any more: "
+                f"How far step {record.step} had read is no longer known: "
                 "Spark keeps the offsets of a hundred steps."
             )
         with decoding(f"{log.spark}/offsets/{record.step}"):
@@ -200,7 +200,7 @@ def _compared(
         examples=_examples(hashes) if numbers["missing"] or numbers["more"] else (),
         not_compared=tuple(not_compared),
         late=late,
-        explanation=_excuse(late, numbers, exactness, query),
+        explanation=_explanation(late, numbers, exactness, query),
     )
 
 
@@ -222,8 +222,10 @@ def _examples(hashes: DataFrame) -> tuple[str, ...]:
     return tuple(f"{'-' if row['_wanted'] > row['_found'] else '+'} {row['_row'][:_LONGEST]}" for row in rows)
 
 
-def _excuse(late: int | None, numbers: Mapping[str, int], exactness: Exactness, query: ResolvedQuery) -> str:
-    """Say why the rows differ although nothing need be wrong; "" if no excuse applies."""
+def _explanation(
+    late: int | None, numbers: Mapping[str, int], exactness: Exactness, query: ResolvedQuery
+) -> str:
+    """Return why the rows may differ although nothing is wrong; "" without such a reason."""
     if not (numbers["missing"] or numbers["more"]):
         return ""
     if late is None:

@@ -1,7 +1,7 @@
 """Verifies steps of a sink: compares the target's record with recomputed rows.
 
-Spark is needed only if the sink computes or filters, or if an upsert leaves out rows of a step. No other
-engine evaluates such expressions exactly like Spark.
+Spark is needed only if the sink computes or filters, if its collection has a key, or if an upsert wrote only
+some rows of a step. No other engine evaluates such expressions exactly like Spark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Both sides of a sink: the content of its target, and the content wanted by the collection.
 
-The target is read first, as of one moment, which tells its last written step. Then the collection is read up
+The target is read first, as of one moment, which shows its last written step. Then the collection is read up
 to that step.
 """
 
@@ -127,19 +127,20 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
     if frontier > known:
         raise incomparable(
             query,
-            f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
-            f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
+            f"The target has steps up to {frontier}, but the checkpoint only has steps up to {known}. The "
+            "checkpoint was restored from a backup, or another sink writes under this sink's name.",
         )
     missing = [record for record in records if frontier < record.step <= finished and record.rows != 0]
     if missing:
         recorded = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
         raise incomparable(
             query,
-            f"The target has recorded {recorded}, but not step {missing[-1].step}, which the checkpoint has: "
-            "it was restored from a backup, or its record of steps is gone.",
+            f"The target has recorded {recorded}, but not step {missing[-1].step}, which the checkpoint has. "
+            "The target was restored from a backup, or its record of steps is gone.",
         )
     if frontier >= 0 and all(record.step != frontier for record in records):
-        raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")
+        why = f"The checkpoint no longer knows what step {frontier}, the target's last one, has read."
+        raise incomparable(query, why)
 
 
 def _first_complete(records: Sequence[StepRecord], content: Content) -> int | None:

@@ -94,7 +94,7 @@ class SparkUpstream:
         cls, connector: SourceConnector, query: ResolvedQuery, starting: Callable[[], None]
     ) -> SparkUpstream:
         """Open a Spark session in this process for a query with a checkpoint. Raises MzplanError."""
-        assert query.checkpoint is not None, "it is the checkpoint that says what was read"
+        assert query.checkpoint is not None, "verifying needs the checkpoint"
         log = query.checkpoint.log
         if query.body.get("on_error") == WORD:  # dead letters aren't rows of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})

@@ -48,7 +48,7 @@ class ViewUpstream:
         self._spark, self._description, self._resolve, self._position = spark, description, resolve, position
         self._collection = StepHistory(warehouse, description.place, source.place).collection
         checkpoint = resolve(description).checkpoint
-        assert checkpoint is not None, "it is the checkpoint that says what was read"
+        assert checkpoint is not None, "verifying needs the checkpoint"
         self._descriptions = checkpoint.descriptions()
         property_ = resource_kind(description.address.kind, description.type).query_property
         assert property_ is not None, f"{description.address} has no SQL"

@@ -91,7 +91,7 @@ class WantedContent:
             raise GoneError(
                 f"The sink's select or where was changed at step {boundaries[0]}, and its steps up to "
                 f"{read.first_current - 1} have read a former generation of the source: which of its rows "
-                "came before the change is not known any more."
+                "came before the change is no longer known."
             )
         descriptions = self._with_former_types(descriptions, read)
         boundaries = [description.first_step for description in descriptions[1:]]
@@ -162,9 +162,9 @@ class WantedContent:
         return [*before, *later]
 
     def _with_former_types(self, descriptions: list[_Description], read: FormerReads) -> list[_Description]:
-        """Give the first description the former column types, before the current collection was read.
+        """Give the first description the former column types, for the steps that read former generations.
 
-        Later descriptions began after that step.
+        Later descriptions began after these steps.
         """
         if read.columns is None:
             return descriptions
@@ -193,7 +193,7 @@ class WantedContent:
             if merged or boundary < steps.known_from:
                 raise GoneError(
                     f"The sink's select or where, or the type of a column, was changed at step {boundary}, "
-                    "and which rows of the collection came before that is not known any more: their files "
+                    "and which rows of the collection came before that is no longer known: their files "
                     "were merged, or the logs of these steps are gone."
                 )
 
@@ -215,9 +215,7 @@ class WantedContent:
         """Yield the rows that a sink has read up to a step: one version, then files of the next version."""
         end, log = record.end, self._collection
         if not isinstance(end, dict) or "reservoirVersion" not in end:
-            raise GoneError(
-                f"Which part of {log.collection} step {record.step} has read is not known any more."
-            )
+            raise GoneError(f"Which part of {log.collection} step {record.step} has read is no longer known.")
         version, index = int(end["reservoirVersion"]), int(end["index"])
         start: dict[str, Any] | None = {"reservoirVersion": version, "index": -1}
         if end.get("isStartingVersion"):
@@ -245,8 +243,8 @@ class WantedContent:
         }
         if lost:
             raise GoneError(
-                f"The sink's key is missing {', '.join(sorted(lost))} of its source's key: which of the rows "
-                "that share a key is there depends on what was deleted meanwhile."
+                f"The sink's key is missing {', '.join(sorted(lost))} of its source's key: several rows then "
+                "share a key, and deletions decided which of them the target kept."
             )
         log, version = self._collection, _whole_version(self._collection, record)
         reader = self._spark.read.format("delta").option("versionAsOf", version)
@@ -272,7 +270,7 @@ def _whole_version(log: CollectionLog, record: StepRecord) -> int:
         return versions_of(log, replace(record, step=0, start=None))[1]
     begun = replace(record, step=0, start=None)
     if len(files_of(log, begun)) < len(files_of(log, replace(begun, end={**end, "index": 2**63}))):
-        raise GoneError(f"Step {record.step} has read a part of the snapshot that the sink begins with.")
+        raise GoneError(f"Step {record.step} has read only a part of the sink's first snapshot.")
     return int(end["reservoirVersion"])
 
 

@@ -170,7 +170,7 @@ def test_what_an_append_of_a_key_has_made_is_not_made_again(tmp_path: Path) -> N
     storage.append([(source, appending("a", 0, *rows(0, 1), key="k"))])  # made before
     with pytest.raises(StorageError, match="step 0, and step 0 has other rows: their digest is 1:"):
         storage.append([(source, appending("a", 0, *rows(7, 1), key="k"))])
-    with pytest.raises(StorageError, match="is mzplan's own"):
+    with pytest.raises(StorageError, match="is reserved for mzplan"):
         storage.append([(source, appending("a", 1, *rows(7, 1), key="mzplan:empty step 1"))])
     with pytest.raises(StorageError, match="colour"):
         storage.append([(source, appending("a", 1, {"id": 1, "colour": "red"}))])

@@ -180,10 +180,10 @@ RECORDS = [StepRecord(step=step, rows=rows) for step, rows in enumerate((2, 3, 0
         (2, 1, RECORDS, None),  # written, and Spark has not seen it through
         (-1, -1, RECORDS[:1], None),
         (-1, -1, [], None),
-        (4, 3, RECORDS, "knows the steps up to 3"),
+        (4, 3, RECORDS, "only has steps up to 3"),
         (0, 3, RECORDS, "only the steps up to 0, but not step 1, which the checkpoint has"),
         (-1, 3, RECORDS, "none of the sink's steps, but not step 1, which the checkpoint has"),
-        (0, 0, RECORDS[1:], "What step 0, the last one in the target, has read is not known"),
+        (0, 0, RECORDS[1:], "no longer knows what step 0, the target's last one, has read"),
         (0, 1, [replace(RECORDS[1], rows=None)], "only the steps up to 0"),
     ],
 )
