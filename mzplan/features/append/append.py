@@ -61,7 +61,7 @@ def append(
     - MZ070: the source isn't local.
     - MZ083: the rows don't fit its columns.
     - MZ084: the next step isn't `expect`.
-    - MZ081: steps that were read are gone.
+    - MZ081: steps that a query has read are lost.
     - MZ133: an earlier append with this id had other rows, or the id is reserved for mzplan.
     - MZ035: the storage failed.
     """
@@ -165,7 +165,7 @@ def _ensure_free(address: Address, id_: str) -> None:
             "MZ133",
             f"No append may have the id {id_}",
             f"Ids that begin with {RESERVED} are reserved for mzplan's own steps. Nothing was written.",
-            "give it another id.",
+            "choose another id.",
             address=address,
             exit_code=ExitCode.USAGE,
         )
@@ -177,9 +177,9 @@ def _other_rows(
     return error(
         "MZ133",
         f"An earlier append with id {rows.id} to {address} had other rows than {rows.name}",
-        f"It is step {step.step}, of {count(step.rows, 'row')} with the digest {recorded_digest}; the digest "
-        f"of these is {given_digest}. Nothing was written.",
-        "repeat it with the original file; or append these rows under a new id.",
+        f"It is step {step.step}, with {count(step.rows, 'row')} and the digest {recorded_digest}. The rows "
+        f"in {rows.name} have the digest {given_digest}. Nothing was written.",
+        "repeat it with the original file; or append these rows with a new id.",
         address=address,
     )
 

@@ -59,7 +59,7 @@ def _ensure_able(record: ResourceState) -> None:
     if not address.reads_upstream:
         raise _unable(
             address,
-            "Only a source reads an upstream; its sinks get the rows that it writes.",
+            "Only a source reads an upstream. Its sinks get the rows that it writes.",
             f"name its source: {next(iter(record.reads.values()))}",
         )
     hint = f"replace it, with its sinks: mzplan apply --replace {address} --allow-replace"
@@ -83,7 +83,7 @@ def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
         reason = f"It ends at {instant_text(end)}, but it begins at {instant_text(start)}."
         hint = "--to must be later than --from; the range excludes it."
     elif end > now:
-        reason = f"It ends at {instant_text(end)}, but it is only {instant_text(now)}: records may arrive."
+        reason = f"It ends at {instant_text(end)}, but now is {instant_text(now)}: records may still arrive."
         hint = f"give --to {instant_text(now // 1000 * 1000)} or earlier."
     else:
         return

@@ -34,7 +34,7 @@ def plan_replay(
     missing: bool,
     statuses: Mapping[str, Status] = _NO_STATUS,
 ) -> Plan:
-    """Plan to write these steps of a sink (None: all) into its target again.
+    """Plan to write these steps of a sink (None: all) to its target again.
 
     With `missing`, only write rows that are missing in the target. The query restarts for it.
     Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
@@ -60,7 +60,7 @@ def plan_letters(
         raise letters_refused(address, "Only a source keeps dead letters.", hint)
     ensure_letters(address, before.type, before.body)
     if before.paused:
-        why = "It is paused, and reads them when it starts."
+        why = "It is paused, and could only read them once it runs."
         raise letters_refused(address, why, f"mzplan resume {address}, then run this command again.")
     if where is not None:
         _ensure_condition(address, where)
@@ -100,8 +100,8 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
         raise _unable(address, why, hint)
     if not missing and record.body.get("mode", "append") == "append":
         why = (
-            "It appends, and its target doesn't record each row's step. So the old rows can't be removed "
-            "first, and each row would be there twice."
+            "It appends, and its target doesn't record each row's step. So mzplan can't remove the old rows "
+            "first, and the target would have each row twice."
         )
         raise _unable(address, why, "add --missing, which only writes rows that the target is missing.")
     if record.paused:

@@ -60,8 +60,10 @@ def open_snapshot(
 ) -> CollectionSnapshot:
     """Open a collection as of a step (None: the newest committed one).
 
-    Raises MzplanError: MZ094 for a query without a collection or a step that isn't there (yet, or any more),
-    MZ091 for a step whose files or log are gone, MZ090 if the storage fails.
+    Raises MzplanError:
+    - MZ094: the query has no collection, or the step doesn't exist yet or was expired.
+    - MZ091: files of the step, or the log, are gone.
+    - MZ090: the storage failed.
     """
     state = read_state(project.store, reporter)
     resource = state.resources.get(address)
@@ -94,7 +96,7 @@ def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) ->
     if as_of > newest:
         raise _refused(
             address,
-            f"Step {as_of} of {address} is not there yet",
+            f"Step {as_of} of {address} doesn't exist yet",
             range_text if newest >= steps.since else f"All steps below {steps.since} were expired.",
             f"`mzplan steps {address}` lists the steps.",
         )
@@ -104,7 +106,7 @@ def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) ->
             f"Step {as_of} of {address} was expired",
             range_text
             if newest >= steps.since
-            else f"All steps below {steps.since} were, and none came after them.",
+            else f"All steps below {steps.since} were expired, and no later step exists.",
             "read a later step with --as-of, or the newest one without it.",
         )
     return as_of
@@ -112,12 +114,11 @@ def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) ->
 
 def _no_collection(resource: ResourceState) -> MzplanError:
     source = next(iter(resource.reads.values()), None)
-    reason = f"a {resource.address.kind} has none"
     return _refused(
         resource.address,
         f"{resource.address} has no collection",
-        f"Only sources and views have one; {reason}.",
-        f"read what it reads: mzplan snapshot {source}."
+        f"Only sources and views have one; a {resource.address.kind} has none.",
+        f"read its input instead: mzplan snapshot {source}."
         if source is not None
         else "name a source or a view.",
     )
@@ -129,7 +130,7 @@ def _refused(address: Address, summary: str, detail: str, hint: str) -> MzplanEr
 
 @contextmanager
 def _readable(address: Address) -> Iterator[None]:
-    """Turn a failure of the storage or the engine into an error for people."""
+    """Raise failures of the storage and of the query engine as MzplanError."""
     try:
         yield
     except GoneError as gone:

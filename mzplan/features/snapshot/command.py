@@ -128,7 +128,7 @@ def _summary(snapshot: CollectionSnapshot) -> dict[str, Any]:
 def _table_pieces(
     invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[str]:
-    """Yield the table's lines, many at once, then note its size and step."""
+    """Yield the table's lines, many at once. At the end, print a note with its size and step."""
     from pyarrow import types
 
     right = [
@@ -206,7 +206,7 @@ def _write_file(
     schema, batches = content
     rows = 0
     with (
-        invocation.progress.working(lambda: f"{rows:,} rows are written to {out}"),
+        invocation.progress.working(lambda: f"writing rows to {out}: {rows:,} so far"),
         _open_output(out) as sink,
     ):
 

@@ -34,7 +34,8 @@ _DAY = 86_400_000_000  # microseconds
 _GROUP = 65_536  # rows in a row group
 _CELL = 60  # characters in a table cell
 _ROWS_MEASURED = 200  # rows that decide the width of a table's columns
-_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # created once to halve the work
+# Created once, because creating it for each row would double the time.
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 Convert = Callable[[Any], Any]
 
@@ -138,7 +139,7 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: Bin
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Replace times by numbers: Python's times end with the year 9999, Spark's don't."""
+    """Return the type with times as numbers: Python's times end with the year 9999, Spark's don't."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -229,7 +230,7 @@ def _timestamp(zone: str) -> Convert:
 
 
 def _moment(micros: int) -> tuple[str, str]:
-    """Return date and time from microseconds since 1970. A year of over four digits has a sign."""
+    """Return date and time from microseconds since 1970. A year of more than four digits has a sign."""
     cycles = 0
     if not -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000:
         cycles = micros // (_CYCLE * _DAY)

@@ -109,7 +109,7 @@ def _inspect(
 
 
 def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
-    """Refuse a warehouse that this command and the runner don't share."""
+    """Refuse a local warehouse if the runner is on another machine."""
     if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
         return
     record = next(c.after for c in plan.changes if c.address == address)
@@ -124,7 +124,7 @@ def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
 
 
 def _discard(project: Project, id_: str) -> None:
-    """Remove the copies for a commit that failed."""
+    """Remove the copied checkpoint and table after a failed commit."""
     with suppress(MzplanError, TimeoutError):
         state = project.store.read_state()
         if not any(record.id == id_ for record in state.resources.values()):

@@ -20,9 +20,9 @@ from mzplan.schema.description import digest_of
 
 
 def plan_move(state: State, old: Address, new: Address) -> Plan:
-    """Plan to rename a resource. References to it follow. Raises MzplanError (usage).
+    """Plan to rename a resource, also in the references to it. Raises MzplanError (usage).
 
-    It keeps its id, and so its checkpoint and collection. A query stops and resumes under the new name."""
+    The resource keeps its id, and so its checkpoint and collection. A query restarts under the new name."""
     committed_record(state, old)
     if old.kind != new.kind:
         raise _usage(f"{old} can't become {new}", "A resource keeps its kind.")
@@ -102,13 +102,13 @@ def plan_adopt(
 ) -> Plan:
     """Plan to add a declared resource to the state with an existing checkpoint (and collection).
 
-    Uncommitted connections that it needs are added too."""
+    Also adds the uncommitted connections that it needs."""
     declared = importable(configuration, state, address)
     owner = next((r for r in state.resources.values() if r.id == id_), None)
     if owner is not None:
         raise _refused(
             f"{id_} belongs to {owner.address}",
-            "Two resources can't continue one checkpoint.",
+            "Two resources can't continue from the same checkpoint.",
             f"free it first: mzplan state rm {owner.address}.",
         )
     requirements = DependencyGraph.of(configuration.resources).requirements([address])
@@ -204,7 +204,7 @@ def _restored_change(
 
 
 def _check_generations(state: State, target: State) -> None:
-    """Refuse to restore a replaced generation: its storage may be gone, its targets are fenced."""
+    """Refuse to restore a replaced generation: its storage may be gone, and its target refuses its writes."""
     for address, record in sorted(target.resources.items(), key=natural_item):
         now = state.resources.get(address)
         if now is not None and now.id == record.id and now.generation > record.generation:
@@ -217,7 +217,7 @@ def _check_generations(state: State, target: State) -> None:
 
 
 def forgotten_by(plan: Plan) -> Mapping[str, Forgotten]:
-    """Return the storage that a plan to forget leaves, by id."""
+    """Return the storage that stays after a plan to forget resources, by id."""
     return {
         change.before.id: Forgotten(change.address, change.before.generation)
         for change in plan.changes

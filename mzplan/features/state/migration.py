@@ -127,7 +127,7 @@ def write_epoch(store: Store, records: RunnerRecords) -> None:
 
 
 def refuse_open_edit(project: Project) -> None:
-    """Raise MZ038 while an edit of `alter` is open: only its store shows whether it was committed."""
+    """Raise MZ038 while an edit by `mzplan alter` is open: only its store knows whether it was committed."""
     path = journal_path(project.settings.directory)
     if os.path.lexists(path):
         raise refusal(
@@ -141,8 +141,8 @@ def refuse_open_edit(project: Project) -> None:
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
     """Return the data for `state pull`. Raises MZ030 if there is no state.
 
-    It is the file of the state or of an earlier serial, byte for byte; the records of its runners, or None;
-    and the instances with a live runner."""
+    Returns the file of the state or of an earlier serial, unchanged; the records of its runners, or None; and
+    the instances with a live runner."""
     if serial is None:
         project.store.read_state()  # raises if the state is lost or isn't the latest
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
@@ -232,8 +232,8 @@ def push(
 def _validate(work: Workbench, state: State, new: State, live: bool | None) -> None:
     """Validate the queries that `new` starts or changes. Raises MzplanError.
 
-    An empty store has no queries that a mistake could stop, and the moved queries were validated before. So
-    only a live runner validates them, unless `live` says otherwise.
+    For an empty store, only a live runner validates them, unless `live` says otherwise: a mistake can't stop
+    any query there, and the pushed queries were validated before.
     """
     plan, is_move = plan_restore(state, new), state.serial == 0
     if not live and not is_move:
@@ -253,9 +253,9 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
 
 
 def _replace_damaged(store: Store, pushed: State, reporter: Reporter) -> State:
-    """Replace a damaged state by a whole one. The damaged one stays in the history."""
+    """Replace a damaged state by the pushed one. The damaged state stays in the history."""
     newest = max(store.serials(), default=0)
-    # Include its serial if it can be found: a runner that knows it only accepts a later one.
+    # Also beyond the damaged state's own serial, because a runner that knows it accepts only a later one.
     with suppress(MzplanError):
         newest = max(newest, store.read_edited().serial)
     with suppress(MzplanError):

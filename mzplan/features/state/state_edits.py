@@ -65,7 +65,7 @@ def roll_back(
 ) -> ApplyResult:
     """Restore an earlier serial (None: the previous one) as the next serial (`state rollback`).
 
-    Follows it as apply does. `approve` also gets the commits to undo, the newest first."""
+    Waits for the runners, as `apply` does. `approve` also gets the commits to undo, newest first."""
     undone_commits: list[HistoryEntry] = []
     serials = work.store.serials()
     current = read_state(work.store, work.reporter).serial
@@ -103,7 +103,7 @@ def plan_import(
 ) -> Plan:
     """Return the plan to add a declared resource with an id's checkpoint and table (`import`).
 
-    Without an id, uses the one that `state rm` left under this name."""
+    Without an id, uses the id whose storage `state rm` kept under this name."""
     configuration = validate(work.project, work.reporter)
     importable(configuration, state, address)
     if id_ is None:
@@ -111,10 +111,10 @@ def plan_import(
         if len(candidates) != 1:
             raise refusal(
                 "MZ165",
-                f"It is unclear which storage {address} should adopt",
+                f"mzplan can't tell which storage {address} should adopt",
                 f"The state remembers {len(candidates)} forgotten checkpoints of this name"
                 + (f": {', '.join(sorted(candidates, key=natural))}." if candidates else "."),
-                "name it: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
+                "give its id: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
                 address=address,
             )
         ((id_, forgotten_generation),) = candidates.items()

@@ -1,4 +1,4 @@
-"""state gc: lists storage in the warehouse that nothing claims, and removes it on request."""
+"""state gc: lists unused storage in the warehouse, and removes it on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mzplan.warehouse.stored_files import stored_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """The unclaimed storage of one generation.
+    """The unused storage of one generation.
 
     - `address`: the query's last address; None if this state never had the id.
     - `changed`: the time of the last write, in seconds since the epoch; None if unknown.
@@ -48,16 +48,16 @@ class Unclaimed:
 
 
 def find_unclaimed(project: Project, reporter: Reporter, *, foreign: bool) -> list[Unclaimed]:
-    """Return the unclaimed storage, and why it would be kept. Changes nothing, and takes no lock."""
+    """Return the unused storage, and why some of it would be kept. Changes nothing, and takes no lock."""
     return _unclaimed_storage(project, read_state(project.store, reporter), reporter, foreign)
 
 
 def remove_unclaimed(
     project: Project, reporter: Reporter, *, foreign: bool
 ) -> tuple[list[Unclaimed], list[Diagnostic]]:
-    """Remove unclaimed storage that nothing has written to for `retain_dropped`.
+    """Remove unused storage that nothing has written to for `retain_dropped`.
 
-    Holds the lock, so no import or commit runs meanwhile. Returns the storage found, and a diagnostic for
+    Holds the lock, so no import or commit runs meanwhile. Returns the unused storage, and a diagnostic for
     each failed removal. Raises MzplanError MZ038 (exit 7) while a runner still has to take in the newest
     serial, or an export is being prepared.
     """
@@ -83,7 +83,8 @@ def remove_unclaimed(
 def _remove(project: Project, state: State, place: Place) -> None:
     """Remove storage, and the objects that its query created on its upstream or target.
 
-    Only the storage records these. Its record isn't enough to send a secret to a server."""
+    Only the storage records these objects. A secret is sent to a server only if the committed state allows
+    it."""
     directory, warehouse = project.settings.directory, _warehouse(project, state)
     secrets = GuardedSecrets(directory, committed_guard(project.store, state), remote=RemoteSecrets())
     release_upstream(warehouse, place, secrets, directory)
@@ -109,7 +110,7 @@ def _unclaimed_storage(project: Project, state: State, reporter: Reporter, forei
 
 
 def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]]:
-    """Return each id's last address, and all storage that any serial keeps on purpose (`state rm`).
+    """Return the last address of each id, and the storage that `state rm` kept in any serial.
 
     A rollback would need that storage. Raises MzplanError for an unreadable serial."""
     names: dict[str, Address] = {}
@@ -153,7 +154,7 @@ def _why_kept(is_ours: bool, changed: float | None, retain: float) -> str | None
     if not is_ours:
         return "this state never had that id: it is from another project or a failed import (--foreign)"
     if changed is None:
-        return "it is unknown when it was last written to"
+        return "the time of its last write is unknown"
     if time.time() - changed < retain:
         return "it was written to within retain_dropped"
     return None
@@ -163,7 +164,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
     if not state.lineage:
         raise _refused(
             "Nothing was ever committed here",
-            "So mzplan can't tell which storage is garbage.",
+            "Without a state, mzplan can't tell which storage is unused.",
             "check `state` in mzplan.yaml: does the warehouse belong to it?",
         )
     for name in sorted({*state.instances, *recorded_instances(store)}, key=natural):
@@ -179,8 +180,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
         if store.leases.leader(name) is not None and taken_in < state.serial:
             raise _refused(
                 f"The runner of instance {name} is still at serial {taken_in}",
-                f"The state is at {state.serial}: the runner may still use storage that nothing else claims "
-                "any more.",
+                f"The state is at {state.serial}: the runner may still use storage that nothing else uses.",
                 "wait until it has taken in that serial: mzplan status.",
             )
 

@@ -157,7 +157,7 @@ def command_expire(invocation: Invocation, address: Address, before: int) -> Non
 
 
 class _LazySpark:
-    """Spark in this process for the time of a command. It starts on first use."""
+    """Runs Spark in this process during a command. Spark starts when it is first needed."""
 
     def __init__(self, invocation: Invocation, project: Project):
         self._invocation = invocation

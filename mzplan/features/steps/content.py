@@ -18,10 +18,10 @@ class Comparison(Protocol):
     """The comparison of one sink with its collection."""
 
     def compare(self) -> ComparisonResult:
-        """Read and compare both. Raises MzplanError, OSError."""
+        """Read the target and the collection, and compare them. Raises MzplanError, OSError."""
 
     def rows_read(self) -> int:
-        """Return the number of rows of both that were read so far."""
+        """Return how many rows of the target and the collection were read so far."""
 
 
 def compare_content(
@@ -61,7 +61,7 @@ def compare_content(
 
 
 def compared_to_json(result: ComparisonResult, *, shared: bool) -> dict[str, Any]:
-    """Return the document of `verify --content --json`: numbers of rows, and first and last step."""
+    """Return the document of `verify --content --json`."""
     return {
         "address": str(result.address),
         "target": result.target,
@@ -84,7 +84,7 @@ def render_compared(result: ComparisonResult, *, shared: bool, color: bool = Fal
     wrong = {
         "missing": (result.missing, "missing in the target", True),
         "doubled": (result.doubled, "more than once in the target", not result.repeats),
-        "more": (result.more, "more in the target: changed by hand, or written by others", not shared),
+        "more": (result.more, "extra in the target: changed by hand, or written by others", not shared),
     }
     for kind, (number, difference, counts) in wrong.items():
         if number:
@@ -105,7 +105,7 @@ def _range(result: ComparisonResult) -> str:
     if result.first is None:
         condition = f"the target no longer keeps all rows of any step up to {result.last}"
         return f"{result.address}: {condition}: {rows}."
-    earlier = "" if result.first == 0 else f"; of steps before {result.first}, it keeps some rows or none"
+    earlier = "" if result.first == 0 else f"; it may have lost rows of steps before {result.first}"
     steps = str(result.last) if result.first == result.last else f"{result.first}..{result.last}"
     return f"{result.address}, steps {steps}: {rows}{earlier}."
 

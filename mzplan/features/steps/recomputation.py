@@ -1,4 +1,4 @@
-"""verify --from-upstream for a relational view: computes its rows as of a step again."""
+"""verify --from-upstream for a relational view: recomputes its rows as of a step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Recomputation(Protocol):
-    """A view whose query makes a row from several rows."""
+    """A relational view, whose query computes a row from several rows."""
 
     def compare(self, record: StepRecord) -> RecomputationResult:
-        """Compute its rows as of a step again and compare them with its collection.
+        """Recompute the view's rows as of a step, and compare them with its collection.
 
         Raises GoneError, MzplanError."""
 
@@ -33,16 +33,16 @@ def recompute(
     open_view: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
 ) -> tuple[RecomputationResult | None, tuple[Diagnostic, ...]]:
-    """Compute a view again as of the last of the wanted steps (None: of all).
+    """Recompute a view as of the last of the wanted steps (None: of all steps).
 
-    Returns the result, or None without a step, and the problems that prevented the computation."""
+    Returns the result, or None without one, and the problems that prevented it."""
     address = resource.address
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history_of(project, state, resource), address, steps)
     if not records:
         return None, ()
     view, record = open_view(state, resource), records[-1]
-    with reporter.working(f"computing {address} as of step {record.step}"), readable(address):
+    with reporter.working(f"recomputing {address} as of step {record.step}"), readable(address):
         try:
             return view.compare(record), ()
         except GoneError as problem:
@@ -52,7 +52,7 @@ def recompute(
 def _gone(resource: ResourceState, record: StepRecord, why: str) -> Diagnostic:
     return Diagnostic(
         code="MZ091",
-        summary=f"{resource.address} can't be computed again as of step {record.step}",
+        summary=f"{resource.address} can't be recomputed as of step {record.step}",
         detail=why,
         hint="choose a later step with --steps, or verify without --from-upstream.",
         address=resource.address,

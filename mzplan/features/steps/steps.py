@@ -1,4 +1,4 @@
-"""steps and expire: the durable steps of a query, read from the warehouse."""
+"""Lists and expires the durable steps of queries, as recorded in the warehouse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Range = tuple[int, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSteps:
-    """The steps of a committed resource. `never`: why it can't have any, or ""."""
+    """The steps of a committed resource. `never`: why it can't have any; "" if it can."""
 
     resource: ResourceState
     steps: Steps
@@ -52,11 +52,10 @@ def read_steps(
 
 
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
-    """Record that the steps below `before` aren't needed any more.
+    """Record that the steps below `before` are no longer needed.
 
-    Refused while a query still has to read one of them.
-    The last step is always kept, as with `retention`, because the count continues from it. The files are
-    removed later: the runner's maintenance reclaims them, down to `since`.
+    Raises MzplanError MZ093 while a query still has to read one of them. The last step is always kept, as
+    with `retention`, because the count continues from it. The runner removes the files later.
     """
     with locked(project.store, reporter, "expire", wait=10.0):
         state = read_state(project.store, reporter)
@@ -85,7 +84,7 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
 
 
 def history_of(project: Project, state: State, resource: ResourceState) -> StepHistory:
-    """Return the steps of a query: of its own collection or, for a sink, of the one that it reads."""
+    """Return a query's steps: the steps that a source or view wrote, or that a sink read."""
     if not resource.address.writes_collection:
         (source,) = resource.reads.values()
         return input_history(project, resource, state.resources[source])
@@ -117,7 +116,7 @@ def in_range(history: StepHistory, address: Address, wanted: Range | None) -> li
 
 @contextmanager
 def readable(address: Address) -> Iterator[None]:
-    """Turn a failure of the storage into an error for people; DamagedError passes unchanged."""
+    """Raise failures of the storage as MzplanError MZ090. DamagedError passes unchanged."""
     try:
         yield
     except DamagedError:
@@ -136,7 +135,7 @@ def _still_needed(source: Address, sink: Address, needed: int, before: int) -> D
     return Diagnostic(
         code="MZ093",
         summary=f"{sink} still needs step {needed} of {source}",
-        detail=f"It has read the steps below {needed}; --before {before} would remove steps that it needs.",
+        detail=f"It has read the steps below {needed}. --before {before} would remove steps that it needs.",
         hint=f"wait until it has read further (`mzplan status`), resume it, or expire --before {needed}.",
         address=sink,
         exit_code=ExitCode.REFUSED,
@@ -145,7 +144,7 @@ def _still_needed(source: Address, sink: Address, needed: int, before: int) -> D
 
 def _beyond(address: Address, step: int, steps: Steps) -> MzplanError:
     kept = f"{steps.since} to {steps.upper - 1}" if steps.upper > steps.since else "none"
-    why = "was expired" if step < steps.since else "is not there yet"
+    why = "was expired" if step < steps.since else "doesn't exist yet"
     return error(
         "MZ094",
         f"Step {step} of {address} {why}",

@@ -198,7 +198,7 @@ _NOT_CHECKED = (
     "Not checked: rows that others have added, changed or deleted in the target since then. `mzplan "
     "verify {address} --content` compares them, if the target can be read."
 )
-_CHANGED = " [{code}] The sink was changed at this step: the target may have it as pushed before, or in part."
+_CHANGED = " [{code}] The sink was changed at this step: the target may hold it as it was before, or in part."
 
 
 def _difference_line(address: object, difference: StepDifference) -> str:
@@ -231,13 +231,13 @@ def _recomputed_to_json(result: RecomputationResult) -> dict[str, Any]:
 
 def _recomputed_lines(address: object, result: RecomputationResult, paint: Paint) -> list[str]:
     """Return lines that say what was compared and what differs."""
-    subject = f"{address} as of step {result.step}, computed again from all rows that it has read"
+    subject = f"{address} as of step {result.step}, recomputed from all rows that it has read"
     if result.is_equal:
         lines = [f"{subject}: {count(result.collection_rows, 'row')} as computed."]
     else:
         numbers = (
             f"{count(result.expected_rows, 'row')} computed, {result.collection_rows:,} in its collection; "
-            f"{result.missing:,} missing, {result.more:,} more"
+            f"{result.missing:,} missing, {result.more:,} extra"
         )
         lines = [f"{subject}: {numbers}.", *(f"  {safe(example)}" for example in result.examples)]
         if result.is_wrong:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from mzplan.connectors.api.recomputed import RecomputationResult
 
 Match = Literal["hash", "rows", "unknown"]
-"""How a step matches its record: by hash, or only by rows. `unknown`: there is no record."""
+"""How a step matches its record: by its hash, or only by its number of rows. `unknown`: it has no record."""
 
 
 class VerifiedTarget(Protocol):
     """The target of a sink: its records, and the hashes that they should have."""
 
     def recorded(self, step: int) -> Written | None:
-        """Return the target's record or content of a step; None if it has no record (any more).
+        """Return the target's record or content of a step; None if it has no record, or no longer has it.
 
         Raises GoneError, MzplanError."""
 
@@ -53,17 +53,17 @@ class VerifiedTarget(Protocol):
         Raises GoneError."""
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """Return the hash of the step's rows under the new description, for a step of a change.
+        """Return the hash of the step's rows under the new description, if the sink was changed at this step.
 
-        The step may have been pushed under that description. Returns None for other steps. Raises
+        The step may have been written under that description. Returns None for other steps. Raises
         GoneError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDifference:
-    """A step that differs from its record. A hash is None if none was recorded.
+    """A step that differs from its record. `recorded_hash` is None if no hash was recorded.
 
-    `code`: MZ088 if the sink was changed at this step, which may stand as it was pushed before the change."""
+    `code`: MZ088 if the sink was changed at this step, so the target may hold it as it was before."""
 
     step: int
     recorded_rows: int | None
@@ -79,10 +79,9 @@ class VerificationResult:
 
     - `equal_steps`: the steps that match their records.
     - `by_rows`: the equal steps for which only the number of rows was recorded.
-    - `unrecorded`: the sink's steps without a record in its target (any more).
+    - `unrecorded`: the sink's steps that have no record in its target.
     - `never`: as in ShownSteps.
-    - `warnings`: about columns of a source.
-    - `recomputed`: the result for a view that was computed again as a whole, not step by step.
+    - `recomputed`: the result for a view that was recomputed as a whole, not step by step.
     """
 
     address: Address
@@ -113,9 +112,9 @@ def verify(
 ) -> VerificationResult:
     """Replay the wanted steps (None: all) and compare them with their records.
 
-    Steps are replayed from the collection or, with `upstream`, from the upstream. A sink is compared by its
-    `target`. With `upstream`, a relational view without snapshots is computed again by its `recomputation`,
-    as of the last of the steps."""
+    Steps are replayed from the collection or, with `upstream`, from the upstream. `target` opens the target
+    of a sink. With `upstream`, a relational view without snapshots is recomputed as of the last step instead;
+    `recomputation` opens it."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
     if address.writes_target and upstream is not None:
@@ -153,10 +152,10 @@ def verify(
 
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
-    """Return the steps that can't be compared with what exists now.
+    """Return the steps that can't be compared, because their input isn't in the upstream or the collection.
 
-    A source's upstream doesn't have the rows of a former generation, nor dead letters as a range. A sink may
-    have read a collection that no longer exists."""
+    A source's upstream doesn't have the rows of a former generation, nor dead letters. A sink may have read a
+    collection that no longer exists."""
     if history.is_source:
         return [record for record in records if from_upstream and not record.reads_upstream]
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
@@ -183,7 +182,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
 
 
 def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
-    """Yield MZ267 for each column that is NULL in all rows that were read again."""
+    """Yield MZ267 for each column that is NULL in all verified rows."""
     names = [column.name for column in columns_of(resource.type, resource.body)]
     for name, rows in seen.empty(names).items():
         yield Diagnostic(
@@ -197,9 +196,9 @@ def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagno
 
 
 def _changed_by_others(address: Address, history: StepHistory) -> Iterator[Diagnostic]:
-    """Yield MZ305 if the log of a collection has commits that aren't steps and have removed rows.
+    """Yield MZ305 if a collection's log has commits of another writer that removed rows.
 
-    Steps don't show it, because their files stay until a VACUUM."""
+    Comparing steps doesn't find this, because their files stay until a VACUUM."""
     if not history.is_source:
         return
     with readable(address):
@@ -224,7 +223,7 @@ def _compare(
     compare: Callable[[StepRecord], StepDifference | Match],
     reporter: Reporter,
 ) -> VerificationResult:
-    """Compare one step after the other, up to the first that differs."""
+    """Compare the steps one by one, up to the first difference."""
     steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
     problems: list[Diagnostic] = []
     difference: StepDifference | None = None
@@ -278,7 +277,7 @@ def _with_source(
         actual = content_hash(seen.watch(collection_batches(history.collection, record)))
     else:
         actual = upstream.content_hash(record)
-        if not by_position:  # the collection's content is the measure then
+        if not by_position:  # the recorded hash covers positions, so compare with the collection's content
             recorded = str(_hash_without_positions(history, record))
     differs = _difference(record.step, record.rows, recorded, actual)
     return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
@@ -305,7 +304,7 @@ def _unknown(address: Address, steps: list[int]) -> Diagnostic:
         code="MZ091",
         summary=f"The target of {address} has no record of step {listed}",
         detail="It keeps only its newest steps (docs/internals/endpoints.md), or its record was removed.",
-        hint="verify newer steps, or the source's.",
+        hint="verify newer steps, or verify its source.",
         address=address,
     )
 

@@ -247,7 +247,7 @@ def _has_floats(rows: DataFrame, name: str) -> bool:
 def _not_repeatable(query: ResolvedQuery, why: str) -> MzplanError:
     return error(
         "MZ092",
-        f"{query.address} can't be computed again",
+        f"{query.address} can't be recomputed",
         why,
         "verify without --from-upstream: from its collection.",
         address=query.address,

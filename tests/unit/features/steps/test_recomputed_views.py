@@ -72,7 +72,7 @@ def result(**more: Any) -> Compare:
 
 
 def test_the_last_of_the_wanted_steps_is_compared(verify: Callable[..., Any]) -> None:
-    line = "view.totals as of step {}, computed again from all rows that it has read: 2 rows as computed.\n"
+    line = "view.totals as of step {}, recomputed from all rows that it has read: 2 rows as computed.\n"
     ran = verify(result())
     assert (ran.code, ran.out) == (0, line.format(2))
     ran = verify(result(not_compared=("n",)), "--steps", "0..1")
@@ -83,7 +83,9 @@ def test_a_row_that_differs_is_an_error(verify: Callable[..., Any]) -> None:
     wrong = result(missing=1, more=1, examples=(ROW,))
     ran = verify(wrong)
     assert ran.code == 1
-    assert "2 rows computed, 2 in its collection; 1 missing, 1 more.\n" in ran.out and f"  {ROW}\n" in ran.out
+    assert (
+        "2 rows computed, 2 in its collection; 1 missing, 1 extra.\n" in ran.out and f"  {ROW}\n" in ran.out
+    )
     ran = verify(wrong, "--json")
     assert (ran.code, ran.json()["recomputed"]) == (
         1,
@@ -113,7 +115,7 @@ def test_what_is_gone_is_an_error(verify: Callable[..., Any]) -> None:
 
     ran = verify(gone)
     assert ran.code == 1
-    assert "error[MZ091]: view.totals can't be computed again as of step 2" in ran.err
+    assert "error[MZ091]: view.totals can't be recomputed as of step 2" in ran.err
 
 
 def test_without_the_flag_its_collection_is_compared_with_the_records(view: StoredSource) -> None:
