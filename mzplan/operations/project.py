@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from mzplan.config import load_configuration, load_project, read_files
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, usage_error
+from mzplan.model.diagnostics import MzplanError, error, usage_error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import ResourceState, State
 from mzplan.model.tasks import TaskOutcome
@@ -295,3 +295,9 @@ def committed_resource(state: State, address: Address) -> ResourceState:
     if address not in state.resources:
         raise unknown_address(address, state)
     return state.resources[address]
+
+
+def unreadable(summary: str, problem: OSError, address: Address | None = None) -> MzplanError:
+    """Return MZ090 for a failure of the warehouse's storage."""
+    hint = "check the warehouse (mzplan.yaml), and that it can be read from here."
+    return error("MZ090", summary, f"{problem}.", hint, address=address)

@@ -11,7 +11,7 @@ from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import POSITION, Column
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # Delta's sink reads the log since the last checkpoint in each micro-batch, but writing a checkpoint costs as
 # much as several small commits. This is a compromise; Delta's default is 10.
@@ -119,11 +119,17 @@ def table_at(path: str) -> str:
     return f"delta.{quoted(path)}"
 
 
+def read_table(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Return the rows of the Delta table at a path, as of a version (None: the newest)."""
+    reader = spark.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(path)
+
+
 def _columns_at(spark: SparkSession, path: str) -> set[str] | None:
     from pyspark.errors import AnalysisException
 
     try:
-        return {name.lower() for name in spark.read.format("delta").load(path).columns}
+        return {name.lower() for name in read_table(spark, path).columns}
     except AnalysisException as problem:
         if problem.getCondition() in ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
             return None

@@ -148,7 +148,8 @@ class ExpressionCheck:
         called = name.lower().removeprefix("system.").removeprefix("builtin.")
         if called not in self._built_in:
             return f"{name} isn't a function of Spark."
-        if called in _MOST_ARGUMENTS and _has_options(tree, called):
+        most = _MOST_ARGUMENTS.get(called)
+        if most is not None and any(len(arguments) > most for arguments in _calls(tree, called)):
             return f"With so many arguments, {name} could access a file, an address or Java code."
         if called in TYPED and not _has_plain_types(tree, called):
             return f"{name} takes its types as DDL text, or from schema_of_…"
@@ -195,10 +196,6 @@ def short_name(class_: str) -> str:
 def _lines(sequence: Any) -> list[str]:
     text = str(sequence.mkString("\n"))
     return [line.removeprefix("class ") for line in text.split("\n")] if text else []
-
-
-def _has_options(tree: Any, called: str) -> bool:
-    return any(len(arguments) > _MOST_ARGUMENTS[called] for arguments in _calls(tree, called))
 
 
 def _has_plain_types(tree: Any, called: str) -> bool:

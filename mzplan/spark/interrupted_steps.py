@@ -66,7 +66,14 @@ class InterruptedSteps:
             problem = self._finish(start.earlier(description), finishing, run_once)
             running.warning, first = finishing.warning, step + 1
             if checkpoint.log.unfinished() is not None:
-                self._require_open(description.address, step)
+                if self._closing:
+                    raise error(
+                        "MZ063",
+                        f"{description.address} was stopped while it finished step {step}",
+                        "The step began before the sink was changed.",
+                        "nothing to do: it is finished at the next start.",
+                        address=description.address,
+                    )
                 # The history keeps the old description for the next start: the failure may be temporary.
                 running.warn(_not_finished(description.address, step, problem))
         now = history.extended_by(StepDescription(step=first, digest=description.digest, rows=rows))
@@ -109,17 +116,6 @@ class InterruptedSteps:
             with self._lock:
                 self._running = [query for query in self._running if query is not finishing]
         return (finishing.end_failure or Failure("", "")).text
-
-    def _require_open(self, address: Address, step: int) -> None:
-        """Raise MzplanError MZ063 after `close`: nothing may start then."""
-        if self._closing:
-            raise error(
-                "MZ063",
-                f"{address} was stopped while it finished step {step}",
-                "The step began before the sink was changed.",
-                "nothing to do: it is finished at the next start.",
-                address=address,
-            )
 
 
 def _not_finished(address: Address, step: int, why: str) -> Diagnostic:

@@ -17,7 +17,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import error
 from mzplan.spark import failures
-from mzplan.spark.collections import table_at
+from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query_trees import analysed, nodes_of
 from mzplan.spark.stream_rules import require_stream
@@ -61,7 +61,7 @@ class RelationalRun:
         `streams`: the view's input streams, in `session`. Raises MzplanError MZ019 or MZ230 if the query
         can't run, or has other columns than the view.
         """
-        tables = {name: _table(session, self.paths[name]) for name in self.query.description.snapshots}
+        tables = {name: read_table(session, self.paths[name]) for name in self.query.description.snapshots}
         rows = self._computed(session, streams, tables)
         require_stream(rows, self.query)
         ensure_columns(outputs_of(rows), self.query)
@@ -111,7 +111,7 @@ class RelationalRun:
     def _add(self, batch: DataFrame, step: int, versions: Mapping[Place, int]) -> None:
         session, description = batch.sparkSession, self.query.description
         tables = {
-            name: _table(session, self.paths[name], versions[read.place])
+            name: read_table(session, self.paths[name], versions[read.place])
             for name, read in description.snapshots.items()
         }
         (stream,) = description.reads
@@ -159,8 +159,3 @@ def inputs_in_order(rows: DataFrame) -> list[str]:
             seen.append(node.child())
             names.append(str(node.desc().identifier().table()))
     return names
-
-
-def _table(session: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    reader = session.read.format("delta")
-    return (reader if version is None else reader.option("versionAsOf", version)).load(path)

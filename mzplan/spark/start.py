@@ -20,7 +20,7 @@ from mzplan.model.observed import Versions
 from mzplan.schema.description import CollectionRead, Description, writes_all
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
-from mzplan.spark.collections import Collections
+from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
@@ -351,7 +351,7 @@ class QueryStart:
         """Return the time of the last record read from each partition, in milliseconds since the epoch."""
         from pyspark.sql import functions as f
 
-        rows = self._spark.read.format("delta").load(self._collection)
+        rows = read_table(self._spark, self._collection)
         by_partition = rows.groupBy("_position.partition").agg(
             f.unix_millis(f.max("_position.timestamp")).alias("last")
         )

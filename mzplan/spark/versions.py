@@ -37,32 +37,29 @@ def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | Non
     OSError.
     """
     if (layout := checkpoint.layout()) > LAYOUT:
-        raise _of_later_layout(address, layout)
+        raise _unreadable(
+            address,
+            f"has layout {layout}",
+            f"A later mzplan wrote it. This one supports layout {LAYOUT}, and didn't change the checkpoint.",
+            "let a runner of the newer mzplan run it",
+        )
     before = checkpoint.versions()
     if before is not None and ".".join(before.spark.split(".")[:2]) not in {line.spark for line in LINES}:
-        raise _unreadable(address, before)
+        raise _unreadable(
+            address,
+            f"was written with Spark {before.spark}",
+            f"mzplan {before.mzplan} wrote it, with {before}. This one supports Spark up to {NEWEST.spark}.",
+            f"run it with mzplan {before.mzplan} or newer",
+        )
     return before
 
 
-def _unreadable(address: Address, before: Versions) -> MzplanError:
+def _unreadable(address: Address, finding: str, why: str, fix: str) -> MzplanError:
     return error(
         "MZ031",
-        f"The checkpoint of {address} was written with Spark {before.spark}",
-        f"mzplan {before.mzplan} wrote it, with {before}. This mzplan supports Spark up to {NEWEST.spark}.",
-        f"run it with mzplan {before.mzplan} or newer; or start a new generation: mzplan apply --replace "
-        f"{address}",
-        address=address,
-        kind="unfit",
-    )
-
-
-def _of_later_layout(address: Address, layout: int) -> MzplanError:
-    return error(
-        "MZ031",
-        f"The checkpoint of {address} has layout {layout}",
-        f"A later mzplan wrote it. This mzplan supports layout {LAYOUT}, and didn't change the checkpoint.",
-        "let a runner of the newer mzplan run it; or start a new generation: mzplan apply --replace "
-        f"{address}",
+        f"The checkpoint of {address} {finding}",
+        why,
+        f"{fix}; or start a new generation: mzplan apply --replace {address}",
         address=address,
         kind="unfit",
     )

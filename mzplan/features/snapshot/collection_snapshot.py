@@ -16,6 +16,7 @@ from mzplan.operations.project import (
     Reporter,
     read_state,
     unknown_address,
+    unreadable,
     why_nothing_runs,
 )
 from mzplan.warehouse.damage import GoneError
@@ -151,10 +152,4 @@ def _readable(address: Address) -> Iterator[None]:
             exit_code=ExitCode.USAGE,
         ) from None
     except OSError as problem:
-        raise error(
-            "MZ090",
-            f"The collection of {address} can't be read",
-            f"{problem}.",
-            "check the warehouse (mzplan.yaml), and that it can be read from here.",
-            address=address,
-        ) from None
+        raise unreadable(f"The collection of {address} can't be read", problem, address) from None

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from mzplan.connectors.admission import GuardedSecrets, committed_guard
 from mzplan.connectors.releases import release_upstream, remove_generation
 from mzplan.model.address import Address, Place, natural
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
 from mzplan.model.state import State
 from mzplan.model.words import count, size
-from mzplan.operations.project import Project, Reporter, locked, read_state
+from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable
 from mzplan.render.text import Paint, aligned
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
@@ -101,12 +101,7 @@ def _unclaimed_storage(project: Project, state: State, reporter: Reporter, forei
             retain = (state.settings or project.settings.runner).retain_dropped
             return [_inspect(warehouse, place, names, foreign, retain) for place in places]
         except OSError as problem:
-            raise error(
-                "MZ090",
-                "The warehouse can't be read",
-                f"{problem}.",
-                "check `warehouse` (mzplan.yaml), and that it can be read from here.",
-            ) from None
+            raise unreadable("The warehouse can't be read", problem) from None
 
 
 def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]]:

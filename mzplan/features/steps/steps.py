@@ -15,6 +15,7 @@ from mzplan.operations.project import (
     committed_resource,
     locked,
     read_state,
+    unreadable,
     why_nothing_runs,
 )
 from mzplan.operations.selection import Selection
@@ -122,13 +123,7 @@ def readable(address: Address) -> Iterator[None]:
     except DamagedError:
         raise
     except OSError as problem:
-        raise error(
-            "MZ090",
-            f"The steps of {address} can't be read",
-            f"{problem}.",
-            "check the warehouse (mzplan.yaml), and that it can be read from here.",
-            address=address,
-        ) from None
+        raise unreadable(f"The steps of {address} can't be read", problem, address) from None
 
 
 def _still_needed(source: Address, sink: Address, needed: int, before: int) -> Diagnostic:

@@ -278,7 +278,8 @@ def _with_source(
     else:
         actual = upstream.content_hash(record)
         if not by_position:  # the recorded hash covers positions, so compare with the collection's content
-            recorded = str(_hash_without_positions(history, record))
+            batches = collection_batches(history.collection, record)
+            recorded = str(content_hash(batch.drop_columns([POSITION]) for batch in batches))
     differs = _difference(record.step, record.rows, recorded, actual)
     return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
 
@@ -307,11 +308,6 @@ def _unknown(address: Address, steps: list[int]) -> Diagnostic:
         hint="verify newer steps, or verify its source.",
         address=address,
     )
-
-
-def _hash_without_positions(history: StepHistory, record: StepRecord) -> ContentHash:
-    batches = collection_batches(history.collection, record)
-    return content_hash(batch.drop_columns([POSITION]) for batch in batches)
 
 
 def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:

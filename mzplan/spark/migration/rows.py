@@ -29,7 +29,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body
 from mzplan.model.state import Predecessor
 from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.spark.collections import Collections
+from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.migration.casts import cast_rows, find_uncastable
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
@@ -149,7 +149,7 @@ class RowMigration:
         remember_collection(later, path)
         query_id = str(uuid.uuid5(_IDS, f"{id_}/g{generation}"))
         if migrated.position is not None and not later.log.has_begun():
-            rows = self._rows(former, migrated.version)
+            rows = read_table(self._spark, former, migrated.version)
             with writing_as(self._spark, query_id):
                 append(self._converted(query, migrated, rows), 0, path)
         failpoint(Failpoint.MIGRATION_WRITTEN)
@@ -162,9 +162,6 @@ class RowMigration:
         failpoint(Failpoint.MIGRATION_PLACED)
         return replace(migrated, written=_written_version(path, query_id))
 
-    def _rows(self, collection: str, version: int) -> DataFrame:
-        return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
-
     def _uncastable(self, query: ResolvedQuery) -> Diagnostic | None:
         """Return MZ294 for the first column or row of the former collection that can't be migrated."""
         former = self._former(query)
@@ -173,7 +170,8 @@ class RowMigration:
         if version < 0:
             return None
         new_key = () if self._same_key(query.keys, former.body) else query.keys
-        return find_uncastable(self._rows(path, version), query.address, query.columns, new_key)
+        rows = read_table(self._spark, path, version)
+        return find_uncastable(rows, query.address, query.columns, new_key)
 
     def _converted(self, query: ResolvedQuery, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
         """Return the migrated rows.

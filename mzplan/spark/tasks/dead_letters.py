@@ -29,6 +29,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
+from mzplan.spark.collections import read_table
 from mzplan.spark.projection import rows_where
 from mzplan.spark.tasks.interface import TaskContext, TaskKind
 from mzplan.spark.tasks.source_steps import finish_step, next_step
@@ -142,7 +143,7 @@ def _collected_positions(context: TaskContext, rows: DataFrame) -> DataFrame:
     offset = f"{POSITION}.offset"
     ends = rows.agg(f.min(offset).alias("first"), f.max(offset).alias("last")).first()
     first, last = (ends["first"], ends["last"]) if ends is not None else (None, None)
-    table = context.spark.read.format("delta").load(context.collection)
+    table = read_table(context.spark, context.collection)
     # By this range, Delta skips files with other offsets.
     near = table.where(f.col(offset).between(f.lit(first), f.lit(last)))
     held = near.select(f.col(POSITION).alias(_HELD))

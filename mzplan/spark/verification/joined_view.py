@@ -14,6 +14,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
+from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import close_command_session
 from mzplan.spark.query_trees import analysed
 from mzplan.spark.relational_views import own_session
@@ -89,6 +90,5 @@ class JoinedView:
             version = versions.get(name_of(read.place))
             if version is None:
                 raise GoneError(f"The version of {name} that the view read is no longer known.")
-            path = collection_path(self._warehouse, *read.place)
-            tables[name] = session.read.format("delta").option("versionAsOf", version).load(path)
+            tables[name] = read_table(session, collection_path(self._warehouse, *read.place), version)
         return tables

@@ -31,6 +31,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import gives_same_rows
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.query_trees import analysed
 from mzplan.spark.relational_views import own_session
@@ -156,7 +157,7 @@ class RecomputedView:
         if record.version is None:
             raise GoneError(f"Which version of the collection holds step {record.step} is not known.")
         path = collection_path(self._warehouse, *self._query.description.place)
-        return self._session.read.format("delta").option("versionAsOf", record.version).load(path)
+        return read_table(self._session, path, record.version)
 
 
 def _plan(checkpoint: Path, step: int, lines: Sequence[str]) -> None:

@@ -20,7 +20,6 @@ from mzplan.connectors.frames.files import as_stored, read_parquet
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import Written
-from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
@@ -30,7 +29,6 @@ from mzplan.spark.projection import project
 from mzplan.spark.streams import read_changes
 from mzplan.warehouse.checkpoints import DescriptionHistory, StepDescription
 from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.replay import files_of, step_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
@@ -94,12 +92,8 @@ class Downstream:
 
     def recorded(self, step: int) -> Written | None:
         """See VerifiedTarget."""
-        try:
+        with failures.raised_as_gone("The target"):
             return self._recorded.step(step)
-        except (MzplanError, GoneError, OSError):
-            raise
-        except Exception as problem:  # a connector's own
-            raise GoneError(f"The target: {problem}.") from None
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See VerifiedTarget."""

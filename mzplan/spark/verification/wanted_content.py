@@ -17,6 +17,7 @@ from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
+from mzplan.spark.collections import read_table
 from mzplan.spark.projection import project
 from mzplan.spark.streams import read_changes
 from mzplan.spark.verification.former_reads import FormerReads
@@ -221,8 +222,7 @@ class WantedContent:
         if end.get("isStartingVersion"):
             start = None
         elif version > 0:
-            reader = self._spark.read.format("delta").option("versionAsOf", version - 1)
-            yield reader.load(log.collection)
+            yield read_table(self._spark, log.collection, version - 1)
         if index < 0:
             return
         begun = StepRecord(step=0 if start is None else record.step, start=start, end=end)
@@ -246,9 +246,8 @@ class WantedContent:
                 f"The sink's key is missing {', '.join(sorted(lost))} of its source's key: several rows then "
                 "share a key, and deletions decided which of them the target kept."
             )
-        log, version = self._collection, _whole_version(self._collection, record)
-        reader = self._spark.read.format("delta").option("versionAsOf", version)
-        return _positioned(reader.load(log.collection), None)
+        version = _whole_version(self._collection, record)
+        return _positioned(read_table(self._spark, self._collection.collection, version), None)
 
 
 def _cast(value: Expression, before: DataType, output: Output) -> Expression:
