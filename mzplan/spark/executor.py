@@ -183,7 +183,7 @@ class SparkExecutor(SparkDriver):
             return ()
         problems: tuple[Diagnostic, ...] = ()
         query = self._resolve(description, secrets)
-        # A query that already runs with these tables fails by itself.
+        # A query that already runs with these tables would have failed.
         if all(other.name.generation != description.generation for other in self._hosted_queries(address)):
             problems += _refusals(lambda: self._require_features(query))
         if description.predecessor is not None:
@@ -221,12 +221,12 @@ class SparkExecutor(SparkDriver):
             tables[CollectionLog(target)] = True
         if (folder := folder_of(query)) is not None:
             tables[CollectionLog(folder)] = True
-        ours = self._delta_features
-        if ours is None:  # this Delta doesn't list its features; it reports the problem itself
+        supported = self._delta_features
+        if supported is None:  # this Delta doesn't list its features, so it reports the problem itself
             return
         for table, writes in tables.items():
             with suppress(OSError, ValueError):  # the start reports unreadable tables
-                require_features(table, query.address, ours, writes=writes)
+                require_features(table, query.address, supported, writes=writes)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         directory = self._context.directory

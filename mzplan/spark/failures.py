@@ -280,7 +280,7 @@ def of_messages(chain: list[tuple[str, str]], place: str = "", address: Address 
 
 
 def _of_value(text: str) -> str | None:
-    """Return what is wrong with a value, by column or expression and type; None for another failure."""
+    """Return the problem with a value, by column or expression and type; None for another failure."""
     for pattern, template, fix in _VALUES:
         if (match := re.search(pattern, text, re.S)) is not None:
             expression = _EXPRESSION.search(text)

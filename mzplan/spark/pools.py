@@ -47,7 +47,7 @@ class SchedulerPools:
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return how many tasks can run at once; on a cluster, on the executors that are up so far."""
+    """Return how many tasks can run at the same time; on a cluster, on the current executors."""
     local = _LOCAL.fullmatch(spark.sparkContext.master or "")
     if local is None:
         return spark.sparkContext.defaultParallelism

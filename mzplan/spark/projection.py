@@ -34,7 +34,7 @@ class _Words:
 
     `condition`: the place of the condition.
     `whole`: the place of all expressions.
-    `hint`: what to write there.
+    `hint`: how to write such expressions.
     """
 
     condition: str

@@ -27,12 +27,12 @@ from mzplan.secrets.resolved import scrub
 from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
 from mzplan.spark.settings import (
-    COMPUTING,
     DELTA_EXTENSION,
+    FIXED_SETTINGS,
     JAVA_OPTIONS,
     NO_PACKAGES,
-    READING,
     STOP_TIMEOUT_S,
+    VALUE_SETTINGS,
     configuration_of,
     local_settings,
     submitted_settings,
@@ -81,7 +81,7 @@ def open_session(
         try:
             session = SparkSession.builder.config(conf=configuration).getOrCreate()
             # A session that existed before also needs these settings.
-            for name, value in {**READING, **COMPUTING}.items():
+            for name, value in {**FIXED_SETTINGS, **VALUE_SETTINGS}.items():
                 session.conf.set(name, value)
             session.range(1).collect()
         except Exception as problem:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-# Settings that Spark masks in its UI and event log: Spark's own default, then our addition.
+# The settings that Spark masks in its UI and event log: Spark's default, and mzplan's addition.
 _REDACTED = "(?i:secret|password|token|access[.]?key)"
-_REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
+_ALSO_REDACTED = "(?i:keystore[.]key|jaas|private.?key)"
 # Settings that users can't change. Without them, Spark would replace ${…} in users' SQL by configuration
 # values, including secrets, and read "…" as a name. After a write, Delta would merge the files that a table's
 # log names, even files outside the table.
-READING = {
+FIXED_SETTINGS = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
@@ -37,7 +37,7 @@ READING = {
 }
 # Settings that decide which values a query computes. They must be the same in every session: otherwise a
 # restarted runner would continue a query's state with other values, and `verify` would compute other rows.
-COMPUTING = {
+VALUE_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
@@ -52,7 +52,7 @@ _STATE_SETTINGS = {
     "rocksdb.changelogCheckpointing.enabled": "true",
     "rocksdb.boundedMemoryUsage": "true",
 }
-_FETCHED = ("http", "https", "ftp")
+_REMOTE_SCHEMES = ("http", "https", "ftp")
 NO_PACKAGES: Mapping[str, tuple[str, ...]] = {}
 
 
@@ -97,7 +97,7 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         # A table's log may name any file, and Hadoop would fetch it from any server. These classes don't
         # exist, so such a read fails with a clear error.
-        **{f"spark.hadoop.fs.{scheme}.impl": f"mzplan.reads.no.{scheme}" for scheme in _FETCHED},
+        **{f"spark.hadoop.fs.{scheme}.impl": f"mzplan.reads.no.{scheme}" for scheme in _REMOTE_SCHEMES},
         # Otherwise PySpark may make the JVM record the source line of each expression, for error messages.
         # Starting a Kafka source would then take 1,100 calls into the JVM instead of 400.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -143,7 +143,7 @@ def configuration_of(
     if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
         # On a cluster, executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
-    wanted = {**defaults, **line.settings, **given, **options, **READING, **COMPUTING}
+    wanted = {**defaults, **line.settings, **given, **options, **FIXED_SETTINGS, **VALUE_SETTINGS}
     added = (*line.packages, *line.compatible(packages.get("spark.jars.packages", ())))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), added)
     excluded = (*line.excluded, *packages.get("spark.jars.excludes", ()))
@@ -153,7 +153,7 @@ def configuration_of(
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
     # Options of a Kafka sink or of dead letters can hold a key, and Spark prints the options of a write.
     redacted = wanted.get("spark.redaction.regex", _REDACTED)
-    wanted["spark.redaction.regex"] = f"{redacted}|{_REDACTED_TOO}"
+    wanted["spark.redaction.regex"] = f"{redacted}|{_ALSO_REDACTED}"
     conf = SparkConf(loadDefaults=False)
     for key, value in wanted.items():
         conf.set(key, value)
@@ -161,35 +161,34 @@ def configuration_of(
 
 
 def _require_same_values(settings: Mapping[str, str]) -> None:
-    for name, ours in COMPUTING.items():
-        given = settings.get(name, ours)
-        if given.strip().upper() != ours.upper():
+    for name, required in VALUE_SETTINGS.items():
+        given = settings.get(name, required)
+        if given.strip().upper() != required.upper():
             raise error(
                 "MZ062",
-                f"Spark's setting {name} is {given}, but mzplan needs {ours}",
+                f"Spark's setting {name} is {given}, but mzplan needs {required}",
                 "It decides which values a query computes. They must be the same in every runner and in "
                 "mzplan verify.",
                 "remove it from spark-defaults.conf and PYSPARK_SUBMIT_ARGS, or overrule it there with "
-                f"--conf {name}={ours}.",
+                f"--conf {name}={required}.",
             )
 
 
-def _java_options(ours: str, wanted: str) -> str:
-    """Return our options, then the user's: of two values for an option, Java uses the last one."""
-    if wanted == ours:
-        return ours
+def _java_options(defaults: str, wanted: str) -> str:
+    """Return mzplan's options, then the user's: of two values for an option, Java uses the last one."""
+    if wanted == defaults:
+        return defaults
     # Log4j would use the first configuration file.
     logs = "configurationFile" in wanted
-    return " ".join(
-        [*(option for option in ours.split() if not (logs and "configurationFile" in option)), wanted]
-    )
+    kept = [option for option in defaults.split() if not (logs and "configurationFile" in option)]
+    return " ".join([*kept, wanted])
 
 
-def _joined(given: str | None, ours: tuple[str, ...]) -> str:
-    """Return a comma-separated list with our items added, except items that it already has in any version."""
+def _joined(given: str | None, added: tuple[str, ...]) -> str:
+    """Return a comma-separated list with items added, except items that it already has in any version."""
     listed = [item for item in (given or "").split(",") if item]
     names = {item.rpartition(":")[0] or item for item in listed}
-    return ",".join([*listed, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
+    return ",".join([*listed, *(item for item in added if (item.rpartition(":")[0] or item) not in names)])
 
 
 def local_settings() -> dict[str, str]:

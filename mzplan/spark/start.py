@@ -98,18 +98,18 @@ class QueryStart:
             writes_all_rows=writes_all(description.body),
         )
 
-    def submit(self, ours: Versions | None) -> StreamingQuery:
+    def submit(self, versions: Versions | None) -> StreamingQuery:
         """Prepare the query, then start it.
 
-        `ours`: the versions that write the checkpoint from now on. Raises MzplanError, OSError, and Spark's
-        errors.
+        `versions`: the versions that write the checkpoint from now on. Raises MzplanError, OSError, and
+        Spark's errors.
         """
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
         if description.reads:  # finish a step that began before the query was changed
             if "from" in description.body:  # only such queries may read a source whose rows are migrated
                 self._move_to_generation()
             self._context.interrupted_steps.begin(description, checkpoint, running, self._run_once)
-        running.written_with = take_over(checkpoint, self._query.address, ours)
+        running.written_with = take_over(checkpoint, self._query.address, versions)
         if description.address.writes_collection:
             require_not_migrated(self._context.warehouse, description.address, description.place)
             self._migrate_rows()

@@ -69,7 +69,7 @@ class RecordedSteps:
 class _Recording:
     """The recording of one query.
 
-    `upto`: the newest step that may be recorded, because its whole report has arrived.
+    `last_reported`: the newest step whose whole report has arrived, so that it can be recorded.
     `base`: the last step before this run.
     `rows`: the rows of the steps after `base`.
     `ended_at`: when the query was stopped, in monotonic seconds; its outstanding reports are still awaited.
@@ -77,7 +77,7 @@ class _Recording:
     """
 
     history: StepHistory
-    upto: int
+    last_reported: int
     address: Address | None
     latency: float | None = None
     recent: tuple[StepRecord, ...] = ()
@@ -127,7 +127,7 @@ class StepRecorder:
         address = parsed.address if parsed is not None else None
         with self._lock:
             query = self._queries.setdefault(name, _Recording(history, finished, address))
-            query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
+            query.last_reported, query.due, query.ended_at = max(query.last_reported, finished), True, None
             query.on_lost = on_lost
             query.latency = None
             query.is_loaded = False  # another process may have written since
@@ -168,7 +168,7 @@ class StepRecorder:
                 late=late_rows_of(progress),
                 ended_at=end_time(progress),
             )
-            query.upto = max(query.upto, step)
+            query.last_reported = max(query.last_reported, step)
             query.due = True
 
     def record_rows(self, name: str, step: int, rows: int) -> None:
@@ -211,10 +211,10 @@ class StepRecorder:
 
     def _write(self, name: str, query: _Recording) -> None:
         with self._lock:
-            query.due, upto = False, query.upto
-            reports = {step: report for step, report in query.reports.items() if step <= upto}
+            query.due, last_reported = False, query.last_reported
+            reports = {step: report for step, report in query.reports.items() if step <= last_reported}
         try:
-            records = _update(query, upto, reports)
+            records = _update(query, last_reported, reports)
             self._latencies.add(query.history, records)
             newest = records[-1] if records and records[-1].step in reports else None
             ended_at = reports[newest.step].ended_at if newest is not None else None
@@ -247,13 +247,13 @@ class StepRecorder:
         self._counters[address] = replace(before, rows=rows, batches=before.batches + len(ran))
 
 
-def _update(query: _Recording, upto: int, reports: Mapping[int, _Report]) -> list[StepRecord]:
+def _update(query: _Recording, last_reported: int, reports: Mapping[int, _Report]) -> list[StepRecord]:
     """Add new steps to the index; return them."""
     history = query.history
     if not query.is_loaded:
         query.recent, query.is_loaded = history.index.recent(), True
     last = query.recent[0] if query.recent else None
-    tail = history.tail(last, upto)
+    tail = history.tail(last, last_reported)
     newest = tail[-1].step if tail else -1
     records = [
         _with_report(history, record, reports, compute=record.step > newest - _COMPUTED_STEPS)

@@ -68,7 +68,7 @@ def _unreadable(address: Address, finding: str, why: str, fix: str) -> MzplanErr
 def delta_features(spark: SparkSession) -> frozenset[str] | None:
     """Return the table features of this session's Delta; None if unknown.
 
-    On a cluster, Delta may have another version than ours.
+    On a cluster, Delta may have another version than the one that mzplan installs.
     """
     java: Any = spark._jvm
     try:

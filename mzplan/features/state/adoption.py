@@ -140,7 +140,7 @@ def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanEr
             code="MZ165",
             summary=f"{address} can't adopt this checkpoint and table",
             detail=reason,
-            hint="see docs/how-to/adopt-a-query.md for what can be adopted, and how.",
+            hint="docs/how-to/adopt-a-query.md explains which queries can be adopted, and how.",
             address=address,
             exit_code=ExitCode.REFUSED,
         )

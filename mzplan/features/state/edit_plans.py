@@ -65,7 +65,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
                 "MZ042",
                 f"{address} is still in use",
                 f"{', '.join(map(str, users[:5]))} use{'s' if len(users) == 1 else ''} it.",
-                "name them too, or change them to use another one first.",
+                "also name these, or first change them to use another resource.",
                 address=address,
             )
     changes = [
@@ -90,7 +90,7 @@ def importable(configuration: Configuration, state: State, address: Address) -> 
     if declared is None:
         raise _usage(
             f"No file declares {address}",
-            "An imported resource must be declared: the declaration says what runs.",
+            "An imported resource must be declared, because the declaration defines its query.",
         )
     if address in state.resources:
         raise _usage(f"{address} is in the state already", "Nothing was changed.")

@@ -189,7 +189,7 @@ def _warehouse(project: Project, state: State) -> str:
 
 
 def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
-    """Return a table, and a summary of what would be removed or (`applied`) was removed."""
+    """Return a table, and a summary of the storage that would be removed or, with `applied`, was removed."""
     paint = Paint(color)
     if not entries:
         return "All storage in the warehouse is in use."

@@ -230,7 +230,7 @@ def _recomputed_to_json(result: RecomputationResult) -> dict[str, Any]:
 
 
 def _recomputed_lines(address: object, result: RecomputationResult, paint: Paint) -> list[str]:
-    """Return lines that say what was compared and what differs."""
+    """Return lines about the comparison and the differences."""
     subject = f"{address} as of step {result.step}, recomputed from all rows that it has read"
     if result.is_equal:
         lines = [f"{subject}: {count(result.collection_rows, 'row')} as computed."]

@@ -117,7 +117,7 @@ class RowMigration:
         return newest_begun(self._warehouse, query.description.id, predecessor)
 
     def _plan(self, former: Predecessor) -> MigratedRows:
-        """Return the rows to migrate: all rows of the former collection. Nothing writes to it any more."""
+        """Return the rows to migrate: all rows of the former collection, which nothing writes to."""
         number, body, id_ = former.generation, former.body, self._query.description.id
         earlier = Checkpoint.of(self._warehouse, id_, number)
         path = collection_path(self._warehouse, id_, number)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.spark")
 
-_HASH, _THERE, _RANK, _ALL = "_hash", "_there", "_rank", "_all"
+_HASH, _HELD, _RANK, _ALL = "_hash", "_held", "_rank", "_all"
 
 
 def _do(context: TaskContext, task: Task) -> None:
@@ -146,12 +146,12 @@ def _missing(sides: Sides, within: Expression) -> DataFrame:
     wanted = sides.expected.where(MUST)
     wanted = wanted.select(*columns, POSITION, row_hash(wanted.select(*columns)).alias(_HASH))
     target = sides.actual.select(row_hash(sides.actual.select(*columns)).alias(_HASH))
-    counts = target.groupBy(_HASH).agg(f.count(f.lit(1)).alias(_THERE))
+    counts = target.groupBy(_HASH).agg(f.count(f.lit(1)).alias(_HELD))
     equal = Window.partitionBy(_HASH)
     ranked = wanted.select(
         "*",
         f.count(f.lit(1)).over(equal).alias(_ALL),
         f.row_number().over(equal.orderBy(f.when(within, 0).otherwise(1))).alias(_RANK),
     ).join(counts, _HASH, "left")
-    missing = f.col(_ALL) - f.coalesce(f.col(_THERE), f.lit(0))
+    missing = f.col(_ALL) - f.coalesce(f.col(_HELD), f.lit(0))
     return ranked.where(within & (f.col(_RANK) <= missing)).select(*columns, POSITION)

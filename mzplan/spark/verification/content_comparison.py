@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _EXAMPLES = 5
-_HASH, _MAY, _THERE = "_hash", "_may", "_there"
-_WHERE = "_where"  # describes a row for people
+_HASH, _MAY, _HELD = "_hash", "_may", "_held"
+_WHERE = "_where"  # how messages name a row
 _KINDS = ("missing", "doubled", "more")
 
 
@@ -123,46 +123,50 @@ class ContentComparison:
 _HINT = "check that both can be read from here; docs/errors.md lists what can't be compared."
 
 
-def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the row counts and examples."""
+def _counted(expected: DataFrame, actual: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the row counts and examples.
+
+    For each row hash, counts the rows that the target must hold, other rows that it may hold, and the rows
+    that it holds.
+    """
     from pyspark.sql import functions as f
 
-    columns = [name for name in found.columns if name != PLACE]
-    shown = f.to_json(f.struct(*(f.col(quoted(key)).cast("string").alias(key) for key in keys)))
+    columns = [name for name in actual.columns if name != PLACE]
+    key = f.to_json(f.struct(*(f.col(quoted(key)).cast("string").alias(key) for key in keys)))
     order = f.col(f"{POSITION}.{ORDER}")
-    position = f.concat(f.lit("_position "), f.to_json(order) if _is_struct(wanted) else order.cast("string"))
-    must = f.col(MUST) if MUST in wanted.columns else f.lit(True)
-    unit, none = f.lit(1).cast("bigint"), f.lit(0).cast("bigint")
-    ours = wanted.select(
-        row_hash(wanted.select(*map(quoted, columns))).alias(_HASH),
-        f.when(must, unit).otherwise(none).alias(MUST),
-        f.when(must, none).otherwise(unit).alias(_MAY),
-        none.alias(_THERE),
-        (shown if keys else position).alias(_WHERE),
+    order_text = f.to_json(order) if _is_struct(expected) else order.cast("string")
+    must = f.col(MUST) if MUST in expected.columns else f.lit(True)
+    one, none = f.lit(1).cast("bigint"), f.lit(0).cast("bigint")
+    in_collection = expected.select(
+        row_hash(expected.select(*map(quoted, columns))).alias(_HASH),
+        f.when(must, one).otherwise(none).alias(MUST),
+        f.when(must, none).otherwise(one).alias(_MAY),
+        none.alias(_HELD),
+        (key if keys else f.concat(f.lit("_position "), order_text)).alias(_WHERE),
     )
-    theirs = found.select(
-        row_hash(found.drop(PLACE)).alias(_HASH),
+    in_target = actual.select(
+        row_hash(actual.drop(PLACE)).alias(_HASH),
         none.alias(MUST),
         none.alias(_MAY),
-        unit.alias(_THERE),
-        (shown if keys else f.coalesce(f.col(PLACE), f.lit("a row"))).alias(_WHERE),
+        one.alias(_HELD),
+        (key if keys else f.coalesce(f.col(PLACE), f.lit("a row"))).alias(_WHERE),
     )
-    numbers = [f.sum(name).alias(name) for name in (MUST, _MAY, _THERE)]
-    sides = [
-        f.max(f.when(f.col(_THERE) == 0, f.col(_WHERE))).alias("_ours"),
-        f.max(f.when(f.col(_THERE) == 1, f.col(_WHERE))).alias("_theirs"),
+    numbers = [f.sum(name).alias(name) for name in (MUST, _MAY, _HELD)]
+    places = [
+        f.max(f.when(f.col(_HELD) == 0, f.col(_WHERE))).alias("_in_collection"),
+        f.max(f.when(f.col(_HELD) == 1, f.col(_WHERE))).alias("_in_target"),
     ]
-    counts = ours.unionByName(theirs).groupBy(_HASH).agg(*numbers, *sides)
-    must_, known, held = f.col(MUST), f.col(MUST) + f.col(_MAY), f.col(_THERE)
-    surplus = {
+    counts = in_collection.unionByName(in_target).groupBy(_HASH).agg(*numbers, *places)
+    must_, known, held = f.col(MUST), f.col(MUST) + f.col(_MAY), f.col(_HELD)
+    differences = {
         "missing": f.greatest(must_ - held, none),
         "doubled": f.when(known > 0, f.greatest(held - known, none)).otherwise(none),
         "more": f.when(known == 0, held).otherwise(none),
     }
     totals = [f.sum(known).alias("wanted"), f.sum(held).alias("found")]
-    for kind, number in surplus.items():
+    for kind, number in differences.items():
         totals.append(f.sum(number).alias(kind))
-        text = f.col("_ours" if kind == "missing" else "_theirs")
+        text = f.col("_in_collection" if kind == "missing" else "_in_target")
         # Collect a few examples in one pass and bounded memory: the first of each class of hashes.
         totals += [
             f.min(f.when((number > 0) & (f.pmod(f.col(_HASH), f.lit(_EXAMPLES)) == i), text)).alias(

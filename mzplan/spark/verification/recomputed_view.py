@@ -155,7 +155,7 @@ class RecomputedView:
 
     def _collection(self, record: StepRecord) -> DataFrame:
         if record.version is None:
-            raise GoneError(f"Which version of the collection holds step {record.step} is not known.")
+            raise GoneError(f"Which version of the collection holds step {record.step} is unknown.")
         path = collection_path(self._warehouse, *self._query.description.place)
         return read_table(self._session, path, record.version)
 

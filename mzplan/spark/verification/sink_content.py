@@ -87,9 +87,9 @@ class SinkContent:
         self.content = content = connector.content(self.query, outputs, self._spark)
         records = self._history.read().records
         require_steps(self.query, records, content.frontier, finished)
-        upto = [record for record in records if record.step <= content.frontier]
-        first = _first_complete(upto, content)
-        steps = former_reads(self._warehouse, self.query, self._history, upto)
+        held = [record for record in records if record.step <= content.frontier]
+        first = _first_complete(held, content)
+        steps = former_reads(self._warehouse, self.query, self._history, held)
         target = content.rows(self._spark)
         collection = WantedContent(
             self.query,
@@ -99,7 +99,7 @@ class SinkContent:
             self._spark,
             outputs if self._carries else (),
         )
-        if upto:
+        if held:
             first_complete = first if first is not None else content.frontier + 1
             expected = collection.rows(steps, content, first_complete)
         else:

@@ -122,7 +122,7 @@ class SparkUpstream:
         return tuple(map(unquote, files))  # Hadoop's paths are URIs without percent-encoding
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """See Upstream. Failures of the upstream raise GoneError: usually, old records are gone."""
+        """See Upstream. Failures of the upstream raise GoneError: usually, it has deleted the records."""
         try:
             rows = self.rows(record)
             return content_hash(rows if self.keeps_positions else rows.drop(POSITION))

@@ -234,10 +234,10 @@ class WantedContent:
         if boundaries:
             raise GoneError(
                 f"The sink's select or where, or the type of a column, was changed at step {boundaries[-1]}, "
-                "and which rows of a keyed collection it had written before that is not known."
+                "and which rows of a keyed collection it had written before that is unknown."
             )
         if first > 0:
-            raise GoneError("Which rows of a keyed collection the target may have lost is not known.")
+            raise GoneError("Which rows of a keyed collection the target may have lost is unknown.")
         lost = {name.lower() for name in self._query.keys} - {
             name.lower() for name in self._query.body.get("key", ())
         }

@@ -57,7 +57,7 @@ def test_steps_before_a_migration_are_made_with_the_types_of_then(
     assert replayed(lab, moved, 8, first=lab.last_step(moved), missing=True) == 0
     with pytest.raises(MzplanError, match="MZ177") as refused:
         replayed(lab, moved, 9, last=0, missing=True)
-    assert "came with which step is not known" in refused.value.diagnostics[0].detail
+    assert "came with which step is no longer known" in refused.value.diagnostics[0].detail
 
 
 def test_steps_before_a_changed_select_and_a_migration_are_refused(
