@@ -21,11 +21,9 @@ from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.parse import is_relational
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
-from mzplan.spark.verification.joined_view import JoinedView
 from mzplan.spark.verification.view import ViewUpstream
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -54,8 +52,7 @@ def open_upstream(
     if kind.query_property is not None and not query.keys:
         resolve_again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
         session, position = open_command_session(starting), connectors.position(description)
-        view = JoinedView if is_relational(description.body) else ViewUpstream
-        return view(session, description, resolve_again, warehouse, position)
+        return ViewUpstream(session, description, resolve_again, warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
     why = ""
