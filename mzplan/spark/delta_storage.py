@@ -1,4 +1,4 @@
-"""The storage of collections and checkpoints in a warehouse. Only merging files needs Spark."""
+"""The storage of collections and checkpoints in a warehouse. Only merging and removing files needs Spark."""
 
 from __future__ import annotations
 

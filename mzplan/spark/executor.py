@@ -176,7 +176,7 @@ class SparkExecutor(SparkDriver):
         """Report problems that only the session shows, before anything is stopped.
 
         MZ281: Delta can't use the query's tables. MZ294: the source can't migrate its rows. MZ019: Spark
-        doesn't accept a task's arguments, or the view. MZ230: the view has other columns to Spark.
+        doesn't accept a task's arguments, or the view. MZ230: Spark computes other columns for the view.
         """
         address = description.address
         if address.is_connection:

@@ -1,7 +1,7 @@
 """Verifies the jars that Ivy resolves for Spark against the jars that mzplan was tested with.
 
 Ivy checks a download only against checksums of the same server, and a POM may name any further jar. So
-jars.sha256 pins the SHA-256 of every jar used on any line of Spark (`python -m tools.pin_jars` writes it).
+jars.sha256 pins the SHA-256 of every jar for any supported Spark (`python -m tools.pin_jars` writes it).
 host/spark_lines.py lists the packages.
 """
 

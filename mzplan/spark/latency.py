@@ -25,7 +25,7 @@ class Latencies:
         self._created_at: dict[Place, dict[int, float]] = {}
 
     def add(self, history: StepHistory, records: Sequence[StepRecord]) -> None:
-        """Take in recorded steps of a query, ordered from old to new."""
+        """Add recorded steps of a query, oldest first."""
         if history.is_source:
             times = self._created_at.setdefault(history.written, {})
             times |= {record.step: at for record in records if (at := _creation_time(record)) is not None}

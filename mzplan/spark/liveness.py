@@ -1,4 +1,4 @@
-"""Checks that Spark's Java process lives, answers Python, and has its context."""
+"""Checks that Spark's Java process runs, answers Python, and still has its context."""
 
 from __future__ import annotations
 

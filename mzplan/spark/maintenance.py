@@ -22,7 +22,7 @@ from mzplan.warehouse.step_history import StepHistory, backlog_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FULL_HOURS = 168  # Delta's default: no micro-batch takes so long to write
+_FULL_HOURS = 168  # Delta's default retention: no micro-batch takes that long to write
 
 
 def compact_target(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROPERTY = "spark.scheduler.pool"
-DEFAULT = "default"  # Spark's own pool, for checks and maintenance: it also sorts stages by name
+DEFAULT = "default"  # Spark's own pool, for checks and maintenance
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 

@@ -1,8 +1,8 @@
 """The columns that a sink writes: checks `select` and `where`, and has Spark compute them.
 
-Text written by a user, or by a writer of the store, never reaches Spark unchanged (see schema.sql_text).
-Spark's own trees are also checked. The parsed tree is checked before any analysis, because analysis already
-opens files; then the analysed tree. Only listed kinds of nodes may be in either.
+A user's text never reaches Spark unchanged (see schema.sql_text). Spark's own trees are also checked: first
+the parsed tree, because analysis already opens files, then the analysed tree. Only listed kinds of nodes may
+be in either.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _NO_STEPS = RecordedSteps()
 class Running:
     """A query that was started and not stopped.
 
-    `place`: the server or folder that the query uses, for people.
+    `place`: the server or folder that the query uses, for messages.
     `pool`: the scheduler pool in which its jobs wait for a core.
     `java`: Spark's StreamingQuery.
     `step`: the last micro-batch before this run. Spark reports no micro-batch for a run that finds nothing to

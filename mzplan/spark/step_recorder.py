@@ -30,7 +30,7 @@ log = logging.getLogger("mzplan.steps")
 
 EVERY = 1.0  # seconds between looks at reported steps
 CLOSING = 10.0  # seconds that the last look may take
-# Missing hashes are computed here for so many of the newest steps, and for so many bytes of files.
+# Missing hashes are computed for this many of the newest steps, if a step's files have at most so many bytes.
 _COMPUTED_STEPS = 100
 _COMPUTED_BYTES = 64 << 20
 
@@ -151,7 +151,7 @@ class StepRecorder:
             return dict(self._counters)
 
     def record_progress(self, progress: Mapping[str, Any]) -> None:
-        """Take in the JSON of a StreamingQueryProgress, after a finished trigger."""
+        """Record a finished trigger. `progress`: the JSON of its StreamingQueryProgress."""
         if "addBatch" not in progress.get("durationMs", {}):
             return  # a trigger without data is no step
         with self._lock:
@@ -172,7 +172,7 @@ class StepRecorder:
             query.due = True
 
     def record_rows(self, name: str, step: int, rows: int) -> None:
-        """Take in how many rows a sink wrote in a step; the step's progress will report it as done."""
+        """Record how many rows a sink wrote in a step. The step's progress reports later that it is done."""
         with self._lock:
             query = self._queries.get(name)
             if query is not None:

@@ -1,8 +1,8 @@
 """Removes functions with which foreign text could call Java, open files, or import Python.
 
-mzplan.spark.projection checks the expressions of `select` and `where`. Other expressions come with tables,
-and whoever writes the warehouse can alter a table under a running query. Delta evaluates generated columns
-and constraints on each write. PySpark imports, or unpickles, user-defined types named in a schema.
+mzplan.spark.projection checks the expressions of `select` and `where`. Other expressions come with foreign
+tables: Delta evaluates the generated columns and constraints of a sink's target on each write. PySpark
+imports, or unpickles, user-defined types that a table's schema names.
 """
 
 from __future__ import annotations

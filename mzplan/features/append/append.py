@@ -41,9 +41,9 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendedFile:
-    """A file of rows. `name` is for people; `id` identifies this append.
+    """A file of rows. `name` is for messages; `id` identifies this append.
 
-    `deletes`: the rows are the keys of rows to delete."""
+    `deletes`: whether the file has the keys of rows to delete."""
 
     name: str
     data: bytes

@@ -76,7 +76,7 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
 
 
 def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
-    """Decode the output of collect_records. `place` names the file for people.
+    """Decode the output of collect_records. `place` names the file in messages.
 
     Raises MZ038 for a damaged file, or for another state's records."""
     if data is None:

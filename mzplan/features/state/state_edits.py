@@ -1,6 +1,6 @@
 """Edits of the state itself: rename, forget, adopt, roll back.
 
-Each one holds the lock and commits a new serial, which runners follow like any other.
+Each edit holds the lock and commits a new serial, which runners follow like any other.
 """
 
 from __future__ import annotations

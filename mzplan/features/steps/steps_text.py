@@ -1,4 +1,4 @@
-"""Renders `steps` and `verify` for people and as JSON."""
+"""Renders the results of `steps` and `verify` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def _upstream(record: StepRecord) -> str:
 
 
 def upstream_range(start: Any, end: Any) -> str:
-    """Return the range of the upstream that a step has read, for people.
+    """Return the range of the upstream that a step has read, as text.
 
-    For Kafka, these are offsets by partition."""
+    For Kafka, the text has the offsets of each partition."""
     if end is None:
         return "?"
     if _is_kafka(end):

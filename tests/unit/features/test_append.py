@@ -1,4 +1,4 @@
-"""mzplan append: what fits is one durable step, what does not is named by line and column."""
+"""mzplan append: rows that fit become one durable step; other rows are reported by line and column."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_hostile_lines() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A committed project with a local source; its instance is dry, so that nothing runs."""
+    """A committed project with a local source. Its instance is dry, so no query runs."""
     (tmp_path / "mzplan.yaml").write_text(
         "version: 1\nproject: p\nwarehouse: ./w\ninstances: {local: {type: dry}}\n"
     )
@@ -251,7 +251,7 @@ def test_each_append_is_a_step_and_a_repeated_one_is_none(folder: Path) -> None:
 
 
 def read(folder: Path, steps: int) -> Path:
-    """As if a runner had read so many steps. Returns the folder of the steps."""
+    """Pretend that a runner has read so many steps. Return the folder of the steps."""
     (place,) = (folder / "w").rglob("steps")
     for log in ("offsets", "commits"):
         (place.parent / "spark" / log).mkdir(parents=True, exist_ok=True)
@@ -264,7 +264,7 @@ def read(folder: Path, steps: int) -> Path:
 
 @pytest.mark.parametrize("known_by", ["checkpoint", "index", "unfinished"])
 def test_no_append_takes_the_number_of_a_step_that_was_read_and_is_lost(folder: Path, known_by: str) -> None:
-    """The folder of its steps was restored as it was earlier: the row would never be read."""
+    """An older copy of the source's steps was restored: the row would never be read."""
     for number in range(3):
         appended(folder, f'{{"id": {number}}}')
     place = read(folder, 3)
@@ -287,7 +287,7 @@ def test_no_append_takes_the_number_of_a_step_that_was_read_and_is_lost(folder: 
 
 
 def test_an_append_may_become_the_first_step_that_spark_has_planned(folder: Path) -> None:
-    """Spark makes its first micro-batch whether there is anything or not."""
+    """Spark runs a first micro-batch even without rows."""
     appended(folder, '{"id": 1}')
     place = read(folder, 1)
     (place.parent / "spark/commits/0").unlink()
@@ -409,7 +409,7 @@ def test_appends_at_once_lose_nothing(folder: Path) -> None:
 def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are no locks there: two appends at once would take the same step."""
+    """An object store has no locks: two concurrent appends would take the same step."""
     project = open_project(str(folder))
     place = folder / "bucket"
     monkeypatch.setattr(numbering, "local_path", lambda _: None)
@@ -464,7 +464,7 @@ def _reporter() -> Any:
 
 
 def test_an_append_does_not_import_pandas(folder: Path) -> None:
-    """It costs a second of CPU, and pyarrow would do it for many of its ways to make an array."""
+    """Importing pandas costs a second of CPU, and many of pyarrow's array functions would do it."""
     declare(folder, f"{COLUMNS}, tags ARRAY<STRING>, m MAP<STRING,INT>, s STRUCT<a: INT>")
     assert run("-C", str(folder), "apply", "--auto-approve", "--allow-replace").code == 0
     file = folder / "rows.jsonl"

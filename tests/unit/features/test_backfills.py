@@ -1,4 +1,4 @@
-"""Backfills without Spark: what is planned and refused, what is pending, and what is kept of their steps."""
+"""Backfills without Spark: plans, refusals, pending tasks, and the records of their steps."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def rolled_back(state: State, then: State) -> State:
 
 
 def test_another_one_after_a_rollback_is_done_too(state: State) -> None:
-    """The runner is still at the first one, or has it running, when the second one is committed."""
+    """The runner hasn't started the first backfill, or still runs it, when the second one is committed."""
     _, first = backfilled(state)
     _, second = backfilled(rolled_back(first, state), start=RANGE[0] + HOUR)
     record = second.resources[ORDERS]
@@ -308,13 +308,13 @@ def steps_of(source: StoredSource) -> TaskRecords:
 
 
 def record_of(step: int, start: Any, end: Any, task: Task = SEVEN) -> TaskRecord:
-    """A backfill that has begun as this step."""
+    """Return the record of a backfill that has begun as this step."""
     outcome = TaskOutcome(serial=task.serial)
     return TaskRecord(task=task, outcome=outcome, step=step, start=start, end=end)
 
 
 def write_backfill(source: StoredSource, start: int, end: int) -> TaskRecord:
-    """Its step, as the runner leaves it: rows, and a checkpoint that has not moved."""
+    """Write the step of a killed backfill: its rows, and an unchanged checkpoint."""
     step = record_of(source.step, {"orders": {"0": start}}, {"orders": {"0": end}})
     steps_of(source).record(step)
     upstream, source.offset = source.offset, source.offset
@@ -349,7 +349,7 @@ def test_a_backfill_is_a_step_among_the_others(tmp_path: Path) -> None:
 
 
 def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
-    """A runner that was frozen may write it yet. It is done then, and the query's own step is another."""
+    """A frozen runner may still write the skipped step. That does the task, and the query uses another step."""
     stored = StoredSource(tmp_path)
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])
@@ -458,7 +458,7 @@ def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
 def test_the_offsets_of_a_range(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: list[int], begins: Any, ends: Any, expected: Any
 ) -> None:
-    """Of two partitions that end at offset 20."""
+    """Both partitions end at offset 20."""
 
     def records(*given: Any) -> dict[int, positions._Record]:
         found = begins if given[-1] == RANGE[0] else ends

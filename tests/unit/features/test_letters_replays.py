@@ -1,5 +1,4 @@
-"""Replays of dead letters without Spark: what is planned and refused, what a command says of them, and what
-is kept of their steps."""
+"""Replays of dead letters without Spark: plans, refusals, the commands' output, and the records of steps."""
 
 from __future__ import annotations
 
@@ -182,7 +181,7 @@ def test_what_a_runner_finds(tmp_path: Path) -> None:
 
 
 def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
-    """Whatever the source is by then; and the letters are taken out before the step is done."""
+    """Even if the source was changed since. The letters are deleted before the step is done."""
     stored = StoredSource(tmp_path)
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])

@@ -1,4 +1,4 @@
-"""Replays without Spark: what is planned and refused, what is pending, and what a runner does of them."""
+"""Replays without Spark: plans, refusals, pending tasks, and the tasks that a runner does."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_with_no_runner_alive_it_is_recorded(tmp_path: Path) -> None:
 
 
 def test_only_what_is_committed_has_tasks(state: State) -> None:
-    """Who writes the accepted descriptions beside a Status adds none to what a query goes back to."""
+    """Accepted descriptions beside a Status add no tasks to a description that a query returns to."""
     from mzplan.controller.queries import _as_committed
     from mzplan.controller.reconcile import Decision, Desired, Memory, Switch
 

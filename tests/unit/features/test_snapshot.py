@@ -344,7 +344,7 @@ def test_times_beyond_python() -> None:
 
 
 def test_rows_are_read_as_they_are_taken(shop: Shop, tmp_path: Path) -> None:
-    """So that memory stays bounded: the last files of many aren't opened before they are asked for."""
+    """To bound memory, the last of many files aren't opened before their rows are needed."""
     shop.source.run(named(0, 40_000), files=20)
     batches = snapshot_batches(shop.source.history, 0)
     assert 0 < next(batches).num_rows <= 8192

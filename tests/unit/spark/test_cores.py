@@ -1,4 +1,4 @@
-"""How a runner knows that its cores don't suffice."""
+"""How a runner detects that it has too few cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = 1000.0
 
 
 class Stages:
-    """Spark's status tracker: by stage, its running and finished tasks, and when it was submitted."""
+    """Spark's status tracker. By stage: the running and finished tasks, and the time of submission."""
 
     def __init__(self, **stages: tuple[int, int, float]):
         self.stages = {int(name[1:]): stage for name, stage in stages.items()}

@@ -1,4 +1,4 @@
-"""How a runner knows that Spark can't run queries any more."""
+"""How a runner detects that Spark can no longer run queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mzplan.spark.liveness import Liveness
 
 
 class Java:
-    """Spark's Java process, and its context in there."""
+    """Spark's Java process with its context."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -44,7 +44,7 @@ def liveness_of(java: Java, *, submitted: bool = False) -> Liveness:
 
 
 def looked(alive: Liveness, java: Java, times: int = 1) -> str | None:
-    """What the last of so many looks says, each with its question answered."""
+    """Return the result of the last of so many looks. Each question is answered."""
     why = None
     for _ in range(times):
         before = java.asked

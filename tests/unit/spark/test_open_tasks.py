@@ -1,4 +1,4 @@
-"""The rule of tasks, whatever their kinds do: open ones are done before a start, each once, in order."""
+"""Tasks of any kind: open tasks are done before a query starts, each once, in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO, FIVE, NINE = (task("paint", serial, f"paint number {serial}") for serial in
 
 
 class Painter:
-    """A kind of tasks that does all but those that it is told to fail at."""
+    """A kind of task that does every task except the ones that should fail."""
 
     def __init__(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch):
         self.checkpoint, self.log, self.fails = checkpoint, list[Any](), set[int]()

@@ -1,4 +1,4 @@
-"""No query starves because its name comes late in the alphabet."""
+"""Scheduler pools: no query starves because its name comes late in the alphabet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mzplan.spark.jars: what Ivy has resolved is compared with what is pinned, before any of it runs."""
+"""mzplan.spark.jars: the jars that Ivy resolved are compared with the pins before any of them runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RIGHT = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"  # of
 
 @pytest.fixture
 def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ivy's folder with one jar, which is pinned."""
+    """Ivy's folder with one pinned jar."""
     pins = tmp_path / "jars.sha256"
     pins.write_text(f"# pins\n{RIGHT}  {NAME}\n")
     monkeypatch.setattr(jars, "_PINS", pins)
@@ -136,7 +136,7 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
 
 
 def test_java_options_come_after_our_own() -> None:
-    """Ours hold a stack that is deep enough to stop queries; of what both name, the last one counts."""
+    """mzplan's options set a stack that is large enough to stop queries. Java uses the last of two values."""
     pytest.importorskip("pyspark")
     name = "spark.driver.extraJavaOptions"
 

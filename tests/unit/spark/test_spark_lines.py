@@ -1,4 +1,4 @@
-"""mzplan.host.spark_lines: which line of Spark is there, and what goes with it."""
+"""mzplan.host.spark_lines: the installed release line of Spark, and its packages and settings."""
 
 from __future__ import annotations
 

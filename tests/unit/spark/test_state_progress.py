@@ -1,4 +1,4 @@
-"""What a stateful query keeps, from Spark's progress to `status`, with made-up progress."""
+"""The state of a stateful query in Spark's progress and in `status`, from made-up progress events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def progress(*operators: dict[str, Any], watermark: str | None = WATERMARK, **mo
 
 
 def heard(*events: dict[str, Any]) -> Progress:
-    """The newest progress after these events of one run."""
+    """Return the newest progress after these events of one run."""
     listener = ProgressListener()
     for event in events:
         text = json.dumps(event)

@@ -1,4 +1,4 @@
-"""What the runner writes into the index: as told by Spark's progress; from logs if nothing was told."""
+"""The steps that the runner records in the index, from Spark's progress or else from logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recorder() -> Iterator[StepRecorder]:
 
 
 def progress(step: int, found: ContentHash | None, name: str = NAME, **more: Any) -> dict[str, Any]:
-    """As Spark reports it."""
+    """Return a progress event in Spark's form."""
     metrics = (
         {"rows": found.rows, "high": found.digest >> 32, "low": found.digest & 0xFFFFFFFF} if found else None
     )
@@ -85,7 +85,7 @@ def test_the_last_steps_are_at_hand_and_bounded(
 def test_what_a_query_begins_after_is_at_hand_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command waits for the first count of a run. A step that is not indexed yet is left to its report."""
+    """A command waits for the first count of a run. A step that isn't indexed yet waits for its report."""
     monkeypatch.setattr(step_recorder, "EVERY", 3600.0)  # looks are ours
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
@@ -104,7 +104,7 @@ def test_what_a_query_begins_after_is_at_hand_at_once(
 
 
 def test_late_rows_are_added_up_over_all_steps(tmp_path: Path, recorder: StepRecorder) -> None:
-    """Also those of steps that write nothing; what no step has reported is not known."""
+    """Late rows of steps that write nothing count, too; without any report, the number is unknown."""
 
     def late(rows: int) -> dict[str, Any]:
         return {"stateOperators": [{"numRowsDroppedByWatermark": rows}]}

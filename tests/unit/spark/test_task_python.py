@@ -1,4 +1,4 @@
-"""The script by which Spark's Python workers get the driver's interpreter and packages."""
+"""The script that makes Spark's Python workers use the driver's interpreter and packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which description a sink's step began, and what one that was interrupted is finished under."""
+"""The description under which a sink's step began, and finishes after an interruption."""
 
 from __future__ import annotations
 

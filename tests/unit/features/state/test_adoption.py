@@ -1,4 +1,4 @@
-"""`import --checkpoint --table`: what is adopted, what is refused, and that nothing is left behind."""
+"""`import --checkpoint --table`: adopted and refused queries, and no leftovers after a failure."""
 
 from __future__ import annotations
 

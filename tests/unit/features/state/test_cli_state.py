@@ -1,4 +1,4 @@
-"""`state …` and `import`: through the lock, with a serial and a history, and refused where it would lose."""
+"""`state …` and `import`: each edit takes the lock and commits a serial; edits that lose data are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serial(folder: Path) -> int:
 
 
 def record(folder: Path, address: str) -> dict[str, object]:
-    """But for why it was committed."""
+    """Return the record without the reason of its commit."""
     found = dict(json.loads((folder / STATE).read_text())["resources"][address])
     assert address.startswith("connection.") or found.pop("because")["detail"]
     return found

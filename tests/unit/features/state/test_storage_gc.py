@@ -1,4 +1,4 @@
-"""state gc: what nothing claims is listed, and removed only when it is old, known and nobody can want it."""
+"""state gc: unused storage is listed, and removed only if it is old and its id was once in this state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Shop:
         return {(one["id"], one["generation"]): one for one in ran.json()["storage"]}
 
     def replaced(self) -> list[Path]:
-        """A generation that the history knows and nothing claims any more: its journal entry is lost."""
+        """Return a generation from the history that nothing uses, because its journal entry was lost."""
         return self.stored(self.id, 7)
 
 
@@ -64,7 +64,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
-    """A slot whose server does not answer: its name is in the storage, which stays."""
+    """The server of a slot doesn't answer. The storage has the slot's name, so it stays."""
     former = shop.replaced()
     server = {"type": "postgres", "host": "127.0.0.1", "port": 1, "database": "d", "user": "u"}
     made = Description(
@@ -97,7 +97,7 @@ def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
 
 
 def test_of_storage_that_is_half_removed_nothing_goes_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the middle of a removal, and rolled back: what is left must not be taken for whole."""
+    """After a kill in the middle of a removal and a rollback, the rest must not count as complete."""
     shop.stored(shop.id, 1)
     warehouse = str(shop.folder / "warehouse")
     metadata = Path(Checkpoint.of(warehouse, shop.id, 1).spark) / "metadata"

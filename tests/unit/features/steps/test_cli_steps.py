@@ -35,7 +35,7 @@ class Shop:
         return StoredSink(self.source, self.ids[f"sink.{name}"])
 
     def steps(self, count: int) -> None:
-        """So many steps of two rows each, recorded."""
+        """Record so many steps of two rows each."""
         first = len(self.hashes)
         fresh = [self.source.run(named(2 * i, 2 * i + 2)) for i in range(first, first + count)]
         self.source.record(*fresh)
@@ -104,7 +104,7 @@ def test_verify_replays_and_compares(shop: Shop) -> None:
 
 
 def test_verify_warns_of_a_column_that_no_record_has(shop: Shop) -> None:
-    """A field that is misspelt in the schema is NULL in every row, and that is no error of any record."""
+    """A field that is misspelt in the schema is NULL in every row, and no record has an error."""
     shop.source.record(shop.source.run([{"id": 1, "name": None}, {"id": 2, "name": None}]))
     shop.source.record(shop.source.run([{"id": None, "name": None}]))
     document = shop.run("verify", "source.orders", "--json").json()

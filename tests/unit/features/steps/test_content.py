@@ -1,4 +1,4 @@
-"""verify --content without Spark: the command, what it says, and what PostgreSQL's forms are compared by."""
+"""verify --content without Spark: the command, its output, and how PostgreSQL's values are compared."""
 
 from __future__ import annotations
 

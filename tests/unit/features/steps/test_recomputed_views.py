@@ -1,4 +1,4 @@
-"""`mzplan verify --from-upstream` of a view that aggregates: what it compares, shows and returns."""
+"""`mzplan verify --from-upstream` for a view that aggregates: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Compare = Callable[[StepRecord], RecomputationResult]
 
 @pytest.fixture
 def view(tmp_path: Path) -> StoredSource:
-    """The storage of the view, in a committed project."""
+    """The view's storage in a committed project."""
     folder = write(tmp_path / "shop")
     (folder / "pipeline.yaml").write_text(PIPELINE)
     assert mzplan(folder, "apply", "--auto-approve").code == 0
@@ -49,7 +49,7 @@ def view(tmp_path: Path) -> StoredSource:
 
 @pytest.fixture
 def verify(view: StoredSource, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs the command, with `compare` in place of Spark's work."""
+    """Run the command with `compare` instead of Spark."""
 
     def run(compare: Compare, *arguments: str) -> Any:
         class Stub:

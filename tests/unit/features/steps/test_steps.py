@@ -1,4 +1,4 @@
-"""Steps without Spark: the index, what is made again from the logs, replay, and which steps a sink needs."""
+"""Steps without Spark: the index, its reconstruction from logs, replays, and the steps that a sink needs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_is_expired_is_gone_and_whole_segments_are_removed(tmp_path: Path) 
 def test_since_never_goes_back_although_two_write_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    """The runner takes in what retention gives up while somebody types `mzplan expire`."""
+    """The runner applies `retention` while somebody runs `mzplan expire`."""
     index = index_at(tmp_path)
     index.append(records(0, 3 * SEGMENT))
     if there:
@@ -378,7 +378,7 @@ def test_a_sinks_step_without_spark(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_step(tmp_path: Path) -> None:
-    """As Spark's file source notes them down, with ten entries merged into one."""
+    """The files as Spark's file source records them, with ten entries merged into one."""
     source = StoredSource(tmp_path)
     noted = source.checkpoint / "sources" / "0"
     (noted / "0").unlink()

@@ -1,4 +1,4 @@
-"""Steps of a sink that was changed, verified: as they began, and by what they may have been pushed under."""
+"""Verified steps of a changed sink: a step may have been written under the old or the new description."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.reporters import SilentReporter
 
 @dataclass
 class Changed:
-    """A target of three steps, of a sink that was changed at step 1."""
+    """The target of a sink with three steps that was changed at step 1."""
 
     wrote: ContentHash
     before = ContentHash(rows=3, digest=35)
