@@ -228,7 +228,11 @@ def test_the_digest_has_the_backfills_of_the_generation(state: State) -> None:
 
 @pytest.mark.parametrize(
     ("start", "end", "why"),
-    [(RANGE[1], RANGE[0], "begins at"), (RANGE[0], RANGE[0], "begins at"), (RANGE[0], NOW + 1, "may arrive")],
+    [
+        (RANGE[1], RANGE[0], "begins at"),
+        (RANGE[0], RANGE[0], "begins at"),
+        (RANGE[0], NOW + 1, "may still arrive"),
+    ],
 )
 def test_ranges_that_are_none(state: State, start: int, end: int, why: str) -> None:
     with pytest.raises(MzplanError, match=r"range to backfill for .* is invalid") as caught:
@@ -349,7 +353,7 @@ def test_a_backfill_is_a_step_among_the_others(tmp_path: Path) -> None:
 
 
 def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
-    """A frozen runner may still write the skipped step. That does the task, and the query uses another step."""
+    """A frozen runner may still write the skipped step. The query then uses another step."""
     stored = StoredSource(tmp_path)
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])

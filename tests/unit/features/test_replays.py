@@ -111,7 +111,7 @@ def test_what_can_not_be_replayed() -> None:
     state = commit_plan(plan_pause(state, [SINK]), state)
     for address, why in (
         ("sink.out", "type console"),
-        ("sink.appended", "would be there twice"),
+        ("sink.appended", "would have each row twice"),
         ("sink.orders_pg", "paused"),
         ("source.orders", "Only a sink has a target"),
     ):

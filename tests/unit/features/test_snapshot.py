@@ -152,7 +152,7 @@ def test_steps_that_can_not_be_read(shop: Shop) -> None:
     assert "still empty" in nothing.error()["summary"]
     shop.source.record(*(shop.source.run(named(i, i + 1)) for i in range(4)))
     above = shop.snapshot("--as-of", "4", "--json").error()
-    assert "not there yet" in above["summary"] and "0 to 3" in above["detail"]
+    assert "doesn't exist yet" in above["summary"] and "0 to 3" in above["detail"]
     shop.source.history.index.expire(2)
     below = shop.snapshot("--as-of", "1", "--json").error()
     assert "was expired" in below["summary"] and "2 to 3" in below["detail"]
