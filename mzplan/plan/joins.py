@@ -1,4 +1,4 @@
-"""Warns of views that join streams without a bound: Spark keeps all their rows."""
+"""Warnings about views that join streams without a time limit: Spark keeps all their rows."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ def check_joins(
         if not is_new and not any(field.property_name in _DECIDING for field in change.fields):
             continue
         analysis = _analysis(view, resources)
-        if any(operator.kind == "join" and not operator.timed for operator in analysis.operators):
+        joins = [operator for operator in analysis.operators if operator.kind == "join"]
+        unlimited = [join for join in joins if not join.timed]
+        if unlimited:
             streams = " and ".join(name for name, read in analysis.inputs.items() if read.stream)
+            limit = f", and limit the time: ON … AND {unlimited[0].missing}" if unlimited[0].missing else ""
             yield Diagnostic(
                 severity="warning",
                 code="MZ045",
                 summary=f"The state of {view.address} grows without end",
-                detail=f"It joins rows of {streams}. Without watermarks, a row may find a match at any time: "
-                "Spark keeps them all.",
-                hint=f"declare {watermarks_for(analysis)}, and bound the time: "
-                "ON … AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 HOUR.",
+                detail=f"It joins rows of {streams}. Without watermarks, a row may match a row that arrives "
+                "at any later time, so Spark keeps all rows.",
+                hint=f"declare {watermarks_for(analysis)}{limit}.",
                 address=view.address,
             )
 
 
 def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -> Analysis:
-    """Return the analysis of a view's query, as far as it goes."""
+    """Return the analysis of a view's query, as far as the query can be analysed."""
     marks, tables = view.body.get("watermarks", {}), view.snapshots.values()
     inputs = {
         address.name: Input(
@@ -59,6 +61,6 @@ def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -
         for address in (*view.reads.values(), *tables)
     }
     analysis = Analysis(parse_query(view.body["query"]), inputs)
-    with suppress(QueryError):  # found before
+    with suppress(QueryError):  # the checks of the files have reported it
         analysis.result()
     return analysis

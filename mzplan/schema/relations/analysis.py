@@ -42,7 +42,7 @@ class Operator:
     - `timed`: a column with a watermark bounds the state, so that rows are complete at some point.
     - `by_edge`: the query groups by the start or end of a window of such a column, which doesn't bound the
       state.
-    - `missing`: for an outer join, the condition on the time that its ON needs; "" if it has one.
+    - `missing`: for a join, the condition on the time that its ON needs; "" if it has one.
     """
 
     kind: str
@@ -241,7 +241,7 @@ class _Select:
         if left_streams and right.stream:
             outer = side in ("LEFT", "RIGHT", "FULL")
             timed = left_timed and _have_time([right])
-            missing = _missing_time(join, before[0], right) if outer else ""
+            missing = _missing_time(join, before[0], right)
             self._keeps("outer join" if outer else "join", start_of(join), timed, missing=missing)
         elif left_streams != right.stream:
             self._check_table(join, side, kind, left_streams)

@@ -633,6 +633,7 @@ def test_a_join_whose_state_grows_without_end_is_named(tmp_path: Path) -> None:
     assert (warning["severity"], warning["code"]) == ("warning", "MZ045")
     assert "rows of orders and payments" in warning["detail"]
     assert "{orders: {column: ts, delay: 10 minutes}, payments: {column: ts" in warning["hint"]
+    assert "ON … AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR" in warning["hint"]
 
 
 def test_a_replaced_snapshot_is_named(tmp_path: Path) -> None:
