@@ -56,6 +56,12 @@ class ParsedType(click.ParamType[Any]):
         return self.completions(ctx, incomplete) if self.completions is not None else []
 
 
+def _step(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", text):
+        raise ValueError(f"{text!r} is not the number of a step, such as 12.")
+    return int(text)
+
+
 def _range(text: str) -> tuple[int, int | None]:
     """Parse `12`, `12..20` or `12..` as first and last step."""
     match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", text, re.ASCII)
@@ -135,6 +141,7 @@ def _since(text: str) -> float:
 
 
 ADDRESS = ParsedType("address", Address.parse, known_names.addresses)
+STEP = ParsedType("step", _step)
 STEPS = ParsedType("range", _range)
 QUERY = ParsedType("address", _query, known_names.queries)
 ADDRESS_OR_FILE = ParsedType("text", completions=known_names.addresses_or_files)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from mzplan.cli.arguments import QUERY
+from mzplan.cli.arguments import QUERY, STEP
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.streams import unwritable
 from mzplan.features.snapshot.collection_snapshot import open_snapshot
 from mzplan.features.snapshot.row_files import json_lines, out_format_of, table_lines, texts, write_rows
 from mzplan.host.guarded_folder import open_whole
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode
 from mzplan.model.words import count
 from mzplan.render.text import safe_json
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from mzplan.features.snapshot.collection_snapshot import CollectionSnapshot
     from mzplan.features.snapshot.row_files import OutFormat
 
-_MAX_STEP = 2**64 - 1
 _BINARY = ("parquet", "arrow")
 
 
@@ -41,7 +41,7 @@ class _OutputClosed(Exception):  # noqa: N818 - not an error: `| head` closes it
     "--as-of",
     "as_of",
     metavar="STEP",
-    type=click.IntRange(0, _MAX_STEP),
+    type=STEP,
     help="Include the rows of all steps up to this one (default: the newest).",
 )
 @click.option(
@@ -234,5 +234,4 @@ def _open_output(out: str) -> Iterator[BinaryIO]:
         with open_whole(out) as stream:
             yield stream
     except OSError as problem:
-        why = f"{problem.strerror or problem}."
-        raise error("MZ035", f"Cannot write {out}", why, "check the folder and its permissions.") from None
+        raise unwritable(out, problem) from None

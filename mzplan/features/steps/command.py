@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mzplan.cli.arguments import QUERY, STEPS, selecting
+from mzplan.cli.arguments import QUERY, STEP, STEPS, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.features.steps.content import compare_content, compared_to_json, render_compared
 from mzplan.features.steps.steps import expire, read_steps
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mzplan.operations.project import Project
     from mzplan.operations.selection import Selection
 
-_MAX_STEP = 2**64 - 1
 _Opened = TypeVar("_Opened")
 
 
@@ -140,7 +139,7 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     "--before",
     "before",
     required=True,
-    type=click.IntRange(0, _MAX_STEP),
+    type=STEP,
     metavar="STEP",
     help="Expire all steps before this one; STEP itself is kept.",
 )
