@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import ADDRESS, DIGEST, QUERY, policy_option, selecting
+from mzplan.cli.arguments import DIGEST, QUERY, policy_option, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
-from mzplan.cli.options import auto_option, canary_options, live_option, message_option, wait_option
+from mzplan.cli.options import (
+    allow_options,
+    auto_option,
+    canary_options,
+    live_option,
+    message_option,
+    target_option,
+    wait_option,
+)
 from mzplan.cli.progress import named_first
 from mzplan.cli.streams import is_interactive
 from mzplan.model.address import Address, natural_item
@@ -64,11 +72,8 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @auto_option
 @live_option
 @policy_option
-@click.option("--allow-replace", is_flag=True, help="Allow new generations, which reread everything.")
-@click.option("--allow-loss", is_flag=True, help="Allow new generations that can't reread all their rows.")
-@click.option(
-    "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
-)
+@allow_options
+@target_option
 @click.option(
     "--replace",
     "replacing",
@@ -91,7 +96,7 @@ def command_apply(
     planfile: str | None,
     auto_approve: bool,
     policy: str | None,
-    target: tuple[Address, ...],
+    targets: tuple[Address, ...],
     replacing: tuple[Address, ...],
     options: ApplyOptions,
 ) -> int:
@@ -101,7 +106,7 @@ def command_apply(
     """
     options = dataclasses.replace(options, guard=invocation.guard(policy))
     if planfile is not None:
-        if target or replacing:
+        if targets or replacing:
             raise click.UsageError(
                 "A saved plan is applied unchanged: pass --target and --replace to `plan`."
             )
@@ -114,7 +119,7 @@ def command_apply(
         invocation.work(whole=True, policy=policy),
         approval(invocation, auto_approve, "apply"),
         options,
-        targets=target,
+        targets=targets,
         replacing=replacing,
     )
     return finish(invocation, applied)
@@ -144,23 +149,21 @@ def carry_out_plan(
 
 
 @command("destroy", changing=True)
-@click.option(
-    "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
-)
+@target_option
 @auto_option
 @message_option
 @wait_option
 def command_destroy(
-    invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
+    invocation: Invocation, targets: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
     """Stop the queries and remove the resources from the state."""
 
     def make_plan(project: Project, state: State) -> Plan:
-        plan = plan_destroy(state, targets=target)
+        plan = plan_destroy(state, targets)
         notices = stored_data_notices(plan, project, state)
         return dataclasses.replace(plan, diagnostics=(*plan.diagnostics, *notices))
 
-    why = message if message is not None else f"Destroyed {', '.join(map(str, target)) or 'everything'}"
+    why = message if message is not None else f"Destroyed {', '.join(map(str, targets)) or 'everything'}"
     return carry_out_plan(invocation, "destroy", make_plan, auto_approve, wait, why)
 
 

@@ -16,10 +16,11 @@ from click.shell_completion import get_completion_class
 
 from mzplan.cli.arguments import SCHEMA
 from mzplan.cli.context import COMPLETE, Invocation, command
+from mzplan.cli.streams import unwritable
 from mzplan.host.files import make_private_folder
 from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.host.local_folder import FOLDER, refuse_unused
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas, modeline, written_schema
 from mzplan.schema.loading import schema_names
 
@@ -30,11 +31,6 @@ _INSTALL = {
     "zsh": 'add this line to ~/.zshrc, below compinit:  eval "$(mzplan completion zsh)"',
     "fish": "mzplan completion fish > ~/.config/fish/completions/mzplan.fish",
 }
-
-
-def refuse_editor_schemas(directory: Path) -> None:
-    """Raise MzplanError MZ076 if the project's folder for editor schemas belongs to another user."""
-    refuse_unused(str(directory))
 
 
 def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]:
@@ -57,8 +53,7 @@ def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]
             with guarded.replacing(name, durable=False) as stream:
                 stream.write(text.encode())
     except OSError as problem:
-        why = f"{problem.strerror or problem}."
-        raise error("MZ035", f"Cannot write {folder}", why, "check the folder and its permissions.") from None
+        raise unwritable(folder, problem) from None
     return written
 
 

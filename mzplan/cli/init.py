@@ -11,10 +11,12 @@ import click
 
 from mzplan.cli.arguments import EXAMPLE, policy_option, send_secrets_option
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
+from mzplan.cli.editors import modelined, write_editor_schemas
 from mzplan.cli.known_names import EXAMPLES, examples
+from mzplan.cli.streams import unwritable
 from mzplan.config import environment_names
 from mzplan.host.guarded_folder import GuardedFolder
+from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count
@@ -44,7 +46,7 @@ _LEFTOVERS = ("state", "warehouse", "lake", "__pycache__")
 def command_init(invocation: Invocation, example: str | None) -> None:
     """Create a project, empty or from an example."""
     folder = Path(invocation.directory)
-    refuse_editor_schemas(folder)
+    refuse_unused(str(folder))  # before anything is written
     if example is not None:
         written = copy_example(example, folder)
         text = f"Copied example {example}: {count(len(written), 'file')} in {folder.resolve()}."
@@ -73,10 +75,7 @@ def _create(folder: Path, name: str, data: bytes) -> None:
     try:
         GuardedFolder(folder).create(name, data)
     except OSError as problem:
-        why = f"{problem.strerror or problem}."
-        raise error(
-            "MZ035", f"Cannot write {folder / name}", why, "check the folder and its permissions."
-        ) from None
+        raise unwritable(folder / name, problem) from None
 
 
 def _write_gitignore(folder: Path) -> list[Path]:

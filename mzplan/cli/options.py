@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mzplan.cli.arguments import DURATION
+from mzplan.cli.arguments import ADDRESS, DURATION
 from mzplan.model.state import DEFAULT_WAIT
 
 wait_option = click.option(
@@ -17,6 +17,13 @@ wait_option = click.option(
     default="5m",
     show_default=True,
     help="How long to wait for the committed change to converge.",
+)
+target_option = click.option(
+    "--target",
+    "targets",
+    type=ADDRESS,
+    multiple=True,
+    help="Only plan this resource and its dependents; repeatable.",
 )
 auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 message_option = click.option(
@@ -30,6 +37,17 @@ live_option = click.option(
     default=None,
     help="Validate against the servers (default: when a runner is available).",
 )
+
+
+def allow_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --allow-replace and --allow-loss."""
+    loss = click.option(
+        "--allow-loss", is_flag=True, help="Allow new generations that can't reread all their rows."
+    )
+    replace = click.option(
+        "--allow-replace", is_flag=True, help="Allow new generations, which reread everything."
+    )
+    return replace(loss(function))
 
 
 def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,14 +6,9 @@ import shlex
 
 import click
 
-from mzplan.cli.arguments import (
-    ADDRESS,
-    WEB_ADDRESS,
-    policy_option,
-    send_secrets_option,
-)
+from mzplan.cli.arguments import ADDRESS, WEB_ADDRESS, policy_option, send_secrets_option
 from mzplan.cli.context import STDOUT, Invocation, command
-from mzplan.cli.options import canary_options
+from mzplan.cli.options import canary_options, target_option
 from mzplan.cli.show import show_plan
 from mzplan.cli.streams import write_text
 from mzplan.model.address import Address
@@ -51,9 +46,7 @@ from mzplan.render.plan_page import render_plan_page
 )
 @policy_option
 @send_secrets_option
-@click.option(
-    "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
-)
+@target_option
 @click.option(
     "--replace",
     "replacing",
@@ -74,7 +67,7 @@ def command_plan(
     live: bool,
     policy: str | None,
     send_secrets: bool,
-    target: tuple[Address, ...],
+    targets: tuple[Address, ...],
     replacing: tuple[Address, ...],
     canary: float | None,
     full: bool,
@@ -87,14 +80,13 @@ def command_plan(
         raise click.UsageError("--html-url requires --markdown, because the link is in the comment.")
     plan = make_plan(
         invocation.work(whole=True),
-        targets=target,
+        targets=targets,
         replacing=replacing,
         live=live,
         policy=invocation.guard(policy, send_secrets) if live else None,
         canary=canary,
     )
-    errors = [d for d in plan.diagnostics if d.severity == "error"]
-    if out is not None and not errors:
+    if out is not None and not plan.errors:
         write_plan(plan, out)
     if markdown is not None:
         invocation.write_markdown(markdown, render_plan_markdown(plan, html_url=html_url))
@@ -102,11 +94,11 @@ def command_plan(
         write_text(html, render_plan_page(plan))
     if markdown != STDOUT:
         show_plan(invocation, plan, explain=explain, full=full)
-    if errors:
+    if plan.errors:
         saved = "" if out is None else " It was not saved."
-        number = count(len(errors), "error")
+        number = count(len(plan.errors), "error")
         invocation.note(f"This plan can't be applied: {number}.{saved}")
-        return MzplanError(errors).exit_code
+        return MzplanError(plan.errors).exit_code
     if out is not None:
         replaces = any(change.action == "replace" for change in plan.changes)
         allowing = " --allow-replace" if replaces else ""

@@ -15,7 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.plan import Plan
 from mzplan.model.resources import inlined_view
-from mzplan.operations.project import committed_resource
+from mzplan.model.state import committed_record
 from mzplan.plan.file import read_plan
 from mzplan.render.explain import render_stages, stages_to_json
 from mzplan.render.graph import render_graph
@@ -77,4 +77,4 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> Non
         address = Address.parse(what)
     except ValueError as problem:
         raise click.UsageError(f"{problem}; and there is no file {what!r}") from None
-    invocation.document(resource_to_json(committed_resource(state, address)))
+    invocation.document(resource_to_json(committed_record(state, address)))

@@ -13,10 +13,11 @@ import select
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any, TextIO
 
 from mzplan.host.guarded_folder import write_whole
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub
 
@@ -144,8 +145,13 @@ def write_bytes(path: str, data: bytes) -> None:
     try:
         write_whole(path, data)
     except OSError as problem:
-        why = f"{problem.strerror or problem}."
-        raise error("MZ035", f"Cannot write {path}", why, "check the folder and its permissions.") from None
+        raise unwritable(path, problem) from None
+
+
+def unwritable(path: str | Path, problem: OSError) -> MzplanError:
+    """Return MZ035 for a file or folder that can't be written."""
+    why = f"{problem.strerror or problem}."
+    return error("MZ035", f"Cannot write {path}", why, "check the folder and its permissions.")
 
 
 def width() -> int:

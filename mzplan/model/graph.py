@@ -66,14 +66,8 @@ class DependencyGraph:
                 edges.setdefault(address, []).extend(resource.references.values())
         return cls(edges)
 
-    def __contains__(self, address: object) -> bool:
-        return address in self._dependencies
-
     def __iter__(self) -> Iterator[Address]:
         return iter(self._dependencies)
-
-    def __len__(self) -> int:
-        return len(self._dependencies)
 
     @cached_property
     def _graph(self) -> networkx.DiGraph[Address]:

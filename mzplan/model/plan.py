@@ -191,6 +191,11 @@ class Plan:
         settles = self.instances_changed or self.settings_changes
         return not self.changes and not settles and not self.resuming
 
+    @property
+    def errors(self) -> list[Diagnostic]:
+        """The diagnostics that forbid applying the plan."""
+        return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
+
     def fates(self) -> dict[Fate, int]:
         """Return the number of changes of each fate."""
         counts: dict[Fate, int] = dict.fromkeys(FATES, 0)

@@ -30,6 +30,11 @@ class Instance:
     type: InstanceType
 
 
+def is_dry(instances: Mapping[str, Instance], name: str) -> bool:
+    """Whether an instance is dry: it only pretends to run its queries."""
+    return name in instances and instances[name].type == "dry"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
     """A declared connection, source, view or sink.

@@ -10,19 +10,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.cause import Cause
 from mzplan.model.codec import decode
+from mzplan.model.diagnostics import MzplanError, usage_error
 from mzplan.model.history import CommitRecord
-from mzplan.model.observed import Condition, Observation, StartStage, Verdict, Versions
+from mzplan.model.observed import Condition, Observation, StartStage, Status, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
-from mzplan.model.stored import (
-    KEY,
-    OPTIONAL,
-    SPARSE,
-    Id,
-    InstanceName,
-    Positive,
-    stored,
-)
+from mzplan.model.stored import KEY, OPTIONAL, SPARSE, Id, InstanceName, Positive, stored
 from mzplan.model.tasks import Task
+from mzplan.model.words import count, did_you_mean
 
 DEFAULT_WAIT = 60.0  # seconds
 
@@ -138,6 +132,11 @@ class ResourceState:
         """The tasks of this generation. Tasks of an earlier generation ended with it."""
         return tuple(task for task in self.tasks if task.generation == self.generation)
 
+    def observed_in(self, statuses: Mapping[str, Status]) -> Observation | None:
+        """Return what the query's runner has last observed of it; None if it hasn't reported the query."""
+        status = statuses.get(self.instance)
+        return status.observations.get(self.address) if status is not None else None
+
     def has_done(self, task: Task, seen: Observation | None) -> bool | None:
         """Whether the query has done a task; None if the observation doesn't show it."""
         if seen is None or seen.generation != self.generation:
@@ -213,6 +212,28 @@ class State:
     commit: CommitRecord | None = field(default=None, metadata=SPARSE)
     environment: str = field(default="", metadata=SPARSE)
     settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
+
+    def instance(self, name: str) -> Instance:
+        """Return the declared instance of this name; without one, an embedded instance."""
+        return self.instances.get(name) or Instance(name=name, type="embedded")
+
+
+def committed_record(state: State, address: Address) -> ResourceState:
+    """Return the record of an address. Raises MzplanError MZ070 (usage) if there is none."""
+    if address not in state.resources:
+        raise unknown_address(address, state)
+    return state.resources[address]
+
+
+def unknown_address(address: Address, state: State) -> MzplanError:
+    """Return MZ070 (usage) for an address that the state doesn't have."""
+    return usage_error(
+        f"There is no {address} in the state",
+        f"The state has {count(len(state.resources), 'resource')}.",
+        did_you_mean(str(address), sorted(map(str, state.resources)))
+        or "`mzplan status` lists the queries, `mzplan show` all resources.",
+        address=address,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,9 +209,8 @@ def _settle(work: Workbench) -> None:
 
 def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
     """Raise MzplanError for the plan's errors, and for replacements and losses that aren't allowed."""
-    errors = [d for d in plan.diagnostics if d.severity == "error"]
-    if errors:
-        raise MzplanError(errors)
+    if plan.errors:
+        raise MzplanError(plan.errors)
     refused = [] if allow_loss else [as_refusal(loss) for loss in losses(plan)]
     if not allow_replace:
         replaced = [change for change in plan.changes if change.action == "replace"]
@@ -243,7 +242,7 @@ def _commit(
         new = without_passed(new, store.read_statuses())
     needed, touched, secret_values = _instances_used(new), _touched(plan, new), _secret_values(new)
     for name in sorted(needed, key=natural):  # also the instances that `_follow` starts after the commit
-        work.runners.require(_instance(new, name))
+        work.runners.require(new.instance(name))
     if not options.live:
         ensure_validated(work, plan, new, refuses=options.live is None)
     # Don't start Spark only to find nothing to stop.
@@ -273,7 +272,7 @@ def _commit(
         for_runners = _values_for_runners(request, plan, new, secret_values)
         waits = replace(for_runners, state=digest_of_state(new))
         for name in sorted(needed | touched, key=natural):
-            work.runners.wake(_instance(new, name), waits)
+            work.runners.wake(new.instance(name), waits)
         write_limit(store, new.serial, options.parallelism)
         with request.commit_context(new), committing(work.reporter, new.serial):
             store.commit(new, state)
@@ -289,7 +288,7 @@ def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[
     """
     started: list[Instance] = []
     try:
-        for instance in (_instance(new, name) for name in instances):
+        for instance in (new.instance(name) for name in instances):
             if work.runners.ensure(instance, packages_of(new.resources), trial=new.serial):
                 started.append(instance)
         yield started
@@ -326,7 +325,7 @@ def _send_secret_values(
     in_use_from = {}
     for name in sorted(_instances_used(state) | touched, key=natural):
         lease = work.store.leases.leader(name)
-        number = work.runners.wake(_instance(state, name), secret_values)
+        number = work.runners.wake(state.instance(name), secret_values)
         if lease is not None and number is not None:
             in_use_from[name] = (lease.epoch, number)
     return in_use_from
@@ -358,7 +357,7 @@ def _follow(
     outcomes: dict[Address, Outcome] = {}
     lost: list[Instance] = []
     for name in sorted(needed | former_instances, key=natural):
-        instance = _instance(state, name)
+        instance = state.instance(name)
         if name in needed:
             work.runners.ensure(instance, wait=until - time.monotonic())
         elif instance.type != "dry" and work.store.leases.leader(name) is None:
@@ -396,10 +395,6 @@ def _end_reason(work: Workbench, instance: Instance, until: float) -> MzplanErro
     except MzplanError as failed:
         return failed
     return None if restarted else problem
-
-
-def _instance(state: State, name: str) -> Instance:
-    return state.instances.get(name) or Instance(name=name, type="embedded")
 
 
 def _instances_used(state: State) -> set[str]:

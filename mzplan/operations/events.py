@@ -12,6 +12,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
+from mzplan.model.resources import is_dry
 from mzplan.operations.commits import committed_state
 from mzplan.store.event_log import EventReader, LoggedEvent, seconds_of
 from mzplan.store.store import Store
@@ -186,8 +187,7 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
 
 
 def _has_runner(store: Store, name: str) -> bool:
-    instance = store.read_state().instances.get(name)
-    return store.leases.leader(name) is not None or (instance is not None and instance.type == "dry")
+    return store.leases.leader(name) is not None or is_dry(store.read_state().instances, name)
 
 
 def _events_to_explain(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:

@@ -13,6 +13,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
+from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Outcome, OutcomeStatus, Reporter
 from mzplan.store.newest_status import NewestStatus
@@ -46,8 +47,7 @@ class OutcomeFollower:
         self.in_use_from = in_use_from
         self.state = state
         self.instance = instance
-        declared = state.instances.get(instance)
-        self.is_dry = declared is not None and declared.type == "dry"  # led only for a moment
+        self.is_dry = is_dry(state.instances, instance)  # led only for a moment
         self.touched = touched
         self.is_lost = False  # whether no runner was alive at the end of the wait
         self.newest = NewestStatus(store, instance)

@@ -15,6 +15,7 @@ from mzplan.host.local_folder import runtime_file
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Lease
+from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import TO_RUN, Project
 
@@ -59,11 +60,15 @@ def read_logs(
     existing = {name: place for name, place in places.items() if place.is_file()}
     if not existing:
         instances = {**project.settings.instances, **state.instances}
-        dry = [name for name in names if name in instances and instances[name].type == "dry"]
-        if dry == names:
-            raise _dry(names)
+        if all(is_dry(instances, name) for name in names):
+            raise _no_log(names, "The instance is dry: it runs no queries, so it logs nothing.", TO_RUN)
         leases = {name: lease for name in names if (lease := project.store.leases.read(name)) is not None}
-        raise _elsewhere(names, leases) if leases else _never(names)
+        if leases:
+            raise _log_elsewhere(names, leases)
+        start = (
+            "`mzplan apply` starts it on this machine; `mzplan run --instance NAME` runs it anywhere else."
+        )
+        raise _no_log(names, "Its runner was never started.", start)
     wanted = mention(*(query.address for query in queries)) if queries is not None else None
     for name, place in existing.items():
         for entry in entries(name, place):
@@ -150,33 +155,19 @@ def _plain(instance: str, line: str, at: float | None) -> LogEntry:
     return LogEntry(instance=instance, at=at, level="", logger="", message=line, text=line)
 
 
-def _dry(names: list[str]) -> MzplanError:
-    return error(
-        "MZ155",
-        f"There is no log of instance {', '.join(names)}",
-        "The instance is dry: it runs no queries, so it doesn't log anything.",
-        TO_RUN,
-    )
-
-
-def _never(names: list[str]) -> MzplanError:
-    return error(
-        "MZ155",
-        f"There is no log of instance {', '.join(names)}",
-        "Its runner was never started.",
-        "`mzplan apply` starts it on this machine; `mzplan run --instance NAME` runs it anywhere else.",
-    )
-
-
-def _elsewhere(names: list[str], leases: Mapping[str, Lease]) -> MzplanError:
+def _log_elsewhere(names: list[str], leases: Mapping[str, Lease]) -> MzplanError:
     hosts = "; ".join(
         f"instance {name} {'runs' if not lease.released else 'ran'} on {lease.host}, process {lease.pid}"
         for name, lease in leases.items()
     )
-    return error(
-        "MZ155",
-        f"There is no log of instance {', '.join(names)} on this machine",
+    return _no_log(
+        names,
         "Only a runner started from this folder logs to .mzplan/<instance>.log; other runners log to "
         f"stderr. Known: {hosts}.",
         "look at that process's output (kubectl logs, journalctl), or run the command there.",
+        where=" on this machine",
     )
+
+
+def _no_log(names: list[str], why: str, hint: str, where: str = "") -> MzplanError:
+    return error("MZ155", f"There is no log of instance {', '.join(names)}{where}", why, hint)

@@ -12,7 +12,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, notice
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.resources import Configuration
+from mzplan.model.resources import Configuration, is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
@@ -86,7 +86,7 @@ def validated(
 
     Without a live runner, this process validates.
     """
-    if any(d.severity == "error" for d in plan.diagnostics):
+    if plan.errors:
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
     guard = read_only_guard(work.project, state, policy, "warning")
@@ -195,7 +195,13 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
     Shows sizes for a warehouse on this machine, as far as they can be measured in two seconds.
     """
     removals = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
-    stored = [c.before for c in removals if c.before is not None and _stores(c.before, plan)]
+    stored = [
+        change.before
+        for change in removals
+        if change.before is not None
+        and change.before.digest  # else it is a connection
+        and not is_dry(plan.instances, change.before.instance)
+    ]
     if not stored:
         return
     settings = plan.settings or state.settings or project.settings.runner
@@ -216,12 +222,6 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
         if deleted
         else "",
     )
-
-
-def _stores(record: ResourceState, plan: Plan) -> bool:
-    """Return whether a record is a query with stored data: a dry instance stores nothing."""
-    instance = plan.instances.get(record.instance)
-    return bool(record.digest) and (instance is None or instance.type != "dry")
 
 
 def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Iterator[str]:

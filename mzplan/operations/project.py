@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from mzplan.config import load_configuration, load_project, read_files
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error, usage_error
-from mzplan.model.resources import Configuration, Instance, ProjectSettings
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.resources import Configuration, Instance, ProjectSettings, is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.tasks import TaskOutcome
-from mzplan.model.words import count, did_you_mean
+from mzplan.model.words import count
 from mzplan.store.backends.backend import CommittedError
 from mzplan.store.store import Store, misplaced_state, open_store
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another command's lock
-_AS_WRITTEN: Mapping[str, bytes] = {}
 
 
 OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
@@ -147,27 +146,26 @@ class Project:
     def store(self) -> Store:
         return open_store(self.settings)
 
-    def configuration(
-        self,
-        edited: Mapping[str, bytes] = _AS_WRITTEN,
-        records: Mapping[Address, ResourceState] = MappingProxyType({}),
-    ) -> Configuration:
+    def configuration(self, records: Mapping[Address, ResourceState] = MappingProxyType({})) -> Configuration:
         """Return the configuration of the files. Raises MzplanError with every mistake.
 
-        - `edited`: contents that replace files on the disk, by real path.
-        - `records`: see `read_files`.
+        `records`: see `read_files`.
         """
-        files = self.files(edited, records)
+        files = self.files(records=records)
         if files.configuration is None:
             raise MzplanError(files.mistakes)
         return files.configuration
 
     def files(
         self,
-        edited: Mapping[str, bytes] = _AS_WRITTEN,
+        edited: Mapping[str, bytes] = MappingProxyType({}),
         records: Mapping[Address, ResourceState] = MappingProxyType({}),
     ) -> FilesRead:
-        """Return the content of the files as far as they can be read; arguments as for `configuration`."""
+        """Return the content of the files, as far as they can be read.
+
+        - `edited`: contents that replace files on the disk, by real path.
+        - `records`: see `read_files`.
+        """
         directory = self.settings.directory
         if not edited and os.path.lexists(journal_path(directory)):
             from mzplan.operations.alter_journal import waiting_edit
@@ -271,30 +269,12 @@ def committing(reporter: Reporter, serial: int) -> Iterator[None]:
 
 def why_nothing_runs(state: State, resource: ResourceState) -> str:
     """Return that a query doesn't run because its instance is dry; "" if its instance isn't dry."""
-    instance = state.instances.get(resource.instance)
-    if instance is None or instance.type != "dry":
+    if not is_dry(state.instances, resource.instance):
         return ""
-    return f"Its instance {instance.name} is dry: it runs and stores nothing."
+    return f"Its instance {resource.instance} is dry: it runs and stores nothing."
 
 
 TO_RUN = "to run it, give that instance another type in mzplan.yaml, such as {type: embedded}, and apply."
-
-
-def unknown_address(address: Address, state: State) -> MzplanError:
-    """Return MZ070 for an unknown resource."""
-    return usage_error(
-        f"There is no {address} in the state",
-        f"The state has {count(len(state.resources), 'resource')}.",
-        did_you_mean(str(address), sorted(map(str, state.resources)))
-        or "`mzplan status` lists the queries, `mzplan show` all.",
-    )
-
-
-def committed_resource(state: State, address: Address) -> ResourceState:
-    """Return the record of an address. Raises MZ070 (usage) if there is none."""
-    if address not in state.resources:
-        raise unknown_address(address, state)
-    return state.resources[address]
 
 
 def unreadable(summary: str, problem: OSError, address: Address | None = None) -> MzplanError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.description import InlinedConnection, describe
 
@@ -49,9 +50,8 @@ def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Rea
     through: dict[Address, set[Address]] = {a: set() for a in connections}
     unreached: dict[Address, dict[Address, str]] = {a: {} for a in connections}
     for query in sorted(queries, key=lambda resource: natural(resource.address)):
-        instance = state.instances.get(query.instance)
         for connection in _connections(describe(query, state.resources).connections):
-            if instance is not None and instance.type == "dry":
+            if is_dry(state.instances, query.instance):
                 unreached[connection][query.address] = (
                     f"its instance {query.instance} is dry, and contacts no server"
                 )

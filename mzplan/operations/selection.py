@@ -10,9 +10,8 @@ from itertools import takewhile
 from mzplan.model.address import KINDS, Address, is_glob, natural
 from mzplan.model.diagnostics import usage_error
 from mzplan.model.observed import Condition
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import ResourceState, State, unknown_address
 from mzplan.model.words import count, nearest, scalar_text
-from mzplan.operations.project import unknown_address
 from mzplan.operations.reachability import users_of
 
 

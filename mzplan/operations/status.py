@@ -11,6 +11,7 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Condition, Lease, Status
 from mzplan.model.plan import DriftItem
+from mzplan.model.resources import is_dry
 from mzplan.model.state import (
     DroppedStorage,
     InstanceStatus,
@@ -74,10 +75,10 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     starting_instances: set[str] = set()  # instances whose runner hasn't reported yet
     for name in sorted(instances, key=natural):
         lease = store.leases.read(name)
-        is_dry = instances[name].type == "dry"
-        alive[name] = is_dry or store.leases.leader(name) is not None
+        dry = is_dry(instances, name)
+        alive[name] = dry or store.leases.leader(name) is not None
         status = statuses.get(name)
-        has_leader = alive[name] and not is_dry and lease is not None
+        has_leader = alive[name] and not dry and lease is not None
         is_new = has_leader and lease is not None and (status is None or status.epoch < lease.epoch)
         if is_new:
             starting_instances.add(name)
@@ -88,7 +89,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 alive=alive[name],
                 heartbeat=lease.heartbeat if lease else None,
                 serial=status.serial if status else 0,
-                is_dry=is_dry,
+                is_dry=dry,
                 is_embedded=instances[name].type == "embedded",
                 is_starting=is_new or bool(has_leader and status and status.opening_since is not None),
                 opening_since=status.opening_since if status and alive[name] else None,
@@ -243,8 +244,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
         lease = project.store.leases.read(name)
         if lease is None or lease.host != socket.gethostname():
             continue  # on the runner's host, that path is another folder
-        instance = state.instances.get(name)
-        if instance is None or instance.type == "dry":
+        if name not in state.instances or is_dry(state.instances, name):
             continue
         for address, seen in status.observations.items():
             record = state.resources.get(address)

@@ -16,7 +16,7 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
-from mzplan.model.resources import Instance, start_command
+from mzplan.model.resources import Instance, is_dry, start_command
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.local_checks import by_cause, check_locally
@@ -129,7 +129,7 @@ def reach(
         by_instance.setdefault(query.instance, []).append(query)
     findings: list[Diagnostic] = []
     for name, resources in sorted(by_instance.items(), key=natural_item):
-        instance = state.instances.get(name) or Instance(name=name, type="embedded")
+        instance = state.instance(name)
         if instance.type == "dry":
             work.reporter.detail(
                 f"instance {name} is dry: its queries contact no server, so nothing is validated"
@@ -278,8 +278,7 @@ def reach_changed(
 
 def _dry(name: str, state: State) -> Diagnostic | None:
     """Return MZ143 for a dry instance, whose queries can't be validated on request."""
-    instance = state.instances.get(name)
-    if instance is None or instance.type != "dry":
+    if not is_dry(state.instances, name):
         return None
     return Diagnostic(
         severity="notice",

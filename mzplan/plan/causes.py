@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
@@ -142,13 +142,7 @@ def weigh_references(
     if not repointed:
         return fields
     return tuple(
-        FieldChange(
-            path=change.path,
-            before=change.before,
-            after=change.after,
-            sensitive=change.sensitive,
-            effect=repointed[change.path],
-        )
+        replace(change, effect=repointed[change.path])
         if change.effect == "restart" and change.path in repointed
         else change
         for change in fields
@@ -162,7 +156,6 @@ def _merge(causes: Causes, more: Mapping[Address, Effect]) -> None:
 
 MAX_NAMED = 3
 Ways = Mapping[Address, tuple[Address, ...]]
-_NO_WAYS: Ways = {}
 _INDEXES = re.compile(r"(\[\d+\])+$")
 
 
@@ -171,8 +164,8 @@ def reason_for(
     causes: Mapping[Address, Effect],
     ways: Ways,
     forced: bool,
-    rotated: Iterable[str] = (),
-    holders: Ways = _NO_WAYS,
+    rotated: Iterable[str],
+    holders: Ways,
 ) -> str:
     """Return the reason of a change, its parts joined by `; `.
 

@@ -32,8 +32,8 @@ def apply_changes(
     plan: Plan,
     make_id: Callable[[], str] = new_id,
     make_lineage: Callable[[], str] = new_lineage,
-    record: CommitRecord | None = None,
     *,
+    record: CommitRecord | None = None,
     allow_loss: bool = False,
 ) -> State:
     """Return the state after the plan: one serial later, with ids for created resources.
@@ -87,18 +87,14 @@ def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
     """Return the planned record, with the id and generation of the committed one and without a new digest."""
-    return ResourceState(
+    record = before or ResourceState(address=resource.address, id="", type=resource.type, body={})
+    return dataclasses.replace(
+        record,
         address=resource.address,
-        id=before.id if before else "",
         type=resource.type,
         body=resource.body,
         dependencies=needed_by(resource.references),
         references=resource.references,
-        generation=before.generation if before else 1,
-        digest=before.digest if before else "",
-        override=before.override if before else None,
-        restart_token=before.restart_token if before else 0,
-        tasks=before.tasks if before else (),
-        may_lose=before.may_lose if before else 0,
-        predecessor=before.predecessor if before else None,
+        because=None,
+        analysis="",
     )

@@ -10,6 +10,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, DriftItem, Pending
+from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import seconds
 from mzplan.schema.description import DIGEST_VERSION, digest_of
@@ -50,11 +51,12 @@ def drift_between(
     for resource in state.resources.values():
         if not resource.digest:
             continue  # a connection isn't a query
-        instance = state.instances.get(resource.instance)
-        runs = alive.get(resource.instance, False) or (instance is not None and instance.type == "dry")
-        status = statuses.get(resource.instance)
-        seen = status.observations.get(resource.address) if status else None
-        kind, detail = _query_drift(resource, seen) if runs else _without_runner(resource, status)
+        runs = alive.get(resource.instance, False) or is_dry(state.instances, resource.instance)
+        seen = resource.observed_in(statuses)
+        if runs:
+            kind, detail = _query_drift(resource, seen)
+        else:
+            kind, detail = _without_runner(resource, statuses.get(resource.instance))
         if runs and not kind:
             kind, detail = _stalled(resource, seen, now)
         if runs and not kind and resource.address not in rotated:  # an old secret explains a refusal
@@ -71,9 +73,7 @@ def started_because(changes: Iterable[Change], statuses: Mapping[str, Status]) -
     """Return, by address, why each query that these changes touch was started, if its runner reports it."""
     causes = {}
     for change in changes:
-        record = change.before
-        status = statuses.get(record.instance) if record is not None else None
-        seen = status.observations.get(record.address) if record is not None and status else None
+        seen = change.before.observed_in(statuses) if change.before is not None else None
         if seen is not None and seen.started_because is not None:
             causes[change.address] = seen.started_because
     return causes

@@ -64,12 +64,10 @@ def read_plan(path: str | Path) -> Plan:
             f"There is no plan file {path}", hint=f"make it: mzplan plan --out {shlex.quote(str(path))}"
         ) from None
     except OSError as problem:
-        raise _unreadable(path, problem.strerror or str(problem)) from None
+        why = f"{problem.strerror or problem}."
+        hint = "name a file that `mzplan plan --out` wrote."
+        raise error("MZ030", f"Cannot read {path}", why, hint) from None
     return decode_plan(data, str(path))
-
-
-def _unreadable(path: str | Path, why: str) -> MzplanError:
-    return error("MZ030", f"Cannot read {path}", f"{why}.", "name a file that `mzplan plan --out` wrote.")
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,12 +10,13 @@ from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, usage_error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, notice, usage_error
 from mzplan.model.losses import as_warning
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import scalar_text
 from mzplan.plan.query_change import has_same_query
 from mzplan.schema.kinds import resource_kind
 
@@ -152,8 +152,7 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
             continue
         if change.migrates_rows:
             continue
-        status = statuses.get(change.before.instance)
-        seen = status.observations.get(change.before.address) if status is not None else None
+        seen = change.before.observed_in(statuses)
         if seen is not None and seen.loss is not None and seen.generation == change.before.generation:
             warning = as_warning(change.address, seen.loss)
             yield replace(warning, detail=f"{warning.detail} {_LAST_OBSERVED}")
@@ -245,17 +244,12 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
     for leaf in change.fields:
         name = leaf.property_name
         schema = kind.schema["properties"].get(name, {})
-        notice = schema.get("x-notice")
+        text = schema.get("x-notice")
         if schema.get("x-query") and has_same_query(change):
             continue
-        if notice and name not in shown:
+        if text and name not in shown:
             shown.add(name)
-            yield Diagnostic(
-                severity="notice",
-                code="MZ045",
-                summary=f"{change.address}: the change to `{name}` {notice}",
-                address=change.address,
-            )
+            yield notice(f"{change.address}: the change to `{name}` {text}", address=change.address)
 
 
 def _announcements(change: Change) -> Iterator[Diagnostic]:
@@ -272,16 +266,9 @@ def _announcements(change: Change) -> Iterator[Diagnostic]:
         texts = schema.get("x-announces")
         if texts is None or name not in change.after.body:
             continue
-        value = change.after.body[name]
-        text = texts.get(value if isinstance(value, str) else json.dumps(value))
-        if text:
-            yield Diagnostic(
-                severity="notice",
-                code="MZ045",
-                summary=f"{change.address}: {text}",
-                detail=f"It has {name}: {value if isinstance(value, str) else json.dumps(value)}.",
-                address=change.address,
-            )
+        value = scalar_text(change.after.body[name])
+        if text := texts.get(value):
+            yield notice(f"{change.address}: {text}", f"It has {name}: {value}.", address=change.address)
 
 
 def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
@@ -296,11 +283,9 @@ def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
         texts = schema.get("x-upstream")
         text = texts.get(change.after.body.get(name)) if texts else None
         if text:
-            yield Diagnostic(
-                severity="notice",
-                code="MZ045",
-                summary=f"{change.address}: if the connection now leads to another {role}, {text}",
-                detail=f"The declaration has {name}: {change.after.body[name]}. Validation checks whether "
+            yield notice(
+                f"{change.address}: if the connection now leads to another {role}, {text}",
+                f"The declaration has {name}: {change.after.body[name]}. Validation checks whether "
                 f"the {role} is another one.",
                 address=change.address,
             )
@@ -315,13 +300,11 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
             continue
         shown, more = names[:_MAX_NAMED], f" and {len(names) - _MAX_NAMED} more" * (len(names) > _MAX_NAMED)
         subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
-        yield Diagnostic(
-            severity="notice",
-            code="MZ045",
-            summary=f"{subject} {override} by hand",
-            detail=(f"{', '.join(shown)}{more}. " if len(names) > 1 else "")
+        yield notice(
+            f"{subject} {override} by hand",
+            (f"{', '.join(shown)}{more}. " if len(names) > 1 else "")
             + "This stays until you undo it by hand, whatever the configuration says.",
-            hint=f"mzplan {undo} {' '.join(shown)}",
+            f"mzplan {undo} {' '.join(shown)}",
             address=Address.parse(names[0]) if len(names) == 1 else None,
         )
 

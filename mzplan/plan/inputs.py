@@ -53,8 +53,7 @@ def _inputs(
 
 def _extent(record: ResourceState, statuses: Mapping[str, Status]) -> InputExtent | None:
     """Return what a runner has seen of a collection; None if it has seen nothing of this generation."""
-    status = statuses.get(record.instance)
-    seen = status.observations.get(record.address) if status is not None else None
+    seen = record.observed_in(statuses)
     if seen is None or seen.generation != record.generation or not seen.last_steps:
         return None
     since, since_time = seen.since or (None, None)

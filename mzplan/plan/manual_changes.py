@@ -8,7 +8,7 @@ between two committed states is only shown.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, notice, usage_error
@@ -16,8 +16,7 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration, RunnerSettings
-from mzplan.model.state import ResourceState, State
-from mzplan.model.words import did_you_mean
+from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.plan.causes import task_reason
 from mzplan.plan.drift import find_pending
 from mzplan.plan.guards import check_changes
@@ -27,23 +26,17 @@ from mzplan.schema.description import digest_of
 _NO_STATUS: Mapping[str, Status] = {}
 
 
-def plan_pause(
-    state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
-) -> Plan:
+def plan_pause(state: State, addresses: Iterable[Address]) -> Plan:
     """Plan to stop these queries and keep their checkpoints. Paused queries don't change."""
-    return _plan_paused(state, addresses, True, statuses)
+    return _plan_paused(state, addresses, True)
 
 
-def plan_resume(
-    state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
-) -> Plan:
+def plan_resume(state: State, addresses: Iterable[Address]) -> Plan:
     """Plan to start these queries again from their checkpoints, even if the configuration pauses them."""
-    return _plan_paused(state, addresses, False, statuses)
+    return _plan_paused(state, addresses, False)
 
 
-def plan_restart(
-    state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
-) -> Plan:
+def plan_restart(state: State, addresses: Iterable[Address]) -> Plan:
     """Plan to stop these queries and start them from their checkpoints, with nothing else changed."""
     changes = []
     diagnostics = []
@@ -63,9 +56,7 @@ def plan_restart(
         )
         if before.paused:
             diagnostics.append(_still_paused(before.address))
-    reached = DependencyGraph.of(state.resources).reach(change.address for change in changes)
-    downstream = reached - {change.address for change in changes}
-    return plan_of(state, changes, statuses, tuple(sorted(downstream, key=natural)), tuple(diagnostics))
+    return plan_of(state, changes, diagnostics=diagnostics, restarting=True)
 
 
 OVERRIDES: Mapping[str, Callable[[State, Iterable[Address]], Plan]] = {
@@ -75,9 +66,7 @@ OVERRIDES: Mapping[str, Callable[[State, Iterable[Address]], Plan]] = {
 }
 
 
-def plan_destroy(
-    state: State, targets: Collection[Address] = (), statuses: Mapping[str, Status] = _NO_STATUS
-) -> Plan:
+def plan_destroy(state: State, targets: Collection[Address] = ()) -> Plan:
     """Plan to delete everything, or the targets and their dependents; dependents first."""
     for address in targets:
         committed_record(state, address)
@@ -94,12 +83,10 @@ def plan_destroy(
         )
         for address in reversed(graph.order(deleted))
     ]
-    return plan_of(state, changes, statuses)
+    return plan_of(state, changes)
 
 
-def _plan_paused(
-    state: State, addresses: Iterable[Address], paused: bool, statuses: Mapping[str, Status]
-) -> Plan:
+def _plan_paused(state: State, addresses: Iterable[Address], paused: bool) -> Plan:
     changes = []
     for before in _queries(state, addresses):
         if before.paused == paused:
@@ -107,32 +94,28 @@ def _plan_paused(
         # Set an override only if it differs from the configuration, so that undoing it leaves none.
         declared = dataclasses.replace(before, override=None)
         override = dataclasses.replace(before, override="paused" if paused else "resumed")
-        field = FieldChange(
-            path="paused", before=before.paused, after=paused, sensitive=False, effect="in-place"
-        )
-        changes.append(
-            Change(
-                address=before.address,
-                action="update",
-                effect="in-place",
-                fields=(field,),
-                reason="paused by hand" if paused else "resumed by hand",
-                before=before,
-                after=declared if declared.paused == paused else override,
-                cause="hand",
-            )
-        )
-    return plan_of(state, changes, statuses)
+        after = declared if declared.paused == paused else override
+        changes.append(_paused(None, before, after))
+    return plan_of(state, changes)
 
 
 def plan_of(
     state: State,
-    changes: list[Change],
-    statuses: Mapping[str, Status],
-    downstream: tuple[Address, ...] = (),
-    diagnostics: tuple[Diagnostic, ...] = (),
+    changes: Sequence[Change],
+    statuses: Mapping[str, Status] = _NO_STATUS,
+    diagnostics: Iterable[Diagnostic] = (),
+    *,
+    restarting: bool = False,
 ) -> Plan:
-    """Return a plan of changes that come from the state alone, with its diagnostics."""
+    """Return a plan of changes that come from the state alone, with its diagnostics.
+
+    `restarting`: the changes only restart queries, so the plan lists the queries downstream.
+    """
+    downstream: tuple[Address, ...] = ()
+    if restarting:
+        restarted = {change.address for change in changes}
+        reached = DependencyGraph.of(state.resources).reach(restarted)
+        downstream = tuple(sorted(reached - restarted, key=natural))
     return Plan(
         project=state.project,
         lineage=state.lineage,
@@ -166,20 +149,6 @@ def _query(state: State, address: Address) -> ResourceState:
         f"name a query that uses it: {', '.join(map(str, users[:5]))}" if users else "",
         address=address,
     )
-
-
-def committed_record(state: State, address: Address) -> ResourceState:
-    """Return the record of an address. Raises MzplanError MZ070 if there is none."""
-    record = state.resources.get(address)
-    if record is None:
-        raise usage_error(
-            f"There is no {address} in the state",
-            f"The state has {len(state.resources)} resources.",
-            did_you_mean(str(address), sorted(map(str, state.resources)))
-            or "`mzplan status` lists the queries, `mzplan show` all resources.",
-            address=address,
-        )
-    return record
 
 
 def _still_paused(address: Address) -> Diagnostic:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode, notice
-from mzplan.model.observed import Observation, Status
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change
-from mzplan.model.resources import Body, Instance
+from mzplan.model.resources import Body, Instance, is_dry
 from mzplan.model.state import Predecessor, ResourceState
 from mzplan.plan.comparison import compare_bodies
 from mzplan.schema.kinds import ResourceKind, resource_kind
@@ -42,10 +42,9 @@ def predecessor_of(
 
 def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -> bool:
     """Whether a generation with migrated rows has begun, as far as its runner has reported."""
-    instance = instances.get(record.instance)
-    if record.predecessor is None or (instance is not None and instance.type == "dry"):
+    if record.predecessor is None or is_dry(instances, record.instance):
         return True
-    seen = _observation_of(record, statuses)
+    seen = record.observed_in(statuses)
     return seen is not None and seen.generation == record.generation and (bool(seen.digest) or seen.step >= 0)
 
 
@@ -115,7 +114,7 @@ def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic
     before = change.before
     if before is None:
         return
-    seen = _observation_of(before, statuses)
+    seen = before.observed_in(statuses)
     for task in before.own_tasks:
         if before.has_done(task, seen) is not True:
             yield notice(
@@ -207,7 +206,7 @@ def _begun_predecessors(
     predecessor: Predecessor | None, record: ResourceState, statuses: Statuses
 ) -> Predecessor | None:
     """Return the predecessors up to the newest one that has run, according to the statuses."""
-    seen = _observation_of(record, statuses)
+    seen = record.observed_in(statuses)
     if predecessor is None or predecessor.predecessor is None:
         return predecessor
     if seen is not None and seen.generation == predecessor.generation and seen.digest:
@@ -221,11 +220,6 @@ def _oldest(predecessor: Predecessor) -> Predecessor:
     while predecessor.predecessor is not None:
         predecessor = predecessor.predecessor
     return predecessor
-
-
-def _observation_of(record: ResourceState, statuses: Statuses) -> Observation | None:
-    status = statuses.get(record.instance)
-    return status.observations.get(record.address) if status is not None else None
 
 
 def _asks_for_migration(resource: ResourceState) -> bool:

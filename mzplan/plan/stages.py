@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Action, Change, Plan
+from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState
 from mzplan.schema.description import collection_columns
 
@@ -87,7 +88,11 @@ def _lock() -> Stage:
 def _validate(plan: Plan) -> Stage | None:
     instances: dict[str, list[Address]] = {}
     for change in plan.changes:
-        if is_validated(change) and change.after is not None and not _is_dry(plan, change.after.instance):
+        if (
+            is_validated(change)
+            and change.after is not None
+            and not is_dry(plan.instances, change.after.instance)
+        ):
             instances.setdefault(change.after.instance, []).append(change.address)
     if not instances:
         return None
@@ -187,14 +192,10 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
         notes.append("its collection is altered first")
     if before is not None and before.instance != after.instance:
         notes.append(f"moves from instance {before.instance} to {after.instance}")
-    if _is_dry(plan, after.instance):
+    if is_dry(plan.instances, after.instance):
         notes.append(f"instance {after.instance} is dry: nothing really runs")
     return notes
 
 
 def _columns(resource: ResourceState) -> Any:
     return collection_columns(resource) if resource.address.writes_collection else None
-
-
-def _is_dry(plan: Plan, instance: str) -> bool:
-    return instance in plan.instances and plan.instances[instance].type == "dry"

@@ -14,21 +14,19 @@ from mzplan.model.diagnostics import Diagnostic, refusal
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.tasks import Task
 from mzplan.model.words import count
 from mzplan.plan.causes import task_reason
-from mzplan.plan.manual_changes import committed_record, plan_of
+from mzplan.plan.manual_changes import plan_of
 from mzplan.schema.description import digest_of
 
 MAX_LISTED = 5  # sinks listed in a message
-_NO_STATUS: Mapping[str, Status] = {}
 
 
 def unfinished_tasks(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:
     """Return the tasks of a query that aren't known to be done."""
-    status = statuses.get(record.instance)
-    seen = status.observations.get(record.address) if status is not None else None
+    seen = record.observed_in(statuses)
     return tuple(task for task in record.own_tasks if not record.has_done(task, seen))
 
 
@@ -89,9 +87,7 @@ def overwriting_sinks(address: Address, sinks: Sequence[Address], rows: str, hin
     )
 
 
-def plan_without_tasks(
-    state: State, address: Address, command: str, statuses: Mapping[str, Status] = _NO_STATUS
-) -> Plan:
+def plan_without_tasks(state: State, address: Address, command: str, statuses: Mapping[str, Status]) -> Plan:
     """Plan to give up the open tasks that a command requested. Raises MzplanError MZ275 if there are none."""
     before = committed_record(state, address)
     unfinished = unfinished_tasks(before, statuses)
@@ -126,5 +122,4 @@ def _plan_tasks(
         after=after,
         cause="hand",
     )
-    downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
-    return plan_of(state, [change], statuses, tuple(sorted(downstream, key=natural)), notices)
+    return plan_of(state, [change], statuses, notices, restarting=True)

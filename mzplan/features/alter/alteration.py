@@ -122,7 +122,7 @@ class _Alteration:
         """Return the plan. Reads everything again under the locks, to keep another command's edit."""
         self.transaction = self._read(state)
         plan, self.other_changes = _plan(self.work, state, self.transaction, self.options)
-        if self.transaction.edits and plan.is_empty and not _has_errors(plan):
+        if self.transaction.edits and plan.is_empty and not plan.errors:
             self.approve(plan)
             write(self.transaction.edits)  # the state doesn't change, so nothing is committed
             self.keys.keep()
@@ -265,10 +265,6 @@ def _public_keys(project: Project, transaction: Transaction) -> tuple[PublicKey,
             kind = resource_kind("connection", resource.type)
             keys += public_keys(resource.body, kind, project.settings.directory)
     return tuple(keys)
-
-
-def _has_errors(plan: Plan) -> bool:
-    return any(d.severity == "error" for d in plan.diagnostics)
 
 
 def _other_changes_notice(addresses: Sequence[Address]) -> Diagnostic:

@@ -13,7 +13,7 @@ import click
 from mzplan.cli.apply import applied_to_json, apply_options, approval, finish
 from mzplan.cli.arguments import policy_option, send_secrets_option
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.options import auto_option, canary_options, message_option, wait_option
+from mzplan.cli.options import allow_options, auto_option, canary_options, message_option, wait_option
 from mzplan.cli.show import show_plan
 from mzplan.features.alter import alteration
 from mzplan.model.address import natural_item
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 )
 @policy_option
 @send_secrets_option
-@click.option("--allow-replace", is_flag=True, help="Allow new generations, which reread everything.")
-@click.option("--allow-loss", is_flag=True, help="Allow new generations that can't reread all their rows.")
+@allow_options
 @canary_options
 @message_option
 @wait_option
@@ -127,13 +126,12 @@ def _show_preview(invocation: Invocation, result: AlterResult) -> int:
     plan = result.plan
     if plan is None:
         return _show_edit(invocation, result)
-    errors = [d for d in plan.diagnostics if d.severity == "error"]
     if invocation.json:
         invocation.document({**plan_to_json(plan), **_edit_to_json(result)})
     else:
         _show_diff(invocation, result.edits)
         show_plan(invocation, plan)
-    return MzplanError(errors).exit_code if errors else ExitCode.OK
+    return MzplanError(plan.errors).exit_code if plan.errors else ExitCode.OK
 
 
 def _show_edit(invocation: Invocation, result: AlterResult) -> int:

@@ -103,7 +103,13 @@ class NewKeys:
                 self._made.append(file)
         except OSError as problem:
             self._discard()
-            raise _unwritable(self._folder.path(name), problem) from None
+            raise error(
+                "MZ035",
+                f"A new key can't be written: {problem.strerror or problem}",
+                f"{self._folder.path(name)}: nothing was changed.",
+                "let mzplan write to keys/ (mode 0700), or set them by hand: "
+                "ALTER CONNECTION … SET (PRIVATE KEY = SECRET '…', SECONDARY KEY = SECRET '…').",
+            ) from None
 
 
 def public_keys(body: Body, kind: ResourceKind, directory: str) -> tuple[PublicKey, ...]:
@@ -123,13 +129,3 @@ def _public(secrets: Secrets, reference: str) -> str | None:
         key = asyncssh.import_private_key(secrets.resolve(reference))
         return key.export_public_key().decode().strip()
     return None
-
-
-def _unwritable(path: Path, problem: OSError) -> MzplanError:
-    return error(
-        "MZ035",
-        f"A new key can't be written: {problem.strerror or problem}",
-        f"{path}: nothing was changed.",
-        "let mzplan write to keys/ (mode 0700), or set them by hand: "
-        "ALTER CONNECTION … SET (PRIVATE KEY = SECRET '…', SECONDARY KEY = SECRET '…').",
-    )

@@ -22,9 +22,9 @@ from mzplan.model.diagnostics import (
     refusal,
     usage_error,
 )
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import ResourceState, State, unknown_address
 from mzplan.model.words import count
-from mzplan.operations.project import Project, Reporter, unknown_address
+from mzplan.operations.project import Project, Reporter
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column, change_columns
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.warehouse.checkpoints import Checkpoint

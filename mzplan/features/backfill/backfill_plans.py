@@ -9,10 +9,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error, notice, refusal
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
-from mzplan.plan.manual_changes import committed_record
 from mzplan.plan.tasks import listed, overwriting_sinks, plan_task, sinks_by_mode
 from mzplan.schema.source_columns import keys_of
 

@@ -9,8 +9,8 @@ import click
 from mzplan.cli.arguments import QUERY, SINCE, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.event import EventKind
+from mzplan.model.state import unknown_address
 from mzplan.operations.events import EventFilter, explain, follow_events, latest_events, read_events
-from mzplan.operations.project import unknown_address
 from mzplan.operations.status import select
 from mzplan.render.event_text import (
     events_to_json,

@@ -15,8 +15,7 @@ from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import ResourceState, State
-from mzplan.plan.manual_changes import committed_record
+from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.plan.tasks import overwriting_sinks, plan_task, sinks_by_mode
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.expressions import parse_where

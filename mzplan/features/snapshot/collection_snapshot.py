@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.state import ResourceState
-from mzplan.operations.project import (
-    TO_RUN,
-    Project,
-    Reporter,
-    read_state,
-    unknown_address,
-    unreadable,
-    why_nothing_runs,
-)
+from mzplan.model.state import ResourceState, unknown_address
+from mzplan.operations.project import TO_RUN, Project, Reporter, read_state, unreadable, why_nothing_runs
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of

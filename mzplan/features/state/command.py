@@ -20,8 +20,9 @@ from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
+from mzplan.model.state import committed_record
 from mzplan.model.words import count
-from mzplan.operations.project import LOCK_WAIT, committed_resource
+from mzplan.operations.project import LOCK_WAIT
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import safe
 
@@ -83,7 +84,7 @@ def state_show(invocation: Invocation, address: Address) -> None:
     from mzplan.render.state import resource_to_json
 
     state = invocation.project().store.read_state()
-    invocation.document(resource_to_json(committed_resource(state, address)))
+    invocation.document(resource_to_json(committed_record(state, address)))
 
 
 @_subcommand("mv", changing=True)

@@ -11,10 +11,10 @@ from mzplan.model.diagnostics import MzplanError, refusal, usage_error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration, Resource
-from mzplan.model.state import Forgotten, ResourceState, State
+from mzplan.model.state import Forgotten, ResourceState, State, committed_record
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources
-from mzplan.plan.manual_changes import committed_record, plan_between, plan_of
+from mzplan.plan.manual_changes import plan_between, plan_of
 from mzplan.plan.moves import moved_references, rename_records
 from mzplan.schema.description import digest_of
 
@@ -47,7 +47,7 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
                 cause="hand",
             )
         )
-    return plan_of(state, changes, {})
+    return plan_of(state, changes)
 
 
 def plan_forget(state: State, addresses: list[Address]) -> Plan:
@@ -78,7 +78,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
         )
         for address in reversed(graph.order(forgotten))
     ]
-    plan = plan_of(state, changes, {})
+    plan = plan_of(state, changes)
     # `prevent_destroy` guards storage, which stays.
     diagnostics = tuple(d for d in plan.diagnostics if d.kind != "destroy-prevented")
     return dataclasses.replace(plan, diagnostics=diagnostics)
@@ -132,7 +132,7 @@ def plan_adopt(
         Change(address=a, action="create", effect="none", reason=reasons.get(a, "new"), after=after[a])
         for a in order
     ]
-    plan = plan_of(state, changes, {})
+    plan = plan_of(state, changes)
     instances = {**state.instances, **configuration.instances}
     return dataclasses.replace(
         plan, instances=instances, warehouse=state.warehouse or configuration.warehouse
@@ -158,7 +158,7 @@ def plan_restore(state: State, target: State) -> Plan:
         _restored_change(state.resources.get(a), target.resources.get(a), target.serial, references.get(a))
         for a in (*order, *deletions)
     ]
-    plan = plan_of(state, changes, {})
+    plan = plan_of(state, changes)
     return dataclasses.replace(
         plan,
         instances=target.instances,

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
-from mzplan.operations.project import Project, Reporter, committed_resource, read_state
+from mzplan.operations.project import Project, Reporter, read_state
 from mzplan.render.text import Paint, safe
 
 
@@ -31,7 +31,7 @@ def compare_content(
     reporter: Reporter,
 ) -> ComparisonResult:
     state = read_state(project.store, reporter)
-    resource = committed_resource(state, address)
+    resource = committed_record(state, address)
     if not address.writes_target:
         raise error(
             "MZ094",

@@ -8,16 +8,8 @@ from dataclasses import dataclass
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.state import ResourceState, State
-from mzplan.operations.project import (
-    Project,
-    Reporter,
-    committed_resource,
-    locked,
-    read_state,
-    unreadable,
-    why_nothing_runs,
-)
+from mzplan.model.state import ResourceState, State, committed_record
+from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable, why_nothing_runs
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
@@ -60,7 +52,7 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
     """
     with locked(project.store, reporter, "expire", wait=10.0):
         state = read_state(project.store, reporter)
-        resource = committed_resource(state, address)
+        resource = committed_record(state, address)
         history = history_of(project, state, resource)
         with readable(address):
             steps = history.read(1)

@@ -12,15 +12,9 @@ from mzplan.features.steps.recomputation import Recomputation, recompute
 from mzplan.features.steps.steps import Range, history_of, in_range, input_history, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
-from mzplan.operations.project import (
-    Project,
-    Reporter,
-    committed_resource,
-    read_state,
-    why_nothing_runs,
-)
+from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
 from mzplan.schema.columns import POSITION
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
@@ -116,7 +110,7 @@ def verify(
     of a sink. With `upstream`, a relational view without snapshots is recomputed as of the last step instead;
     `recomputation` opens it."""
     state = read_state(project.store, reporter)
-    resource = committed_resource(state, address)
+    resource = committed_record(state, address)
     if address.writes_target and upstream is not None:
         raise error(
             "MZ094",

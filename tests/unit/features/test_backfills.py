@@ -148,7 +148,7 @@ def test_giving_it_up(state: State) -> None:
     assert given_up.resources[ORDERS].digest not in (after.resources[ORDERS].digest, "")
     for none in (given_up, state):
         with pytest.raises(MzplanError, match="has no open backfill"):
-            plan_without_tasks(none, ORDERS, "backfill")
+            plan_without_tasks(none, ORDERS, "backfill", {})
     with pytest.raises(MzplanError, match="no open backfill"):
         plan_without_tasks(after, ORDERS, "backfill", observe(after))
 

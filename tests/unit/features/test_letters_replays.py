@@ -101,7 +101,7 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
     assert [one.kind for one in record.tasks] == ["backfill"]
     for word in ("replay", "backfill"):
         with pytest.raises(MzplanError, match=f"has no open {word}"):
-            plan_without_tasks(state, ORDERS, word)
+            plan_without_tasks(state, ORDERS, word, {})
 
 
 @pytest.mark.parametrize(

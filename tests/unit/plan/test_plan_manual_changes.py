@@ -16,7 +16,6 @@ from tests.unit.small_projects import (
     commit_plan,
     fields,
     names,
-    observe,
     shop,
     sink,
     source,
@@ -135,8 +134,3 @@ def test_an_unknown_address_is_a_usage_error_with_a_suggestion(state: State, pla
         plan(state, [at("source.order")])  # type: ignore[operator]
     (found,) = caught.value.diagnostics
     assert (found.code, found.hint) == ("MZ070", "did you mean source.orders?")
-
-
-def test_pending_is_shown_here_too(state: State) -> None:
-    statuses = observe(state, orders={"condition": "failed", "error": "boom"})
-    assert names(p.address for p in plan_pause(state, [ORDERS], statuses).pending) == ["source.orders"]
