@@ -38,12 +38,11 @@ class Address(NamedTuple):
 
     @property
     def is_connection(self) -> bool:
-        """Whether the resource is a connection."""
         return self.kind == "connection"
 
     @property
     def is_query(self) -> bool:
-        """Whether the resource is a query: a source, a view or a sink."""
+        """Whether the resource is a source, a view or a sink."""
         return self.kind != "connection"
 
     @property
@@ -58,12 +57,12 @@ class Address(NamedTuple):
 
     @property
     def reads_upstream(self) -> bool:
-        """Whether the resource is a query that reads an upstream, by a connection or `mzplan append`."""
+        """Whether the resource is a source: it reads an upstream, or rows from `mzplan append`."""
         return self.writes_collection and not self.reads_collections
 
     @property
     def writes_target(self) -> bool:
-        """Whether the resource is a query that writes a target, through a connection."""
+        """Whether the resource is a sink: it writes a target, through a connection."""
         return self.reads_collections and not self.writes_collection
 
     @classmethod

@@ -20,12 +20,13 @@ CauseKind = Literal["change", "secret", "hand", "retry", "runner", "hand-over", 
 class Cause:
     """Why a query was started or stopped.
 
-    - `cause`: a committed `change`; a new value of a `secret`; a command (`hand`: pause, resume, restart,
-      backfill, rollback); a `retry` after a failure; a `runner` that started or ended; a `hand-over` between
-      instances; a `canary` that ran first, or was rolled back; an `upgrade` of the runner.
-    - `serial`: the commit that requested it; 0 if no commit did.
+    - `cause`: the kind of cause. `change`: a commit. `secret`: a secret has a new value. `hand`: a command
+      such as pause, resume, restart, backfill or rollback. `retry`: an attempt failed. `runner`: a runner
+      started or ended. `hand-over`: the query moved to another instance. `canary`: the query ran first, or
+      was rolled back. `upgrade`: the runner has other versions.
+    - `serial`: the commit that caused it; 0 if no commit did.
     - `through`: the changed resource, if it isn't the query itself.
-    - `detail`: further explanation for people.
+    - `detail`: the explanation for people.
     - `at`: when the query was started for this cause (ISO 8601, UTC).
     """
 

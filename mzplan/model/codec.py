@@ -8,7 +8,7 @@ ignored, because a newer mzplan may write more of them.
 - `Address` is stored as its text, also as a key. `Any` and the values of a `Mapping[str, Any]` are any JSON.
 - `Mapping`, `tuple` and `X | None` become an object, a list, and null for None. A dataclass or NamedTuple
   becomes an object. Its fields may have metadata (see mzplan.model.stored).
-- `Annotated[T, read]` is a T that `read(value, name)` reads. It returns the value or raises ValueError.
+- For `Annotated[T, read]`, the function `read(value, name)` returns the T or raises ValueError.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def decode(type_: type[T], value: Any, name: str = "", /, **known: Any) -> T: ..
 @overload
 def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any: ...
 def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any:
-    """Return a value of a type from its JSON. Raises ValueError, in which the value is called `name`.
+    """Return a value of a type from its JSON. Raises ValueError, whose text calls the value `name`.
 
-    `known` gives fields of a dataclass that aren't read from the JSON.
+    `known`: the values of fields that the JSON doesn't have.
     """
     return _codec(type_).read(value, name, **known)
 
@@ -232,7 +232,7 @@ class _Object:
         return self.make(value, name, known)
 
     def make(self, value: Any, name: str, known: dict[str, Any]) -> Any:
-        """Return the object. `known` is extended in place to all of its fields."""
+        """Return the object. Adds its other fields to `known`."""
         if type(value) is not dict:
             raise ValueError(f"{name} is not a mapping" if name else "it is not a mapping")
         try:

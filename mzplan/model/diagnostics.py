@@ -13,7 +13,7 @@ from mzplan.model.stored import NOT_STORED, SPARSE, Positive
 
 Severity = Literal["error", "warning", "notice"]
 
-# The meaning of a problem to the program, for the few problems that the code treats specially.
+# How the program recognises the few problems that it handles in a special way.
 ProblemKind = Literal[
     "",
     "another-upstream",  # also used for another target
@@ -97,10 +97,7 @@ class Diagnostic:
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnostic as commands print it.
-
-        It has no `kind`, and no `exit_code` because a command has its own.
-        """
+        """Return the diagnostic as commands print it: without `kind` and `exit_code`."""
         document = encode(self)
         document.pop("kind", None)
         del document["exit_code"]
@@ -117,10 +114,10 @@ def sentence(problem: Diagnostic) -> str:
 
 
 class MzplanError(Exception):
-    """An error that ends the command and that the user must see.
+    """An error for the user, which ends the command.
 
-    It carries all diagnostics that were found, not only the first, and the exit code. The command line
-    renders it without a traceback.
+    It has every diagnostic, not only the first, and the exit code. The command line shows it without a
+    traceback.
     """
 
     def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic], exit_code: ExitCode | None = None):

@@ -30,15 +30,15 @@ class Event:
     """One event in an instance's log.
 
     - `at`: ISO 8601, UTC.
-    - `kind`: a run `started` or `stopped`; an attempt `failed`; a failed query runs again (`healed`); a
-      validation was `refused`; `ddl` ran in a target; a `secret` has a new value; a `generation` was begun,
-      dropped or removed; the runner began or ended.
+    - `kind`: `started`, `stopped`: a run. `failed`: an attempt. `healed`: a failed query runs again.
+      `refused`: a validation. `ddl`: DDL ran in a target. `secret`: a secret has a new value. `generation`:
+      a generation was begun, dropped or removed. `runner-began`, `runner-ended`: the runner.
     - `address`: the query; None for an event of the whole instance.
     - `serial`: the newest serial that the runner had read; `epoch`: the epoch of its lease.
     - `run_id`, `generation`: of the run. `step`: its last finished step; None before the first.
     - `cause`: why the query started or stopped.
     - `code`, `detail`: why the query failed or was refused; for other events, `detail` explains the event.
-    - `versions`: the runner's versions, in the event of its beginning.
+    - `versions`: the runner's versions; only for `runner-began`.
     """
 
     at: Time

@@ -1,8 +1,8 @@
 """The dependency graph: the order of resources, what a change reaches, and through which resources.
 
-The graph and its algorithms are networkx's. Importing networkx costs about half the CPU time of a small plan.
-So it is imported by the first question that needs it: a change to propagate, a cycle to report, a drawing. A
-plan without changes never imports it. Everything is linear in nodes and edges.
+networkx has the graph and its algorithms. Importing it takes about half the CPU time of a small plan. So only
+the methods that need networkx import it, and a plan without changes never does. The time of each method is
+linear in the number of nodes and edges.
 """
 
 from __future__ import annotations

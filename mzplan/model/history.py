@@ -15,7 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.stored import SPARSE, Positive, text_like
 from mzplan.model.times import instant
 
-# `committed`: by a command that doesn't wait for queries (`state mv`). Others: the worst status of a query.
+# `committed`: the command doesn't wait for queries (`state mv`). Otherwise, the worst status of any query.
 CommitStatus = Literal["applied", "committed", "pending", "rejected", "failed"]
 
 
@@ -93,7 +93,7 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One serial. `outcome` is None if its command was killed or still follows the commit."""
+    """One serial. `outcome` is None if its command was killed, or still waits for the queries."""
 
     serial: int
     current: bool

@@ -25,7 +25,7 @@ class Loss:
 
 
 def as_warning(address: Address, loss: Loss) -> Diagnostic:
-    """Return the warning that a plan shows for a loss, and an apply that allows it."""
+    """Return the warning about a loss, for a plan and for an apply that allows the loss."""
     counted = (
         f"{loss.lost:,} of {loss.read:,} {loss.unit}" if loss.lost is not None else loss.unit.capitalize()
     )

@@ -47,9 +47,9 @@ class RunFacts:
     - `step`: the number of the last finished micro-batch; -1 before the first one.
     - `input_rows_per_second`, `processed_rows_per_second`: of the last micro-batch.
     - `left_out`: malformed records that this run has skipped or set aside (`on_error`).
-    - `resumed`: where this run resumed: `step`, the last one before the run, and `position`, Spark's next
-      entry in the offset log. None if the run started from the beginning.
-    - `run_rows`: the rows since then.
+    - `resumed`: where this run resumed. `step` is the last step before the run, and `position` is Spark's
+      next entry in the offset log. None if the run started from the beginning.
+    - `run_rows`: how many rows this run has read; None if not all of its steps are counted yet.
     - `written_with`: the versions that last wrote the checkpoint, if this run has other versions and no step
       yet.
     - `tasks_done`: the newest finished tasks of the query's generation.
@@ -172,10 +172,10 @@ class Observation(RunFacts):
       They differ from the first two while a change is pending, was rejected, or has failed.
     - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
     - `lag`: how much of the upstream isn't read yet, in `lag_unit`; None if unknown. Also of a stopped query.
-    - `backlog`: what the upstream reports as waiting, by name. `records`; durable `steps`, and the `rows` in
-      them; for a log that the upstream keeps for the query, the unread `lag_bytes` and the `retained_bytes`.
-      None if the upstream reports nothing.
-    - `total_rows`: of all steps: rows written to the collection (source) or the target (sink).
+    - `backlog`: the unread data that the upstream reports, by name: `records`; or durable `steps` and their
+      `rows`; or, for a replication slot, the unread `lag_bytes` and all `retained_bytes`. None if the
+      upstream reports nothing.
+    - `total_rows`: how many rows all steps have written to the collection (source) or the target (sink).
     - `last_rows`, `last_batch_at` (seconds since the epoch): of the last recorded step.
     - `last_steps`: the last step and a few before it, newest first.
     - `since`: the oldest step of its collection that has not expired, and when it was written (seconds since
@@ -187,10 +187,11 @@ class Observation(RunFacts):
     - `at_fault`: the connection that doesn't answer, or refuses, while the query needs it. `fault` describes
       the fault, `fault_fix` is its fix, if a server answered. `fault_since` (seconds since the epoch): when
       it was first seen.
-    - `quiet_since`: set while a micro-batch takes longer than a minute: when the one before it ended, in
-      seconds since the epoch.
+    - `quiet_since`: when the previous micro-batch ended (seconds since the epoch), while the current one
+      takes longer than a minute; else None.
     - `upstream`: the identity of the query's upstream (for Kafka: cluster, topic and number of partitions).
-    - `loss`: what a new generation of the source couldn't read again now, if its runner looks for losses.
+    - `loss`: the records that a new generation of the source could no longer read; None if there are none, or
+      if the runner doesn't look for losses of this source.
     - `held`: what the query waits for, in words. Either a canary (meanwhile the last accepted description
       runs), or the runner of another instance that still has to stop the query.
     """
@@ -230,9 +231,9 @@ class Observation(RunFacts):
     def health(self) -> Condition:
         """The condition, or `degraded` if the query runs while a connection that it needs is at fault.
 
-        `degraded` is never stored: apply waits only until the query runs.
+        A Status stores only `condition`, so `apply` takes a degraded query for a running one.
         """
-        is_at_fault = self.at_fault is not None and not self.held  # a held query runs on as before
+        is_at_fault = self.at_fault is not None and not self.held  # a held query keeps running as before
         return "degraded" if self.condition == "running" and is_at_fault else self.condition
 
     loss: Loss | None = field(default=None, metadata=SPARSE)
@@ -254,8 +255,8 @@ class Status:
     - `versions`: of the runner; None until Spark runs, and for a runner without Spark.
     - `replaced`: the release that was installed over the runner's own while it runs; "" if none was.
     - `ended`: why this runner ended, as a sentence; "" while it runs, and if it was stopped.
-    - `cores`: how many cores the queries share, if these are too few; else 0.
-    - `slowest`: if so, how many seconds the slowest query keeps its rows waiting.
+    - `cores`: how many cores the queries share, if there are too few cores; else 0.
+    - `slowest`: if there are too few cores, for how many seconds the slowest query keeps its rows waiting.
     """
 
     instance: InstanceName

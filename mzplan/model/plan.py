@@ -56,8 +56,8 @@ class InputExtent:
     """A collection that a new generation reads from its first row, as its runner last saw it.
 
     - `rows`: how many rows all steps up to `last_step` have written; None if unknown.
-    - `is_keyed`: these are changes, of which the collection keeps the latest row of each key.
-    - `is_table`: the reader takes it as a table, at each micro-batch (`snapshots`).
+    - `is_keyed`: whether the rows are changes: the collection keeps the latest row of each key.
+    - `is_table`: whether each micro-batch of the reader reads the whole collection (`snapshots`).
     - `since`, `since_time` (seconds since the epoch): the oldest step that has not expired, and when it was
       written. The rows of expired steps stay in the collection.
     """
@@ -77,8 +77,8 @@ class Change:
 
     - `before`: the committed record; None for a create.
     - `after`: the record to commit; None for a delete. A create gets its id at commit.
-    - `ways`: for each cause that the resource doesn't refer to itself, the connections that lead to it, its
-      own first.
+    - `ways`: for each cause that the resource uses only through other connections, these connections. The
+      first one is the connection that the resource names.
     - `cause`: why the query is started or stopped, if not because of a configuration change.
     - `inputs`: the collections that a new generation is computed from.
     """
@@ -123,7 +123,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A query that is committed but hasn't converged, and what its status says."""
+    """A query that is committed but hasn't converged, with its condition and the reason."""
 
     address: Address
     condition: str
@@ -151,10 +151,11 @@ class Plan:
     - `environment`: the environment that the plan is for; no other accepts it. "" in a project without any.
     - `settings`: the runners' settings; None if the state already has them.
     - `settings_changes`: what changes in the runners' settings and the declared instances of mzplan.yaml.
-    - `started`: why the queries that the plan stops were started, if a runner reported it.
+    - `started`: why each query that the plan stops was started, if a runner reported it.
     - `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
-    - `losing`: queries whose replace can't read all their rows again, according to the runners' statuses.
-    `analyses`: those of the declared views, for the commit (see ResourceState); no plan file has them.
+    - `losing`: queries whose new generation can't read all rows again, according to the runners' statuses.
+    - `analyses`: the analyses of the declared views, for the commit (see ResourceState). A plan file doesn't
+      have them.
     """
 
     format_version: str = PLAN_FORMAT_VERSION

@@ -109,8 +109,10 @@ class Retries:
         return self.budget is not None and failures >= self.budget
 
     def delay(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures, whatever the budget: a query may always go back
-        to what ran before."""
+        """Return the seconds to wait after so many failures, whatever the budget.
+
+        A query may return to its previous description even after its retries are used up.
+        """
         return min(self.last, self.first * 2.0 ** max(0, min(failures, 16) - 1))
 
 
@@ -146,8 +148,8 @@ class RunnerSettings:
 
     The location of the state isn't one of them: a runner must know it before it can read the state.
 
-    - `retain_dropped`: seconds that unclaimed storage stays.
-    - `metrics`: by instance.
+    - `retain_dropped`: for how many seconds dropped storage is kept.
+    - `metrics`: where each instance serves its metrics, by instance.
     """
 
     retain_dropped: Seconds = 7 * 86_400.0

@@ -105,8 +105,8 @@ class ResourceState:
       that the previous one read (`apply --allow-loss`); 0: none.
     - `predecessor`: the generation whose rows this one begins with; None if it reads its upstream from the
       start.
-    `analysis`: the digest of what the analysis of a view's SQL read and gave, "" for none (see
-    mzplan.config.checks.recorded_analyses); no part of what is wanted.
+    - `analysis`: the digest of the input and the result of analysing a view's SQL (see
+      mzplan.config.checks.recorded_analyses); "" for none. It isn't part of the desired state.
     """
 
     address: Address = field(metadata=KEY)
@@ -282,10 +282,7 @@ class QueryStatus:
 
     @property
     def condition(self) -> Condition:
-        """The observed condition.
-
-        If no runner has reported on the query: `paused` if the committed state says so, otherwise
-        `stopped`."""
+        """The observed condition. Without a report from a runner, `paused` or `stopped`."""
         if self.observation is not None:
             return self.observation.health
         return "paused" if self.resource.paused else "stopped"

@@ -86,8 +86,8 @@ _MAX_NAMES = 200_000  # candidates that are compared, because a server may name 
 def nearest(word: object, candidates: Iterable[str]) -> str | None:
     """Return the candidate that `word` was probably meant to be, or None if none is near.
 
-    A candidate is near if it differs only in case and separators, or in at most a third of the letters. A
-    swap of neighbours counts once. Candidates longer than _MAX_LENGTH characters are never near.
+    A candidate is near if it differs only in case and separators, or in at most a third of the letters. Two
+    swapped neighbouring letters count as one difference. A very long candidate is never near.
     """
     if not isinstance(word, str) or not word or len(word) > _MAX_LENGTH:
         return None

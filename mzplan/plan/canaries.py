@@ -1,6 +1,6 @@
-"""Canaries: which of a plan's queries restart first, and which wait for them.
+"""Canaries: which of a plan's queries restart first, and which queries wait for them.
 
-For each connection of each instance, one query restarts first. Pure; the runner carries it out.
+For each connection of each instance, one query restarts first. The runner restarts and holds the queries.
 """
 
 from __future__ import annotations
@@ -214,6 +214,6 @@ def _merged(canaries: Iterable[Canary]) -> list[Canary]:
 
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:
-    """Return the state without the canaries that have passed. No query waits for them any more."""
+    """Return the state without the canaries that have passed. No query waits for them any longer."""
     remaining = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
     return state if len(remaining) == len(state.canaries) else dataclasses.replace(state, canaries=remaining)

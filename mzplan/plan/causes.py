@@ -39,7 +39,7 @@ class DependencyEffects:
 
 
 class Dependencies:
-    """Compares what resources depend on, before and after. Each pair of connections is compared once."""
+    """Compares the dependencies of resources before and after a plan; each pair of connections once."""
 
     def __init__(self, before: Records, after: Records, changes: Mapping[Address, Change]):
         """`changes` holds the changes planned so far, in dependency order. The caller adds to the mapping."""
@@ -68,8 +68,8 @@ class Dependencies:
     def _collection(self, source: Address, role: str, reader: ResourceState) -> Causes:
         """Return the effect of a source's change on a query that reads its collection in this role.
 
-        A query that reads a stream by `from` can switch to the rows that a new generation begins with. A
-        snapshot is read as the table is at each micro-batch, whatever its generation.
+        A query that reads a stream through `from` can continue after the rows that a new generation begins
+        with. A query that reads snapshots only restarts: each micro-batch reads the whole collection.
         """
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
@@ -136,8 +136,8 @@ def weigh_references(
 ) -> tuple[FieldChange, ...]:
     """Return the field changes with the real effects of changed references.
 
-    A changed reference has the effect of the difference between the two connections. That holds only if the
-    schema lets the reference change with a restart: a heavier effect in the schema stays.
+    A changed reference has the effect of the difference between the two connections. If the schema gives the
+    reference a heavier effect than a restart, it keeps that effect.
     """
     if not repointed:
         return fields

@@ -1,4 +1,4 @@
-"""Commit: the records that a plan commits, and the State after it. Pure; the store writes the state."""
+"""Commit: the records that a plan commits, and the State after it. The store writes the state."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which resources differ between Configuration and State, and which of them the targets select.
 
-Some defaults are newer than some committed resources (`x-assumed`). A resource declared without such a value
-gets it, and the state records it. A resource that was committed before keeps what it has until its file
-chooses one of the two values. So a new default alone restarts nothing.
+A release of mzplan may introduce a default for new resources (`x-assumed`). The state records its value. A
+resource that was committed earlier keeps the old default until its file sets the property. So a new default
+alone restarts nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def all_without_new_defaults(wanted: Wanted, committed: Committed) -> Wanted:
 
 
 def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
-    """Yield MZ116 for each resource that keeps running without values that a new one would get today."""
+    """Yield MZ116 for each resource that keeps old defaults."""
     for address, resource in wanted.items():
         if not resource.assumed:
             continue
@@ -132,16 +132,16 @@ def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
             code="MZ116",
             summary=f"{address} keeps defaults of an earlier mzplan",
             detail=" ".join(_default_difference(path, schema) for path, schema in schemas.items())
-            + " Nothing changes until its file sets the value.",
-            hint=f"write {_as_yaml(new_defaults)}, and its queries restart from their checkpoints; or keep "
-            f"{_as_yaml(old_defaults)} by writing that.",
+            + " Nothing changes until the file sets the value.",
+            hint=f"to use the new defaults, write {_as_yaml(new_defaults)}; its queries then restart from "
+            f"their checkpoints. To keep the old ones, write {_as_yaml(old_defaults)}.",
             address=address,
         )
 
 
 def _default_difference(path: Path, schema: Mapping[str, Any]) -> str:
     rule = schema["x-assumed"]
-    return f"{'.'.join(path)} is {schema['default']}: {rule['gives-up']}; new ones get {rule['value']}."
+    return f"{'.'.join(path)} is {schema['default']}: {rule['gives-up']}. New resources get {rule['value']}."
 
 
 def _missing_defaults(resource: Resource, before: ResourceState | None) -> list[Path]:

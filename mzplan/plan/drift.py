@@ -43,7 +43,7 @@ def drift_between(
 ) -> tuple[DriftItem, ...]:
     """Return the drift of all queries, sorted by address, with the queries that the state doesn't know.
 
-    - `alive`: by instance, whether a runner leads it. A dry instance needs none.
+    - `alive`: by instance, whether a runner leads it. A dry instance needs no runner.
     - `rotated`: queries that run with old values of secrets, and the references to these secrets.
     - `now`: seconds since the epoch, to find stalled queries.
     """

@@ -33,13 +33,13 @@ _DISPLAY_FIELDS = frozenset(
     {"lineage", "serial", "variables", "targets", "replacing", "downstream", "feeds", "unaffected"}
     | {"pending", "drift", "diagnostics", "started"}
 )
-_OF_THE_COMMIT = ("because", "analysis")  # parts of a record that the commit writes again, or keeps
-# Parts of a change that explain it. They depend on readable secrets, and on the rows that collections have.
+_WRITTEN_BY_COMMIT = ("because", "analysis")  # fields of a record that the commit computes again
+# Fields that explain a change. They depend on the readable secrets and on the rows in collections.
 _EXPLANATIONS = ("reason", "through", "inputs")
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write the plan file beside the path first, then in its place. Raises MzplanError MZ035."""
+    """Write the plan file atomically. Raises MzplanError MZ035."""
     try:
         write_whole(path, encode_plan(plan))
     except OSError as problem:
@@ -170,7 +170,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     for change, fields in zip(plan.changes, content["changes"], strict=True):
         records = {name: fields.pop(name) for name in ("before", "after")}
         for record in filter(None, records.values()):
-            for name in _OF_THE_COMMIT:
+            for name in _WRITTEN_BY_COMMIT:
                 record.pop(name, None)
         former = None if change.before is None else str(change.before.address)
         fields.update(former=former, **records)
@@ -179,7 +179,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def _plan_from_json(content: Fields) -> Plan:
     if content.get("format_version") != PLAN_FORMAT_VERSION:
-        raise ValueError("its format_version is another one")
+        raise ValueError(f"its format_version isn't {PLAN_FORMAT_VERSION}")
     types = decode(Mapping[InstanceName, InstanceType], content.get("instances"), "instances")
     changes = decode(tuple[Fields, ...], content.get("changes"), "changes")
     return decode(

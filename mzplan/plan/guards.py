@@ -101,7 +101,7 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
 def check_changes(
     changes: Iterable[Change], renames: Mapping[Address, Address] = MappingProxyType({})
 ) -> Iterator[Diagnostic]:
-    """Yield what the changes of a plan break, and what they don't do although one might expect it.
+    """Yield errors for changes that can't be applied, and notices about effects that may surprise people.
 
     `renames`: queries that may be other queries under a new name.
     """
@@ -123,7 +123,7 @@ def check_changes(
 
 
 def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[Diagnostic]:
-    """Yield MZ045, a warning, for a running view that will look up rows in collections that begin again."""
+    """Yield MZ045, a warning, for a running view whose snapshots begin a new, empty generation."""
     after = change.after
     if change.before is None or after is None or after.paused:
         return
@@ -253,7 +253,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
 
 
 def _announcements(change: Change) -> Iterator[Diagnostic]:
-    """Yield what a query will also do when it starts (`x-announces`).
+    """Yield notices about other effects of a query's start (`x-announces`).
 
     A restart announces it only if the query itself or its source changed. A changed connection announces
     nothing new.
@@ -272,7 +272,7 @@ def _announcements(change: Change) -> Iterator[Diagnostic]:
 
 
 def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
-    """Yield the source's reaction to another upstream (`x-upstream`), if its connection may lead to one."""
+    """Yield how a query reacts to another upstream (`x-upstream`), if its connection may lead to another."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
     may_move = repointed or any(cause.is_connection for cause in change.triggered_by)
     if change.after is None or change.effect != "restart" or not may_move:
@@ -312,7 +312,7 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
 def check_delivery(
     changes: Iterable[Change], resources: Mapping[Address, ResourceState]
 ) -> Iterator[Diagnostic]:
-    """Yield MZ085, a warning, for each changed sink whose wanted guarantee is stronger than what it gets.
+    """Yield MZ085, a warning, for each changed sink that asks for a stronger guarantee than it gets.
 
     The sink and its source decide which guarantee it gets. A source of another type replaces its sinks, so no
     other sink can be affected. `resources` are as they are after the plan.

@@ -1,4 +1,4 @@
-"""The parts of a plan that reviewers must see first: changes of servers, and changes of the rows written."""
+"""The parts of a plan that reviewers must see first: other servers, and other rows in targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import leads
 
-_LOCAL_HOSTS = {None, "127.0.0.1"}  # addresses at which only its own machine reaches a runner
+_LOCAL_HOSTS = {None, "127.0.0.1"}  # addresses that only the runner's own machine can reach
 
 
 def changed_settings(plan: Plan) -> tuple[tuple[FieldChange, ...], tuple[FieldChange, ...]]:

@@ -1,4 +1,4 @@
-"""What a query that begins is computed of: the collections that it reads from their first row."""
+"""The inputs of a query that begins: the collections that it reads from their first row."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Records = Mapping[Address, ResourceState]
 def with_inputs(
     changes: Sequence[Change], committed: Records, statuses: Mapping[str, Status]
 ) -> list[Change]:
-    """Return the changes, each with the inputs of a query that begins, as far as runners have seen them.
+    """Return the changes. A query that begins gets its inputs, as far as runners have reported them.
 
-    An input that begins in the same plan holds nothing yet. `committed`: the records by their new names.
+    An input that begins in the same plan is left out, because it is still empty. `committed`: the records by
+    their new names.
     """
     changed = {change.address: change for change in changes}
     return [
@@ -52,7 +53,7 @@ def _inputs(
 
 
 def _extent(record: ResourceState, statuses: Mapping[str, Status]) -> InputExtent | None:
-    """Return what a runner has seen of a collection; None if it has seen nothing of this generation."""
+    """Return what a runner has reported of a collection; None if it has no step of this generation."""
     seen = record.observed_in(statuses)
     if seen is None or seen.generation != record.generation or not seen.last_steps:
         return None

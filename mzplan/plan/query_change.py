@@ -1,4 +1,4 @@
-"""The effect of a changed query on the state that the earlier query has computed."""
+"""The effect of a changed query on the state that the previous query has computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class QueryChange:
     """A changed query.
 
     - `diff`: a unified diff of its text, without file names.
-    - `state`: whether the state is kept. `unknown` is handled as if another rule had computed the state.
+    - `state`: whether the new query can use the state. If that is `unknown`, the state is lost.
     - `because`: the reason, as a clause.
     """
 
@@ -29,7 +29,7 @@ class QueryChange:
 
 
 def has_same_query(change: Change) -> bool:
-    """Return whether the query of a view differs in blanks, comments and names of renamed inputs at most."""
+    """Whether a view's query stays the same, apart from spaces, comments and names of renamed inputs."""
     if change.before is None or change.after is None or change.before.type != change.after.type:
         return False
     if change.action == "replace":  # perhaps for another input, which looks like a new name
@@ -43,7 +43,7 @@ def has_same_query(change: Change) -> bool:
 
 
 def query_change(change: Change) -> QueryChange | None:
-    """Return how the query of a view changes; None if it doesn't."""
+    """Return the change of a view's query; None if it doesn't change."""
     if change.before is None or change.after is None or change.before.type != change.after.type:
         return None
     property_ = resource_kind(change.address.kind, change.after.type).query_property

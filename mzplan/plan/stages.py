@@ -1,4 +1,4 @@
-"""Stages: what apply will do with a plan, in order, and what a failure of each stage leaves behind.
+"""Stages: the steps of applying a plan, in order, and the result of a failure in each.
 
 Stages are computed from the plan alone. docs/internals/protocol.md describes them from the store's side.
 """
@@ -44,7 +44,7 @@ class QuerySwitch:
 class Stage:
     """One stage of apply.
 
-    - `on_failure`: what a failure leaves behind.
+    - `on_failure`: the result of a failure.
     - `instances` (validate): by instance, the queries that its runner validates.
     - `queries` (switch): the queries that change.
     """

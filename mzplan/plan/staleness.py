@@ -100,7 +100,7 @@ def _settings(saved: Plan, current: Plan) -> Iterator[str]:
     if (saved.settings, saved.settings_changes) != (current.settings, current.settings_changes):
         yield "the settings of runners differ"
     if saved.canaries != current.canaries:
-        yield "other queries would go first"
+        yield "other queries would restart first"
     if saved.resuming != current.resuming:
         yield "other held queries would be released"
     for address in sorted({*saved.losing} ^ {*current.losing}, key=natural):
