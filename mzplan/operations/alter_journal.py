@@ -1,14 +1,15 @@
-"""Edits files and commits their meaning as one unit: both happen, or neither.
+"""Edits files and commits the change as one unit: both happen, or neither.
 
     .mzplan/alter.lock     held by the one command that edits this folder's files
     .mzplan/alter.json     the edit in progress: written before the commit, removed once the files are written
 
-The commit decides. Before it, the new contents are written beside the files and removed again, to prove that
-they can be written. After a crash, the journal remains. The next `apply` or `alter` checks whether its serial
-is in the store, and finishes or forgets the edit. Commands that only read change nothing: they read the
-future contents.
+The store decides: the edit counts if the journal's serial is committed. Before the commit, mzplan writes the
+new contents beside the files and removes them again, to prove that they can be written. After a crash, the
+journal remains. The next `apply` or `alter` looks for its serial in the store, and finishes or forgets the
+edit. Commands that only read don't write the files: they use the new contents from the journal.
 
-Anyone may have written a journal. It is used only for YAML files of the project, and only if it is intact.
+A checkout could contain a forged journal. So mzplan uses only an intact journal, and only for YAML files of
+the project.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class _BusyError(Exception):
 
 @contextlib.contextmanager
 def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = None) -> Iterator[None]:
-    """Be the only command that edits files of this folder.
+    """Lock the files of this folder against other commands that edit them.
 
-    If another command is editing, raises `busy`, by default MZ033 (exit 6). Raises MZ076 if `.mzplan` may
-    belong to another user.
+    Raises `busy` (by default MZ033, exit 6) if another command holds the lock after `wait` seconds. Raises
+    MZ076 if `.mzplan` may belong to another user.
     """
     refuse_unused(directory)
     folder = Path(directory) / FOLDER
@@ -71,7 +72,7 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
                 raise busy or error(
                     "MZ033",
                     "Another command is editing the files of this project",
-                    "A `mzplan alter` in this folder has not finished yet. Nothing was changed.",
+                    "A `mzplan alter` in this folder hasn't finished yet. Nothing was changed.",
                     "wait until it has finished, then run the command again.",
                     exit_code=ExitCode.LOCKED,
                 )
@@ -91,7 +92,7 @@ def _open_lock(folder: Path) -> int:
         raise error(
             "MZ035",
             f"{folder / 'alter.lock'} can't be written: {problem.strerror or problem}",
-            "It is held by the one command that edits. Nothing was changed.",
+            "A command that edits the project's files locks this file. Nothing was changed.",
             "correct the folder's permissions; delete the file if it is a link.",
         ) from None
 
@@ -110,7 +111,7 @@ def _locked(handle: int) -> bool:
 def committing(
     directory: str, store: Store, edits: Sequence[FileEdit], statement: str, new: State
 ) -> Iterator[None]:
-    """Wrap the commit of `new`: write the files if it is committed, leave them alone if it isn't.
+    """Wrap the commit of `new`. Write the files if `new` is committed; otherwise leave them unchanged.
 
     The caller holds `editing` and the lock of the state.
     """
@@ -124,7 +125,7 @@ def committing(
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
     except UnknownWriteError:
-        raise  # the commit may still arrive: the next command checks again
+        raise  # the commit may still succeed, so the next command checks
     except BaseException:
         # After any failure, the store's content decides.
         with contextlib.suppress(MzplanError, OSError):
@@ -158,7 +159,7 @@ def write(edits: Sequence[FileEdit]) -> None:
 
 
 def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
-    """Return the future contents of files, by real path, for a committed edit that isn't finished.
+    """Return the new contents of files, by real path, of a committed edit that isn't finished.
 
     Changes nothing. Raises MZ076 like `settle`.
     """
@@ -261,9 +262,9 @@ def _journal_of(
     except ValueError as problem:
         raise error(
             "MZ035",
-            f"The edit of {edits[0].path} can't be put into a journal: {problem}",
-            "After a crash it could not be finished. Nothing was changed.",
-            "names of files and folders of the project, and the statement, must be UTF-8.",
+            f"mzplan can't record the edit of {edits[0].path}: {problem}",
+            "Without the record, mzplan couldn't finish the edit after a crash. Nothing was changed.",
+            "use only UTF-8 in the statement and in the names of the project's files and folders.",
         ) from None
     return encoded
 
@@ -285,10 +286,11 @@ def _prepare(edit: FileEdit) -> Path:
 
 
 def _write_beside(file: Path, content: bytes) -> Path:
-    temporary = file.with_name(f".{file.name[:200]}.{secrets.token_hex(6)}.tmp")  # hidden: no configuration
+    # The loader doesn't read files whose names begin with a dot.
+    temporary = file.with_name(f".{file.name[:200]}.{secrets.token_hex(6)}.tmp")
     mode = file.stat().st_mode & 0o7777
     if not os.access(file, os.W_OK):
-        raise PermissionError(errno.EACCES, "it may not be written")
+        raise PermissionError(errno.EACCES, "it is read-only")
     GuardedFolder(file.parent).sweep("", temporary_files_of(file.name))
     create_durably(temporary, content, mode=mode)
     return temporary
@@ -319,6 +321,6 @@ def _unreadable(path: Path, problem: str) -> MzplanError:
     return error(
         "MZ076",
         f"{path} is damaged: {problem}",
-        "The journal says whether mzplan still has to finish an edit.",
+        "This journal shows whether mzplan still has to finish an edit.",
         "delete it, then compare the files with `mzplan plan`.",
     )

@@ -1,7 +1,7 @@
-"""apply and other commands that commit: plan, validate, commit, wake, follow.
+"""apply and other commands that commit: plan, validate, commit, wake the runners, follow the queries.
 
-The commit comes first, because a runner acts only on committed state. A crash at any point leaves either the
-old or the new state, and the runner converges to it.
+Runners act only on committed state. A crash at any point leaves either the old or the new state, and the
+runners converge to it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class ApplyResult:
 
     `outcomes`: the outcome of each followed query.
     `resumed`: observations of the queries that a changed connection restarted.
-    `leaderless`: instances without a runner that could continue.
+    `former_run_ids`: the run ids before the commit.
+    `leaderless`: instances whose runner has ended, so that nothing carries on with the commit.
     `followed_all`: whether every query was followed.
     """
 
@@ -110,7 +111,7 @@ class ApplyResult:
     serial: int
     lineage: str = ""
     outcomes: Mapping[Address, Outcome] = field(default_factory=dict)
-    former_run_ids: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
+    former_run_ids: Mapping[Address, str | None] = field(default_factory=dict)
     notes: tuple[Diagnostic, ...] = ()
     resumed: Mapping[Address, Observation] = field(default_factory=dict)
     leaderless: tuple[Instance, ...] = ()
@@ -245,7 +246,7 @@ def _commit(
         work.runners.require(new.instance(name))
     if not options.live:
         ensure_validated(work, plan, new, refuses=options.live is None)
-    # Don't start Spark only to find nothing to stop.
+    # Don't start Spark on an instance where no query will run.
     with _started(work, new, sorted(needed & touched, key=natural)) as started:
         findings: Sequence[Diagnostic] = ()
         if options.live is not False:
@@ -282,9 +283,9 @@ def _commit(
 
 @contextmanager
 def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[Sequence[Instance]]:
-    """Start the missing runners of these instances; give the instances that were started.
+    """Start the missing runners of these instances, and yield the instances that were started.
 
-    If `new` isn't committed in this context, stop them again, because they hold values for a refused state.
+    If `new` isn't committed in this context, stop these runners, because they have secrets for that state.
     """
     started: list[Instance] = []
     try:
@@ -319,7 +320,7 @@ def _send_secret_values(
 ) -> dict[str, tuple[int, int]]:
     """Wake the runners of the committed state, and send them the secret values.
 
-    Also does so without a new commit, because a query may have failed for lack of a value. Returns, by
+    This is useful even without a new commit: a query may have failed because a value was missing. Returns, by
     instance, the runner's epoch and the `secret_values_in_use` of its Status from which it uses the values.
     """
     in_use_from = {}
@@ -339,9 +340,9 @@ def _follow(
     statuses: Mapping[str, Status],
     in_use_from: Mapping[str, tuple[int, int]],
 ) -> ApplyResult:
-    """Wait up to the options' `wait` for the queries that the plan touched to converge.
+    """Wait until the queries of the plan have converged, at most the options' `wait`.
 
-    If the request redefines queries, also waits for all other queries.
+    If the request redefines queries, also wait for all other queries.
     """
     began, wait = time.monotonic(), request.options.wait
     until = began + wait
@@ -383,9 +384,9 @@ def _follow(
 
 
 def _end_reason(work: Workbench, instance: Instance, until: float) -> MzplanError | None:
-    """Return why the runner of a followed instance has ended; None if it hasn't.
+    """Return why the runner of a followed instance has ended; None while it runs.
 
-    A runner that this command started is started once more first.
+    If this command started the runner, first tries once to start it again.
     """
     problem = work.runners.ended(instance)
     if problem is None:
@@ -413,10 +414,10 @@ def _touched(plan: Plan, new: State) -> set[str]:
 def _values_for_runners(
     request: CommitRequest, plan: Plan, state: State, secret_values: SecretValues
 ) -> SecretValues:
-    """Return the secret values for the runners.
+    """Return the secret values to send to the runners: the values that were validated.
 
-    These are the validated values. If the command may redefine queries, also the values of all queries that
-    should run. A value used only by paused queries is validated when they are resumed.
+    If the command may redefine queries, also the values of all queries that should run. A value that only
+    paused queries use is validated when a query is resumed.
     """
     queries, connections = queries_to_validate(plan, state), changed_alone(plan, state)
     validated = [

@@ -121,7 +121,7 @@ def record_outcome(
     try:
         store.write_outcome(outcome)
     except MzplanError as problem:
-        reporter.stage(f"notice: how serial {state.serial} ended is not recorded: {problem}")
+        reporter.stage(f"notice: The outcome of serial {state.serial} is not recorded: {problem}")
 
 
 def _still_open(outcome: Outcome) -> QueryOutcome:
@@ -135,7 +135,7 @@ def _worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
 
 
 def _own_paths(settings: ProjectSettings) -> list[str]:
-    """Return the paths that mzplan itself writes; changes there don't make the tree unclean."""
+    """Return the paths that mzplan itself writes. Changes there don't make the git tree unclean."""
     directory = Path(settings.directory).resolve()
     names = [FOLDER]
     if settings.state.get("backend") not in ("postgres", "object-store"):

@@ -19,15 +19,15 @@ from mzplan.operations.project import Outcome, OutcomeStatus, Reporter
 from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
-HEARTBEATLESS = 3.0  # seconds without a leader before a query's outcome is 'no runner'
-PATIENCE = 6.0  # seconds to wait for the runner's row counts; it counts durable rows every two seconds
+HEARTBEATLESS = 3.0  # seconds without a leader until no runner is considered alive
+PATIENCE = 6.0  # seconds to wait for the row counts of a runner, which counts rows every two seconds
 
 
 class OutcomeFollower:
     """Follows the status of one instance until each of its queries is in the state's condition.
 
     `touched`: the queries of the plan.
-    `others`: whether to await other queries too, because an earlier apply may have been killed. Their old
+    `others`: whether to also await other queries, because an earlier apply may have been killed. Their old
     failures aren't this command's outcome.
     `in_use_from`: an epoch of the runner, and the `secret_values_in_use` of its status from which it uses the
     values that this command sent.

@@ -32,9 +32,9 @@ SHOWN = 5  # queries listed in an error; JSON lists all
 def read_only_guard(project: Project, state: State, policy: Guard | None, severity: Severity) -> Guard:
     """Return the guard for a command that commits nothing.
 
-    `policy`: the user's own policy, which decides alone. Without it, in a checkout, the committed state
-    decides, if the checkout can't have forged it. `severity`: the severity of findings about secrets that
-    aren't sent.
+    `policy`: the user's own policy, which alone decides. Without it, the committed state decides in a
+    checkout, unless the checkout could have forged that state. `severity`: the severity of findings about
+    secrets that aren't sent.
     """
     from mzplan.connectors.admission import flows_of_state
 
@@ -136,9 +136,9 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
 
 
 def by_cause(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge diagnostics that differ only in their query; the result names all these queries.
+    """Merge diagnostics that differ only in their query. A merged diagnostic names all these queries.
 
-    A package that is missing here belongs to no query.
+    A diagnostic about a package that isn't installed here names no query.
     """
     causes: dict[tuple[str, ...], list[Diagnostic]] = {}
     for diagnostic in diagnostics:

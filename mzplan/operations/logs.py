@@ -1,4 +1,4 @@
-"""logs: the log entries of this machine's runners, of all queries or of some."""
+"""The log entries of this machine's runners, for all queries or for some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plan, and live validation: show what apply would do. Nothing here changes anything."""
+"""plan and live validation: find out what apply would do, without changing anything."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _replaced(instance: str, status: Status) -> Diagnostic:
         severity="warning",
         code="MZ243",
         summary=f"PySpark was replaced under the runner of instance {instance} (now: {status.replaced})",
-        detail=f"It runs {status.versions or 'another one'}, so queries with Python tasks fail.",
+        detail=f"It still runs {status.versions or 'the old one'}, so queries with Python tasks fail.",
         hint="restart the runner: mzplan down, then mzplan up. " + _UPGRADE,
     )
 
@@ -180,7 +180,7 @@ def _replaced(instance: str, status: Status) -> Diagnostic:
 def _notice(instance: str, runs: str, before: str) -> Diagnostic:
     return notice(
         f"Instance {instance} {runs}; its checkpoints were last written with {before}",
-        "A runner continues from a checkpoint of any line that it knows.",
+        "A runner continues from the checkpoints of every Spark version that mzplan supports.",
         _UPGRADE,
     )
 
@@ -233,7 +233,7 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
         shown = (f"{kind}{_size(folder, until)}" for kind, folder in folders.items())
         yield f"{record.address}: {' and '.join(shown)} ({record.id}, generation {record.generation})"
     if len(stored) > MAX_LISTED:
-        yield f"and of {len(stored) - MAX_LISTED} more"
+        yield f"and the data of {len(stored) - MAX_LISTED} more"
 
 
 def _size(folder: str, until: float) -> str:

@@ -1,4 +1,4 @@
-"""The parts that every command uses: the project's folder, its runners, and a progress reporter."""
+"""What every command uses: the project's folder, its runners, and a progress reporter."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Outcome:
 
 
 class Runners(Protocol):
-    """Reaches the runners of this machine for a command, without importing the running side."""
+    """The runners of this machine, for a command. Operations don't import the code that runs queries."""
 
     def require(self, instance: Instance) -> None:
         """Raise MzplanError MZ096 if `ensure` would start a runner whose packages aren't installed here.
@@ -93,7 +93,7 @@ class Runners(Protocol):
         """
 
     def settle(self, instance: Instance, wait: float) -> None:
-        """Have a dry instance take in the commit, unless another process leads it for `wait` seconds.
+        """Let a dry instance read the commit, unless another process leads it for `wait` seconds.
 
         Does nothing for other types.
         """
@@ -106,10 +106,7 @@ class Reporter(Protocol):
     """Receives the progress of a command."""
 
     def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
-        """Show the current work while it lasts, if it takes more than a second.
-
-        A function returns its progress.
-        """
+        """Show the current work if it takes more than a second. A function returns the text to show next."""
 
     def stage(self, text: str) -> None:
         """Show the current stage, always."""
@@ -257,7 +254,7 @@ def locked(store: Store, reporter: Reporter, command: str, wait: float | None = 
 
 @contextlib.contextmanager
 def committing(reporter: Reporter, serial: int) -> Iterator[None]:
-    """Wrap only the commit of a serial, and report that it was written, even if this fails later."""
+    """Wrap the commit of a serial. Report that it was written, even if the commit raises CommittedError."""
     reporter.committing(serial)
     try:
         yield
@@ -268,7 +265,7 @@ def committing(reporter: Reporter, serial: int) -> Iterator[None]:
 
 
 def why_nothing_runs(state: State, resource: ResourceState) -> str:
-    """Return that a query doesn't run because its instance is dry; "" if its instance isn't dry."""
+    """Return the explanation that a query doesn't run because its instance is dry; "" if it isn't dry."""
     if not is_dry(state.instances, resource.instance):
         return ""
     return f"Its instance {resource.instance} is dry: it runs and stores nothing."

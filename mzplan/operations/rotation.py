@@ -36,19 +36,16 @@ class Rotations:
             severity="notice",
             code="MZ078",
             summary="Secrets that can't be compared here are assumed to be unchanged",
-            detail=f"{listed}: a rotation shows only where the value can be resolved with the runner's "
-            "digest key "
-            f"({VARIABLE}), or after the runner has seen it.",
-            hint="",
+            detail=f"{listed}. mzplan notices a new value here only if it can read the value and has the "
+            f"runner's digest key ({VARIABLE}). Otherwise, the runner notices it later.",
         )
 
 
 def find_rotations(directory: str, state: State, statuses: Mapping[str, Status]) -> Rotations:
     """Compare the secrets that queries use with their values here.
 
-    A secret counts as changed if its runner already saw a new value. Only runners check remote providers.
-    Costs one slow digest per secret. A status may name any reference, because its writer isn't checked.
-    So only references of the committed state, in queries of the status's instance, are resolved.
+    A secret also counts as changed if its runner has already seen a new value. Only runners ask remote
+    providers. Computes one slow digest for each secret that a query of the state uses.
     """
     secrets = Secrets(directory)
     committed = users_of_secrets(state)

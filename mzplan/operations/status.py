@@ -183,7 +183,7 @@ def find_drift(
     return drift_between(state, statuses, alive, rotated, time.time())
 
 
-# For how many seconds drift is compared again while a runner is taking in another serial.
+# For how many seconds to wait for a runner that hasn't read the newest serial.
 SETTLE = 10.0
 _ON_ITS_WAY = frozenset({"missing-query", "outdated-query", "foreign-query"})
 
@@ -206,7 +206,7 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
     drift = find_drift(project, state, statuses)
     until = time.monotonic() + SETTLE
     while not edits and _is_on_its_way(project, state, statuses, drift) and time.monotonic() < until:
-        time.sleep(0.2)  # a serial was just committed, and a runner is taking it in
+        time.sleep(0.2)  # a serial was just committed, and a runner is about to read it
         state, statuses = store.read_state(), store.read_statuses()
         drift = find_drift(project, state, statuses)
     reported = {(item.address, item.kind) for item in drift}
@@ -219,7 +219,7 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
 def _is_on_its_way(
     project: Project, state: State, statuses: Mapping[str, Status], drift: tuple[DriftItem, ...]
 ) -> bool:
-    """Return whether drift may exist only because a live runner hasn't taken in this serial yet."""
+    """Return whether drift may exist only because a live runner hasn't read this serial yet."""
     if not any(item.kind in _ON_ITS_WAY for item in drift):
         return False
     return any(

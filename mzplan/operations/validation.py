@@ -45,11 +45,10 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
 
 
 def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reachability]]]:
-    """Return the parts of a plan that nobody would validate before the commit, by instance.
+    """Return the connections that nothing would validate before the commit, by instance, with their queries.
 
-    This happens if no runner of the queries' cluster is alive, or, for connections that nothing uses, no
-    runner of any cluster. Lists the connections whose types are validated by default, each with the queries
-    that reach it.
+    This happens if no runner of the queries' cluster is alive. For a connection without queries, it happens
+    if no runner of any cluster is alive. Only types that are validated by default are listed.
     """
     by_instance: dict[str, list[ResourceState]] = {}
     for query in queries_to_validate(plan, new):
@@ -86,14 +85,14 @@ def ensure_validated(work: Workbench, plan: Plan, new: State, *, refuses: bool) 
         )
     for name, connections in unvalidated:
         work.reporter.stage(
-            f"notice: Not validated before it is committed, as no runner of instance {name} is alive: "
+            f"notice: Not validated before the commit, because no runner of instance {name} is alive: "
             + "; ".join(_with_queries(connections))
         )
 
 
 def _with_queries(connections: Sequence[Reachability]) -> list[str]:
     return [
-        f"{connection.address}, for {', '.join(map(str, connection.queries)) or 'nothing that runs'}"
+        f"{connection.address}, used by {', '.join(map(str, connection.queries)) or 'no running query'}"
         for connection in connections
     ]
 
@@ -102,9 +101,9 @@ def _unvalidated(instance: Instance, connections: Sequence[Reachability], enviro
     return Diagnostic(
         code="MZ149",
         summary=f"No runner of instance {instance.name} is alive to validate this before it is committed",
-        detail="\n".join(["Nothing was changed. What is not validated:", *_with_queries(connections)]),
-        hint=f"start the runner ({start_command(instance, environment)}) and run this again; --live "
-        "validates from here; --no-live commits unvalidated.",
+        detail="\n".join(["Nothing was changed. Not validated:", *_with_queries(connections)]),
+        hint=f"start the runner ({start_command(instance, environment)}) and run this again; or validate "
+        "from here with --live; or commit without validation with --no-live.",
         exit_code=ExitCode.REFUSED,
     )
 
@@ -119,9 +118,9 @@ def reach(
 ) -> list[Diagnostic]:
     """Have the runners of their instances validate queries of a state. Return all findings.
 
-    Without a live runner, this process validates if `local_guard` says which secrets it may send; otherwise
-    nobody does (see ensure_validated). `secret_values`: sent to runners of this machine for this validation;
-    by default the values known here.
+    Without a live runner, this process validates, if `local_guard` says which secrets it may send. Without a
+    guard, nothing is validated (see ensure_validated). `secret_values`: the values that runners of this
+    machine get for this validation; by default the values known here.
     """
     secret_values = secret_values or own_secret_values(state)
     by_instance: dict[str, list[ResourceState]] = {}
@@ -172,7 +171,8 @@ def _by_runner_first(
     if local_guard is None or not unanswered:
         return answers
     work.reporter.detail(
-        f"{len(unanswered)} of them from here: the runner sends secrets where it is committed"
+        f"validating {len(unanswered)} of them from here: the committed state doesn't let the runner send "
+        "their secrets"
     )
     addresses = {description.address for description in unanswered}
     answered = [answer for answer in answers if answer.address not in addresses]
@@ -215,7 +215,8 @@ def request_validation(
 ) -> list[Diagnostic]:
     """Have an instance's runner validate descriptions. Raises MZ060 if it doesn't answer in time.
 
-    `wake` gets the proposal's id: first to hand over values before the proposal exists, then to announce it.
+    `wake` is called with the proposal's id twice: before the proposal exists, to send secret values, and
+    after, to announce it.
     """
     id_ = new_proposal_id()
     wake(id_)
@@ -377,5 +378,5 @@ def whose_values(descriptions: Iterable[Description], secret_values: SecretValue
     ours = [name for name in secret_values.values if f"${{env:{name}}}" in references]
     parts = [f"{', '.join(ours)} from here"] if ours else []
     if len(ours) < len(references):
-        parts.append("its runner's values of the others" if ours else "its runner's values of secrets")
+        parts.append("the runner's values for the others" if ours else "the runner's values of the secrets")
     return f", with {' and '.join(parts)}" if parts else ""

@@ -75,7 +75,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def unvalidated(ran: Ran) -> list[str]:
     """What --no-live says that nobody has looked at."""
-    said = "notice: Not validated before it is committed, as no runner of instance local is alive: "
+    said = "notice: Not validated before the commit, because no runner of instance local is alive: "
     return [line.removeprefix(said) for line in ran.err.splitlines() if line.startswith(said)]
 
 
@@ -192,10 +192,10 @@ def test_without_a_runner_nothing_is_committed_that_nobody_validates(servers: Pa
     assert mzplan(servers, "plan").code == 0
     ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s")
     assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.spare" not in ran.err
-    assert [line.strip() for line in ran.err.splitlines() if ", for " in line] == [
-        "connection.here, for source.lines",
-        "connection.k, for source.orders",
-        "connection.pg, for sink.orders_pg",
+    assert [line.strip() for line in ran.err.splitlines() if ", used by " in line] == [
+        "connection.here, used by source.lines",
+        "connection.k, used by source.orders",
+        "connection.pg, used by sink.orders_pg",
     ]
     assert not (servers / "state" / "mzplan.state.json").exists()
     ran = mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s", "--json")
@@ -203,8 +203,8 @@ def test_without_a_runner_nothing_is_committed_that_nobody_validates(servers: Pa
     told = mzplan(servers, "status").out
     assert "no runner is alive (start one with `mzplan run --instance local`)" in told
     assert unvalidated(ran) == [
-        "connection.here, for source.lines; connection.k, for source.orders; "
-        "connection.pg, for sink.orders_pg"
+        "connection.here, used by source.lines; connection.k, used by source.orders; "
+        "connection.pg, used by sink.orders_pg"
     ]
     assert {c["status"] for c in ran.json()["changes"] if c["address"].startswith(("source", "sink"))} == {
         "pending"
@@ -221,7 +221,7 @@ def test_alter_commits_nothing_that_nobody_validates(servers: Path) -> None:
     # What is described in another way only starts nothing, so there is nothing to validate.
     assert mzplan(servers, "alter", "ALTER CONNECTION pg SET DESCRIPTION = 'x'", *statement[2:]).code == 8
     ran = mzplan(servers, *statement, "--no-live")
-    assert ran.code == 8 and unvalidated(ran) == ["connection.pg, for sink.orders_pg"]
+    assert ran.code == 8 and unvalidated(ran) == ["connection.pg, used by sink.orders_pg"]
 
 
 def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(servers: Path) -> None:
@@ -230,9 +230,9 @@ def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(serv
     lone = f"connections: {{k: {{type: kafka, brokers: ['127.0.0.1:{port}']}}}}\n"
     (servers / "pipeline.yaml").write_text(lone)
     ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s")
-    assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, for nothing that runs" in ran.err
+    assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, used by no running query" in ran.err
     ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--no-live")
-    assert ran.code == 0 and unvalidated(ran) == ["connection.k, for nothing that runs"]
+    assert ran.code == 0 and unvalidated(ran) == ["connection.k, used by no running query"]
     changed = ("alter", "ALTER CONNECTION k SET BROKERS = ('127.0.0.1:1')", "--auto-approve", "--json")
     assert mzplan(servers, *changed).error()["code"] == "MZ149"
     settings = (servers / "mzplan.yaml").read_text()
@@ -256,7 +256,7 @@ def test_a_connection_of_paused_queries_is_validated_by_itself(servers: Path) ->
     before = files_of(servers)
     statement = "ALTER CONNECTION k SET BROKERS = ('127.0.0.1:1')"
     ran = mzplan(servers, "alter", statement, *committing)
-    assert ran.code == 7 and "connection.k, for nothing that runs" in ran.err
+    assert ran.code == 7 and "connection.k, used by no running query" in ran.err
     for more in (("--dry-run",), committing):
         ran = mzplan(servers, "alter", f"{statement} WITH (VALIDATE)", *more, "--json")
         assert ran.code == 1 and "MZ050" in codes(ran).values(), ran
@@ -276,7 +276,7 @@ def test_a_rollback_commits_nothing_that_nobody_validates(servers: Path) -> None
     assert ran.code == 1 and ran.error()["code"] == "MZ056"  # validated from here: its secret is not here
     assert files_of(servers) == before
     ran = mzplan(servers, *back, "--no-live")
-    assert ran.code == 8 and unvalidated(ran) == ["connection.pg, for sink.orders_pg"]
+    assert ran.code == 8 and unvalidated(ran) == ["connection.pg, used by sink.orders_pg"]
 
 
 _STARTING: dict[str, tuple[str, ...]] = {

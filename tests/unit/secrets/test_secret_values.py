@@ -221,7 +221,7 @@ def test_validation_says_whose_values_it_used(world: World, monkeypatch: pytest.
     assert "on instance local, with HANDED_PG from here" in checked.err
     monkeypatch.delenv("HANDED_PG")
     checked = mzplan(world.folder, "validate", "--live")
-    assert "on instance local, with its runner's values of secrets" in checked.err
+    assert "on instance local, with the runner's values of the secrets" in checked.err
     monkeypatch.setenv("HANDED_PG", "wrong")
     checked = mzplan(world.folder, "validate", "--live", "--json")
     assert [d["code"] for d in checked.json()["diagnostics"]] == ["MZ051"]
