@@ -1,4 +1,5 @@
-"""The command line: parses arguments, calls an operation, renders the result. Only it uses click.
+"""The command line: parses arguments, calls an operation, renders the result. Only commands use click.
 
-Commands are loaded when they are called, and import heavy modules inside, because users notice start-up time.
+A command is loaded when it is called, and imports heavy modules in its functions, because users notice the
+start-up time.
 """

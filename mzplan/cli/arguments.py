@@ -77,7 +77,7 @@ def _range(text: str) -> tuple[int, int | None]:
 def _query(text: str) -> Address:
     address = Address.parse(text)
     if address.is_connection:
-        raise ValueError(f"{address} isn't a query: name a source or a sink.")
+        raise ValueError(f"{address} isn't a query: name a source, a view or a sink.")
     return address
 
 

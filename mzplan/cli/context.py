@@ -39,7 +39,7 @@ class Invocation:
     json: bool = False
     verbose: int = 0
     output: Streams = field(default_factory=Streams)
-    may_commit: bool = False  # whether the command may commit: decides the message for an interrupt
+    may_commit: bool = False  # whether the command may commit, for the message after an interrupt
 
     @functools.cached_property
     def progress(self) -> ProgressLines:
@@ -111,7 +111,7 @@ class Invocation:
         return Workbench(project, runners, self.progress)
 
     def guard(self, policy: str | None, send_secrets: bool = False) -> Guard | None:
-        """Return the user's choice of secrets for live validation from here; None if the user made none.
+        """Return which secrets the user lets live validation send from here; None if the user didn't say.
 
         Raises MzplanError MZ105 for an unusable policy, and for a policy inside the project.
         """

@@ -1,8 +1,8 @@
 """schema and completion: completions for editors and shells.
 
-`schema` prints a schema, or writes the schemas of whole files for editors, with the line by which a file
-names its schema. The folder .mzplan/schemas belongs to one machine: `mzplan schema --editor` recreates it,
-and git ignores it. A team that commits its schemas writes them elsewhere, with --out.
+`schema` prints a schema, or writes the schemas of whole files for editors. The first line of a file names its
+schema. Git ignores the folder .mzplan/schemas, which `mzplan schema --editor` creates on each machine. A team
+that commits its schemas writes them to another folder, with --out.
 """
 
 from __future__ import annotations

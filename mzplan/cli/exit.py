@@ -60,8 +60,8 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _prefer_interrupts() -> Iterator[None]:
     """Turn any exception after a signal into KeyboardInterrupt.
 
-    Libraries that call Python replace an interrupt by their own errors, and Spark's JVM, which also got the
-    signal, refuses connections.
+    A library that calls Python may replace the interrupt with its own error. Spark's JVM also gets the
+    signal, and then refuses connections.
     """
     try:
         yield
@@ -129,7 +129,7 @@ def _committed(diagnostic: Diagnostic, text: str) -> Diagnostic:
 
 
 def _failure_code(invocation: Invocation) -> int:
-    """Return the exit code of a failure: 1 means that nothing was committed, so a commit changes it."""
+    """Return the exit code of a failure. Code 1 means that nothing was committed; after a commit, it is 8."""
     return ExitCode.NOT_CONVERGED if invocation.progress.is_committed else ExitCode.ERROR
 
 

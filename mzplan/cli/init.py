@@ -37,7 +37,7 @@ project: {name}
 warehouse: ./warehouse          # where collections and checkpoints live: a path or a URI
 """
 _ABOUT_IGNORED = "# Files of this machine and of runners. The rest of the state's folder is committed."
-# Files that running an example leaves in its folder.
+# Files that a run of an example leaves in its folder.
 _LEFTOVERS = ("state", "warehouse", "lake", "__pycache__")
 
 
@@ -61,7 +61,7 @@ def _begin(folder: Path) -> Path:
     file = folder / "mzplan.yaml"
     if os.path.lexists(file):
         raise error(
-            "MZ070", f"{file} exists already", "Nothing was changed.", "edit it, or begin in another folder."
+            "MZ070", f"{file} already exists", "Nothing was changed.", "edit it, or choose another folder."
         )
     name = re.sub(r"[^a-z0-9_-]+", "_", folder.resolve().name.lower()).strip("_-") or "project"
     if not name[0].isalpha():
@@ -81,8 +81,7 @@ def _create(folder: Path, name: str, data: bytes) -> None:
 def _write_gitignore(folder: Path) -> list[Path]:
     """Add the paths that must not be committed to .gitignore. Return the written files.
 
-    Keeps the existing content, and adds no line twice. Leaves a .gitignore alone that is a link, because it
-    belongs elsewhere.
+    Keeps the existing content, and adds no line twice. Doesn't change a .gitignore that is a link.
     """
     files = GuardedFolder(folder)
     try:
@@ -129,9 +128,9 @@ def copy_example(name: str, to: Path) -> list[Path]:
     if existing:
         raise error(
             "MZ070",
-            f"{existing[0]} exists already",
+            f"{existing[0]} already exists",
             "`init` doesn't overwrite files. Nothing was changed.",
-            f"begin in another folder: mzplan -C FOLDER init --from {name}",
+            f"choose another folder: mzplan -C FOLDER init --from {name}",
         )
     for file, path in zip(files, written, strict=True):
         data = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Names for shell completion: committed, declared and shipped."""
+"""Names for shell completion: of committed resources, declared environments, and shipped examples."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 def _state(ctx: click.Context) -> dict[str, Any]:
     """Return the state file's content, unchecked; {} if there is none.
 
-    A shell waits for this, so mzplan.yaml isn't even parsed unless it says where the state is.
+    A shell waits for this, so mzplan.yaml is parsed only if it says where the state is.
     """
     try:
         folder = Path(_directory(ctx))

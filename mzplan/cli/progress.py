@@ -1,6 +1,6 @@
-"""Progress on stderr: a line per event; on a terminal, also a live block below for slow work.
+"""Progress on stderr: a line for each event. A terminal also shows a live block for slow work.
 
-If many queries converge, a terminal shows lines for the first few and counts the others.
+If many queries converge, a terminal shows lines for the first few and counts the other queries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"
 class ProgressLines:
     """Implements mzplan.operations.project.Reporter.
 
-    A thread shows work that takes longer than a second, so that operations needn't.
+    A thread shows work that takes longer than a second.
     """
 
     def __init__(self, output: Streams, verbose: int = 0, clock: Callable[[], float] = time.monotonic):
@@ -166,7 +166,7 @@ def _awaited(waiting: Mapping[Address, str], *, named: bool) -> str:
     counts = Counter(waiting.values())
     conditions = ", ".join(f"{n} {safe(condition)}" for condition, n in sorted(counts.items()))
     names = f" ({named_first(list(waiting))})" if named else ""
-    return f"{count(len(waiting), 'query', 'queries')} awaited: {conditions}{names}"
+    return f"waiting for {count(len(waiting), 'query', 'queries')}: {conditions}{names}"
 
 
 def _by_condition(waiting: Mapping[Address, str]) -> list[str]:

@@ -129,7 +129,7 @@ def command_down(invocation: Invocation, instance: str | None) -> None:
     for name in _embedded(project.settings, instance):
         invocation.note(f"Stopping the runner of instance {name}")
         try:
-            with invocation.progress.working("its queries end"):
+            with invocation.progress.working("waiting for its queries to stop"):
                 stopped = stop(project.settings, project.store, name)
         except MzplanError as problem:  # the other runners are still stopped
             unknown.extend(problem.diagnostics)

@@ -1,4 +1,4 @@
-"""The runners of this machine, for operations: the wiring to the running side."""
+"""The runners of this machine, as operations see them. This module connects commands to the runner's code."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class LocalRunners:
             require_java()
         log = runtime_file(self.settings, instance.name, "log").name
         self.reporter.stage(f"Starting the runner of instance {instance.name} (log: .mzplan/{log})")
-        with self.reporter.working("the runner starts"):
+        with self.reporter.working("waiting for the runner to start"):
             lease = start(self.settings, self.store, instance.name, packages, self.policy, wait, trial)
         if lease is not None:
             process = f"it is process {lease.pid}, epoch {lease.epoch}"
-            self.reporter.detail(f"{process}; Spark takes some seconds more")
+            self.reporter.detail(f"{process}; Spark needs some more seconds")
         self._started.add(instance.name)
         return True
 
@@ -73,7 +73,7 @@ class LocalRunners:
 
     def stop(self, instance: Instance) -> None:
         self.reporter.stage(f"Stopping the runner of instance {instance.name}, which was started for this")
-        with self.reporter.working("the runner ends"):
+        with self.reporter.working("waiting for the runner to stop"):
             stop(self.settings, self.store, instance.name)
 
     def wake(self, instance: Instance, secret_values: SecretValues) -> int | None:

@@ -62,10 +62,11 @@ class AlterResult:
 def alter(
     work: Workbench, text: str, approve: Callable[[Plan, Sequence[FileEdit]], None], options: ApplyOptions
 ) -> AlterResult:
-    """Edit, plan, get approval, validate live, commit, and follow.
+    """Edit the files, plan, get approval, validate live, commit, and follow the queries.
 
-    A MzplanError leaves files and state as they were. After a crash, the next command that reads the files
-    finishes or undoes the edit."""
+    After an MzplanError, files and state are unchanged. After a crash, the next command that reads the files
+    finishes or undoes the edit.
+    """
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
         return _validate(work, text, statements[0], options.guard)
@@ -147,8 +148,9 @@ class _Alteration:
 def preview(work: Workbench, text: str, options: ApplyOptions) -> AlterResult:
     """Return the statements' edits and plan. Changes nothing.
 
-    Validates live if the options or a statement say so: from here, with the secrets that the options
-    allow."""
+    Validates live if the options or a statement ask for it: from here, with the secrets that the options
+    allow.
+    """
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
         return _validate(work, text, statements[0], options.guard)
@@ -186,10 +188,11 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> AlterResult:
 
 
 def _validate(work: Workbench, text: str, statement: ValidateConnection, policy: Guard | None) -> AlterResult:
-    """Reach a declared connection through all its sources and sinks, or alone if it has none.
+    """Reach a declared connection through the sources and sinks that use it, or by itself if none does.
 
-    Changes nothing. `policy`: see operations.local_checks. Raises MzplanError with every problem, and
-    MZ143 (exit 7) if nothing could be reached."""
+    Changes nothing. `policy`: see operations.local_checks. Raises MzplanError with every problem, and MZ143
+    (exit 7) if nothing could be reached.
+    """
     configuration = work.project.configuration()
     address = find_named(configuration.resources, text, "connection", statement.name).address
     state = read_state(work.store, work.reporter)
@@ -209,7 +212,8 @@ def _file_findings(
 ) -> list[Diagnostic]:
     """Return validation's findings about resources as the files declare them.
 
-    Raises MzplanError for mistakes in the files."""
+    Raises MzplanError for mistakes in the files.
+    """
     if files.configuration is None:
         raise MzplanError(files.mistakes)
     new = apply_changes(state, build_plan(files.configuration, state))
@@ -221,7 +225,8 @@ def _validation_findings(
 ) -> list[Diagnostic]:
     """Return validation's findings about resources of an uncommitted state.
 
-    A connection is validated through its users, or alone if it has none."""
+    A connection is validated through the queries that use it, or by itself if no query does.
+    """
     guard = read_only_guard(work.project, state, policy, "error")
     queries = {a: new.resources[a] for a in addresses if a.is_query}
     connections = {a: users_of(new, a) for a in addresses if a.is_connection}
@@ -238,9 +243,10 @@ def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
 def _plan(
     work: Workbench, state: State, transaction: Transaction, options: ApplyOptions
 ) -> tuple[Plan, tuple[Address, ...]]:
-    """Return the transaction's plan, and other changes of the files that it leaves out.
+    """Return the transaction's plan, and the resources with other changes in the files.
 
-    If validation is requested, the plan's diagnostics include its findings about uncommitted resources."""
+    If validation is requested, the plan's diagnostics include its findings about uncommitted resources.
+    """
     if transaction.targets:
         plan = plan_configuration(
             work, state, transaction.targets, (), transaction.committed, canary=options.canary

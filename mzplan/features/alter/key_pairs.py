@@ -42,7 +42,8 @@ class PublicKey:
 def next_keys(directory: str, connection: str, body: Body) -> Iterator[str]:
     """Yield unused names for new keys of a connection (`keys/bastion-3`, …).
 
-    Skips key files here and names in the body, whose files may be elsewhere."""
+    Skips the names of existing files, and names in the body, whose files may be on another machine.
+    """
     names = [path.stem for path in Path(directory, FOLDER).glob(f"{connection}-*")]
     names += [match[1] for value in body.values() if (match := _REFERENCE.match(str(value)))]
     numbers = [name.rpartition("-")[2] for name in names]

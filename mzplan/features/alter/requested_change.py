@@ -84,7 +84,8 @@ def _with_body(resource: Resource, body: Mapping[str, Any], known: Container[Add
 def same_value(resource: Resource, edit: PropertyEdit) -> bool:
     """Whether the edit sets a value that is already set, or a default.
 
-    Assumed values don't count as set."""
+    An assumed value (`x-assumed`) doesn't count as set.
+    """
     if edit.path in resource.assumed:
         return False
     kind = resource_kind(resource.address.kind, resource.type)
@@ -101,7 +102,8 @@ def locate_in_statement(
     """Move a diagnostic of the edited file to its location in the statement.
 
     Returns None if it isn't about this statement's edits. `spans`: where each property begins and ends in the
-    edited file."""
+    edited file.
+    """
     edited_range = diagnostic.range
     if (
         diagnostic.address not in (change.new_address, None)
@@ -120,8 +122,9 @@ def locate_in_statement(
 def at_location(diagnostic: Diagnostic, change: RequestedChange, location: At | None) -> Diagnostic:
     """Return the diagnostic at a location in the statement.
 
-    None is for a missing property, which has no location: it is reported where it was removed or is
-    needed."""
+    A missing property has no location (None). The diagnostic then points to the action that removes or needs
+    the property.
+    """
     if location is None:
         pairs = zip(change.edits, change.locations, strict=True)
         location = next((p for e, p in pairs if e.remove), (*change.locations, change.name.at)[0])

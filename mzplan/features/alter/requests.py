@@ -109,9 +109,10 @@ def _key_rotation(
     live: bool | None,
     directory: str,
 ) -> RequestedChange:
-    """Make the secondary key the primary one, and add a new secondary key.
+    """Return the change that makes the secondary key the primary one, and adds a new secondary key.
 
-    Missing keys are created."""
+    Without a secondary key, it adds the keys that are missing.
+    """
     if kind.rotates_keys is None:
         raise MzplanError(_no_keys(text, statement, resource, kind))
     primary, secondary = kind.rotates_keys
@@ -156,7 +157,7 @@ def _connection_change(
 
 
 def _check_type(resources: Resources, text: str, resource: Resource, property_: str, name: Name) -> None:
-    """Raise a single error for a connection of another type, not one for each missing property."""
+    """Raise one error for a connection of another type, instead of an error for each missing property."""
     kind = resource_kind(resource.address.kind, resource.type)
     reference = next((r for r in kind.references if r.property == property_), None)
     if reference is None:
@@ -191,7 +192,8 @@ def _validation(
 ) -> bool | None:
     """Return how to validate live, as in `apply`.
 
-    True validates even from here, None only if a runner can, and False not at all."""
+    True: by a runner or from here. None: only by a runner. False: not at all.
+    """
     if in_statement is not None and option is not None and in_statement != option:
         hint = "leave one of the two out."
         raise MzplanError(usage_mistake(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))

@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 class Transaction:
     """The changes that statements request.
 
-    `committed`: the committed resources with the edits. `files`: the files with the edits, as far as they can
-    be read. `live`: as in `apply`."""
+    - `committed`: the committed resources with the edits.
+    - `files`: the files with the edits, as far as they can be read.
+    - `live`: how to validate, as in ApplyOptions.
+    """
 
     changes: tuple[RequestedChange, ...]
     edits: tuple[FileEdit, ...]
@@ -57,12 +59,12 @@ class Transaction:
 
     @property
     def targets(self) -> list[Address]:
-        """The addresses that it plans."""
+        """The changed resources that are committed, so that they are planned."""
         return [w.new_address for w in self.changes if w.new_address in self.committed.resources]
 
     @property
     def uncommitted(self) -> list[Address]:
-        """The addresses that only the files have. They are edited but not planned."""
+        """The changed resources that only the files have. They are edited but not planned."""
         return [w.new_address for w in self.changes if w.new_address not in self.committed.resources]
 
     @property
@@ -83,9 +85,10 @@ class Transaction:
 def read_transaction(
     project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
 ) -> Transaction:
-    """Return the changes that the statements request. Each sees the effect of earlier ones.
+    """Return the changes that the statements request. A statement sees the changes of the earlier ones.
 
-    Raises MzplanError with every mistake."""
+    Raises MzplanError with every mistake.
+    """
     return _TransactionReader(project, state, text).read(statements, live)
 
 
@@ -204,8 +207,9 @@ class _TransactionReader:
     def _checked_files(self) -> FilesRead:
         """Return the files with the edits, checked as usual.
 
-        Mistakes in edited properties are reported at their location in the statements. If the files had
-        mistakes before, only new ones are reported."""
+        A mistake in an edited property is reported at its location in the statements. Mistakes that the files
+        had before aren't errors.
+        """
         after = self.files
         if self.edits.contents:
             try:
@@ -223,7 +227,8 @@ class _TransactionReader:
     def _check_removed(self, after: FilesRead) -> None:
         """Raise MzplanError MZ075 if `defaults` still set a property that a statement removes.
 
-        The next apply would bring it back."""
+        The next apply would bring it back.
+        """
         problems = []
         for change in self.changes:
             resource = after.resources.get(change.new_address)
@@ -254,7 +259,8 @@ class _TransactionReader:
     def _checked_committed(self) -> Configuration:
         """Return the committed resources with the edits, and uncommitted resources that these name.
 
-        Resources within reach of the edits are checked like a new configuration."""
+        The edited resources, their dependents and their requirements are checked like a new configuration.
+        """
         resources = {**self.committed}
         changed = [w.new_address for w in self.changes if w.new_address in resources]
         for address in changed:
@@ -313,7 +319,7 @@ def _uncommitted_notice(address: Address) -> Diagnostic:
         code="MZ145",
         kind="uncommitted",
         summary=f"{address} is not committed yet",
-        detail="So there is nothing to apply the statement to: only the file is edited.",
+        detail="The statement therefore only edits the file.",
         hint="`mzplan apply` creates it.",
         address=address,
     )
@@ -324,8 +330,7 @@ def _mistakes_notice(mistakes: Sequence[Diagnostic]) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ146",
-        summary=f"The files have {count(len(mistakes), 'mistake')}, and the statement is applied without "
-        "them",
-        detail=f"The statement doesn't need them. The first mistake: {first.summary} ({first.range}).",
-        hint="`mzplan validate` shows them all; `mzplan apply` waits until they are corrected.",
+        summary=f"The files have {count(len(mistakes), 'mistake')} outside the statement",
+        detail=f"The first mistake: {first.summary} ({first.range}).",
+        hint="`mzplan validate` shows every mistake. `mzplan apply` fails until they are corrected.",
     )

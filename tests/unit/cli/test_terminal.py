@@ -120,7 +120,7 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
     if live:
         block = "5 starting: source.w0, source.w1, source.w2 and 2 more\n    2 stopping: source.w5, source.w6"
         assert block in screen.text and "; 10 applied" in screen.text
-        assert "\r\x1b[2A\x1b[J  … 13 s: 5 queries awaited: 5 starting" in screen.text
+        assert "\r\x1b[2A\x1b[J  … 13 s: waiting for 5 queries: 5 starting" in screen.text
         assert screen.text.endswith("  ✓ 7 queries more: applied\n")
     else:
         assert "\x1b" not in screen.text

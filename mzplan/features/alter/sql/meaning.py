@@ -19,7 +19,7 @@ from mzplan.secrets.references import is_reference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The edits of a statement, each with its location; or its mistakes, and then no edits."""
+    """The edits of a statement, each with its location; or only the statement's mistakes."""
 
     edits: tuple[PropertyEdit, ...] = ()
     locations: tuple[At, ...] = ()
@@ -29,7 +29,8 @@ class Meaning:
 def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind) -> Meaning:
     """Return the edits that the actions request of a resource of this kind, or every mistake.
 
-    MZ073 reports actions that don't fit the connection or contradict each other."""
+    MZ073 reports actions that don't fit the connection or contradict each other.
+    """
     reader = _ClauseReader(text, statement, address, kind)
     mistakes = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
     if mistakes:
@@ -42,7 +43,7 @@ def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind
 
 
 def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
-    """Return the locations of values that aren't secret, which an excerpt may show."""
+    """Return the locations of values that an excerpt may show, because they aren't secret."""
     options = StatementOptions(kind)
     return tuple(
         action.value.at
@@ -207,8 +208,9 @@ def _choices(option: SqlOption) -> list[Any]:
 def _name_or_choice(option: SqlOption, literal: Value) -> Any:
     """Return the value as SQL reads it.
 
-    A name without quotes is in lower case. For an option with a fixed choice, returns the word that differs
-    only in case."""
+    A name without quotes is in lower case. For an option with fixed choices, returns the choice that is equal
+    apart from case.
+    """
     if literal.quoted or not isinstance(literal.value, str):
         return literal.value
     matching = (choice for choice in _choices(option) if str(choice).lower() == literal.value.lower())

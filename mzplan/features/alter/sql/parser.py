@@ -54,7 +54,8 @@ _TERMINALS = {
 def parse_statements(text: str) -> tuple[Statement, ...]:
     """Parse one or more statements with `;` between them; VALIDATE stands alone.
 
-    Raises MzplanError MZ072 (exit 64) that points at the wrong column."""
+    Raises MzplanError MZ072 (exit 64), which points at the mistake.
+    """
     from lark.exceptions import UnexpectedInput
 
     if len(text) > MAX_LENGTH:

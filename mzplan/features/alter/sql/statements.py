@@ -38,7 +38,8 @@ class Name:
 class Option:
     """An option's words in upper case, separated by single spaces: `SSH KEY`.
 
-    `key`: the entry in it: `CLIENT OPTION "fetch.max.bytes"`."""
+    `key`: the entry of a mapping, as in `CLIENT OPTION "fetch.max.bytes"`.
+    """
 
     text: str
     at: At
@@ -53,8 +54,11 @@ class Option:
 class Value:
     """A literal: text, a number, true or false, or a list of texts and numbers.
 
-    `secret`: written as SECRET '…'. `word`: an identifier, without quotes or in double quotes (`quoted`). The
-    value may be a written-out secret, so reprs leave it out."""
+    - `secret`: written as SECRET '…'.
+    - `word`: an identifier, without quotes or in double quotes (`quoted`).
+
+    The repr leaves the value out, because it may be a secret.
+    """
 
     value: Any = field(repr=False)
     at: At
@@ -157,8 +161,9 @@ def point(
 ) -> Diagnostic:
     """Return an error at a location in the statement.
 
-    Quoted texts are masked, except references and the locations in `shown`, because any text may be a secret.
-    `shown` is None for a statement that can't be parsed. `hidden`: other parts to mask."""
+    The excerpt masks quoted texts, because any text may be a secret. It shows references, and the locations
+    in `shown`. `shown` is None for a statement that can't be parsed. `hidden`: other parts to mask.
+    """
     excerpt, range_ = excerpt_of(text, at, shown, hidden)
     return Diagnostic(
         code=code,
