@@ -21,11 +21,11 @@ from mzplan.cli.options import (
     target_option,
     wait_option,
 )
-from mzplan.cli.progress import named_first
+from mzplan.cli.progress import NAMED
 from mzplan.cli.streams import is_interactive
 from mzplan.model.address import Address, natural_item
 from mzplan.model.resources import start_command
-from mzplan.model.words import count
+from mzplan.model.words import count, first_names
 from mzplan.operations.apply import ApplyOptions, CommitRequest, apply_configuration, apply_saved, carry_out
 from mzplan.operations.planning import stored_data_notices
 from mzplan.operations.status import select
@@ -190,7 +190,7 @@ def _override(name: str, text: str) -> click.Command:
             plan = OVERRIDES[name](state, chosen)
             changed = {change.address for change in plan.changes}
             if unchanged := [address for address in chosen if address not in changed]:
-                invocation.note(f"{_UNCHANGED[name]}: {named_first(unchanged)}")
+                invocation.note(f"{_UNCHANGED[name]}: {first_names(unchanged, NAMED)}")
             return plan
 
         why = message if message is not None else f"{name} {selection}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mzplan.cli.streams import Streams, width
 from mzplan.model.address import Address
-from mzplan.model.words import count
+from mzplan.model.words import count, first_names
 from mzplan.operations.project import Outcome
 from mzplan.render.text import cut, paragraph, safe
 
@@ -21,7 +21,7 @@ PATIENCE = 1.0  # seconds of work without output
 EVERY = 10.0  # seconds between lines without a terminal
 _TICK = 0.25
 _LINES = 3  # lines for converged queries, on a terminal
-_NAMED = 3  # queries named in a line of the block
+NAMED = 3  # queries named in a line
 _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"}
 
 
@@ -165,7 +165,7 @@ class ProgressLines:
 def _awaited(waiting: Mapping[Address, str], *, named: bool) -> str:
     counts = Counter(waiting.values())
     conditions = ", ".join(f"{n} {safe(condition)}" for condition, n in sorted(counts.items()))
-    names = f" ({named_first(list(waiting))})" if named else ""
+    names = f" ({first_names(list(waiting), NAMED)})" if named else ""
     return f"waiting for {count(len(waiting), 'query', 'queries')}: {conditions}{names}"
 
 
@@ -177,12 +177,6 @@ def _by_condition(waiting: Mapping[Address, str]) -> list[str]:
     if len(by_condition) < 2:
         return []
     return [
-        f"    {len(addresses)} {safe(name)}: {named_first(addresses)}"
+        f"    {len(addresses)} {safe(name)}: {first_names(addresses, NAMED)}"
         for name, addresses in sorted(by_condition.items())
     ]
-
-
-def named_first(addresses: Sequence[Address]) -> str:
-    """Return the first few addresses, and how many more there are."""
-    first = ", ".join(map(str, addresses[:_NAMED]))
-    return first + (f" and {len(addresses) - _NAMED} more" if len(addresses) > _NAMED else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -12,6 +12,12 @@ _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 def count(number: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: `1 query`, `2 queries`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def first_names(names: Sequence[object], most: int) -> str:
+    """Return the names as `a, b, c`; if there are more than `most`, as `a, b and 7 more`."""
+    more = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {more:,} more" if more > 0 else "")
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from mzplan.host.checkout import may_be_foreign, why_foreign_file
 from mzplan.host.extras import missing_extras_reported
@@ -96,17 +95,11 @@ def check_locally(
 
 def _run_checks(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
     """Return the findings of all checks, in their order; AT_ONCE checks run in parallel."""
-    todo: SimpleQueue[int] = SimpleQueue()
-    for number in range(len(checks)):
-        todo.put(number)
     findings: list[tuple[Diagnostic, ...]] = [()] * len(checks)
+    numbers = iter(range(len(checks)))  # the threads share it: each number goes to one of them
 
     def work() -> None:
-        while True:
-            try:
-                number = todo.get_nowait()
-            except Empty:
-                return
+        for number in numbers:
             address, check = checks[number]
             try:
                 with missing_extras_reported():

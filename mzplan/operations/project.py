@@ -244,11 +244,11 @@ def read_state(store: Store, reporter: Reporter) -> State:
 
 
 @contextlib.contextmanager
-def locked(store: Store, reporter: Reporter, command: str, wait: float | None = None) -> Iterator[None]:
-    """Hold the lock of the state; wait `wait` seconds (by default LOCK_WAIT) for it."""
+def locked(store: Store, reporter: Reporter, command: str, wait: float = LOCK_WAIT) -> Iterator[None]:
+    """Hold the lock of the state, after waiting for it at most `wait` seconds."""
     with contextlib.ExitStack() as stack:
         with reporter.working("waiting for the lock of the state"):
-            stack.enter_context(store.lock(command, LOCK_WAIT if wait is None else wait))
+            stack.enter_context(store.lock(command, wait))
         yield
 
 

@@ -10,6 +10,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.state import State
+from mzplan.model.words import first_names
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.digests import VARIABLE, is_comparable, is_same_secret
 from mzplan.secrets.references import Secrets
@@ -30,14 +31,12 @@ class Rotations:
         """Return MZ078 for the unresolved references; None if there are none."""
         if not self.unresolved:
             return None
-        more = len(self.unresolved) - 5
-        listed = ", ".join(self.unresolved[:5]) + (f" and {more} more" if more > 0 else "")
         return Diagnostic(
             severity="notice",
             code="MZ078",
             summary="Secrets that can't be compared here are assumed to be unchanged",
-            detail=f"{listed}. mzplan notices a new value here only if it can read the value and has the "
-            f"runner's digest key ({VARIABLE}). Otherwise, the runner notices it later.",
+            detail=f"{first_names(self.unresolved, 5)}. mzplan notices a new value here only if it can read "
+            f"the value and has the runner's digest key ({VARIABLE}). Otherwise, the runner notices it.",
         )
 
 

@@ -179,11 +179,12 @@ def reason_for(
     if fields:
         parts.append(f"{_join_names(_names(fields))} changed")
     # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.
-    replaced = [str(a) for a in sorted(causes, key=natural) if a.is_query and causes[a] == "replace"]
-    changed = [str(a) for a in sorted(causes, key=natural) if str(a) not in replaced]
+    replaced: list[str] = []
     by_way: dict[tuple[Address, ...], list[str]] = {}
     for cause in sorted(causes, key=natural):
-        if str(cause) in changed:
+        if cause.is_query and causes[cause] == "replace":
+            replaced.append(str(cause))
+        else:
             by_way.setdefault(ways.get(cause, ()), []).append(str(cause))
     parts += [
         f"{_join_names(by_way[way])} changed{_through(way)}"

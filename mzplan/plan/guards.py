@@ -16,7 +16,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
-from mzplan.model.words import scalar_text
+from mzplan.model.words import first_names, scalar_text
 from mzplan.plan.query_change import has_same_query
 from mzplan.schema.kinds import resource_kind
 
@@ -298,13 +298,12 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
         names = sorted((str(r.address) for r in overridden if r.override == override), key=natural)
         if not names:
             continue
-        shown, more = names[:_MAX_NAMED], f" and {len(names) - _MAX_NAMED} more" * (len(names) > _MAX_NAMED)
         subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
         yield notice(
             f"{subject} {override} by hand",
-            (f"{', '.join(shown)}{more}. " if len(names) > 1 else "")
+            (f"{first_names(names, _MAX_NAMED)}. " if len(names) > 1 else "")
             + "This stays until you undo it by hand, whatever the configuration says.",
-            f"mzplan {undo} {' '.join(shown)}",
+            f"mzplan {undo} {' '.join(names[:_MAX_NAMED])}",
             address=Address.parse(names[0]) if len(names) == 1 else None,
         )
 

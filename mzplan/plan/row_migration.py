@@ -6,15 +6,13 @@ other change reads again. The source's sinks continue after the migrated rows, u
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode, notice
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
-from mzplan.model.resources import Body, Instance, is_dry
+from mzplan.model.resources import Instance, PropertyEdit, edited, is_dry
 from mzplan.model.state import Predecessor, ResourceState
 from mzplan.plan.comparison import compare_bodies
 from mzplan.schema.kinds import ResourceKind, resource_kind
@@ -184,10 +182,10 @@ def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
         return "adding or removing a key changes how the source reads its upstream"
     if before.instance != after.instance and kind.holds_upstream:
         return "it moves to another instance, and the old one releases its position in the upstream"
-    body: Body = copy.deepcopy(dict(before.body))
-    for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
-        body = _with_value(body, path, value_at(after.body, path))
-    for field in compare_bodies(kind, body, after.body):
+    paths = (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else []))
+    values = {path: value_at(after.body, path) for path in paths}
+    edits = [PropertyEdit(path=path, value=value, remove=not value) for path, value in values.items()]
+    for field in compare_bodies(kind, edited(before.body, edits), after.body):
         if field.effect not in ("in-place", "restart"):
             return f"{field.path} changes which records it reads, or how"
     return migration_problem(after.type, before.body, after.body)
@@ -233,13 +231,3 @@ def _supports_migration(kind: ResourceKind) -> bool:
 
 def _keys(resource: ResourceState) -> set[str]:
     return {key.lower() for key in keys_of(resource.type, resource.body)}
-
-
-def _with_value(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Return the body with another value at a path. None removes the value, and then empty mappings."""
-    name, *rest = path
-    below = body.get(name)  # may be anything, if somebody edited the state by hand
-    inner = _with_value(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value
-    return {key: inner_value for key, inner_value in body.items() if key != name} | (
-        {name: inner} if inner else {}
-    )

@@ -9,6 +9,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import first_names
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.file import digest_of_plan
 
@@ -84,8 +85,7 @@ def _fields(one: ResourceState | None, other: ResourceState | None) -> str:
     if (one.override, one.restart_token) != (other.override, other.restart_token):
         paths.append("paused or restarted by hand")
     paths = paths or ["a connection it uses"]
-    more = f" and {len(paths) - MAX_FIELDS} more" if len(paths) > MAX_FIELDS else ""
-    return ", ".join(paths[:MAX_FIELDS]) + more
+    return first_names(paths, MAX_FIELDS)
 
 
 def _settings(saved: Plan, current: Plan) -> Iterator[str]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, SourceRange
-from mzplan.model.words import count
+from mzplan.model.words import count, first_names
 from mzplan.render.text import Paint, safe
 from mzplan.secrets.resolved import scrub_diagnostic
 
@@ -57,9 +57,8 @@ def merge_equal(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
     if not others:
         return first
-    names = ", ".join(str(other.address) for other in others[:_MAX_NAMED])
-    more = f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
-    detail = f"Also {count(len(others), 'other', 'others')}: {names}{more}."
+    names = first_names([other.address for other in others], _MAX_NAMED)
+    detail = f"Also {count(len(others), 'other', 'others')}: {names}."
     return replace(first, detail=f"{first.detail}\n{detail}" if first.detail else detail)
 
 

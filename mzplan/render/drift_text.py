@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mzplan.model.plan import DriftItem
+from mzplan.model.words import first_names
 from mzplan.render.text import brief, safe
 
 MAX_NAMED = 5  # addresses per cause
@@ -14,7 +15,7 @@ MAX_NAMED = 5  # addresses per cause
 def drift_lines(drift: Iterable[DriftItem], longest: int) -> list[str]:
     """Return a line for each cause, with at most `longest` characters of detail."""
     return [
-        f"{_named([safe(name) for name in names])}: {kind}: {brief(detail, longest)}"
+        f"{first_names([safe(name) for name in names], MAX_NAMED)}: {kind}: {brief(detail, longest)}"
         for (kind, detail), names in _causes(drift).items()
     ]
 
@@ -34,8 +35,3 @@ def _causes(drift: Iterable[DriftItem]) -> Mapping[tuple[str, str], list[str]]:
     for item in drift:
         causes.setdefault((item.kind, item.detail), []).append(item.address)
     return causes
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

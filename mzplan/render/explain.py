@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.model.codec import encode
 from mzplan.model.plan import Plan
-from mzplan.model.words import count
+from mzplan.model.words import count, first_names
 from mzplan.plan.stages import QuerySwitch, Run, Stage, stages_of
 from mzplan.render.plan_text import MAX_LISTED, SIGNS
 from mzplan.render.text import Paint, safe
@@ -38,9 +38,7 @@ def stages_to_json(plan: Plan) -> list[dict[str, Any]]:
 
 def _content(plan: Plan, stage: Stage) -> Iterator[str]:
     for instance, addresses in stage.instances:
-        shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
-        more = f" and {len(addresses) - MAX_LISTED} more" if len(addresses) > MAX_LISTED else ""
-        yield f"{_INDENT}  instance {safe(instance)}: {shown}{more}"
+        yield f"{_INDENT}  instance {safe(instance)}: {first_names(addresses, MAX_LISTED)}"
     width = max((len(str(change.address)) for change in stage.queries), default=0)
     for change in stage.queries:
         yield f"{_INDENT}{SIGNS[change.action]} {change.address!s:<{width}}  {_transition(change)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import FATES, Action, Change, Fate, FieldChange, Plan
-from mzplan.model.words import count
+from mzplan.model.words import count, first_names
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
@@ -102,11 +102,12 @@ def turns(plan: Plan) -> str:
     first = tuple(canary.address for canary in plan.canaries)
     waiting = len({held for canary in plan.canaries for held in canary.holds})
     if not waiting:
-        return f"{_listed(first)}, with {plan.canaries[0].wait:g} s to make progress"
+        return f"{first_names(first, MAX_LISTED)}, with {plan.canaries[0].wait:g} s to make progress"
     verb = "waits" if waiting == 1 else "wait"
     pronoun = "it" if len(first) == 1 else "them"
     most = max(canary.wait for canary in plan.canaries)
-    return f"{_listed(first)}; {count(waiting, 'query', 'queries')} {verb} for {pronoun}, {most:g} s at most"
+    waits = f"{count(waiting, 'query', 'queries')} {verb} for {pronoun}, {most:g} s at most"
+    return f"{first_names(first, MAX_LISTED)}; {waits}"
 
 
 class _Renderer:
@@ -142,8 +143,8 @@ class _Renderer:
         warnings = [warning for warning in warnings_of(self.plan) if not warning.is_obvious]
         for warning in warnings:
             most = MAX_SERVER_EDITS if warning.names_servers else MAX_LISTED
-            more = f" and {len(warning.affected) - most} more" if len(warning.affected) > most else ""
-            yield f"{self.paint(f'! {warning.headline}', 'bold')}: {', '.join(warning.affected[:most])}{more}"
+            headline = self.paint(f"! {warning.headline}", "bold")
+            yield f"{headline}: {first_names(warning.affected, most)}"
         if warnings:
             yield ""
 
@@ -156,7 +157,7 @@ class _Renderer:
 
     def _running(self) -> Iterator[str]:
         if self.plan.downstream:
-            yield f"Still running downstream: {_listed(self.plan.downstream)}"
+            yield f"Still running downstream: {first_names(self.plan.downstream, MAX_LISTED)}"
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
 
@@ -171,7 +172,7 @@ class _Renderer:
 
     def _rest(self) -> Iterator[str]:
         if self.plan.resuming:
-            yield f"Resuming, held back since a canary failed: {_listed(self.plan.resuming)}"
+            yield f"Resuming, held back since a canary failed: {first_names(self.plan.resuming, MAX_LISTED)}"
         if self.plan.canaries:
             yield f"First: {turns(self.plan)}"
         yield from self._pending()
@@ -235,7 +236,7 @@ class _Renderer:
         if address in self.first:
             return "first"
         waits = self.waits.get(address)
-        return f"after {_listed(waits)}" if waits else ""
+        return f"after {first_names(waits, MAX_LISTED)}" if waits else ""
 
     def _field(self, field: FieldChange, action: Action) -> str:
         path = safe(field.path)
@@ -341,9 +342,3 @@ def _instances(plan: Plan) -> str:
         for name, instance in sorted(plan.instances.items(), key=natural_item)
     ]
     return f"instance{'' if len(shown) == 1 else 's'} {'; '.join(shown)}"
-
-
-def _listed(addresses: tuple[Address, ...]) -> str:
-    shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
-    more = len(addresses) - MAX_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -22,7 +22,7 @@ from mzplan.model.state import (
     QueryStatus,
 )
 from mzplan.model.times import instant_text
-from mzplan.model.words import count, size, span
+from mzplan.model.words import count, first_names, size, span
 from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.resumption import task_to_json
 from mzplan.render.text import Paint, aligned, paragraph, safe
@@ -291,8 +291,7 @@ def _merged_notes(queries: Iterable[QueryStatus], note_of: Callable[[QueryStatus
             by_text.setdefault(text, []).append(str(query.resource.address))
     lines = []
     for text, names in by_text.items():
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        lines += ["", f"{', '.join(names[:MAX_NAMED])}{more}: {text}"]
+        lines += ["", f"{first_names(names, MAX_NAMED)}: {text}"]
     return lines
 
 
@@ -331,10 +330,9 @@ def _written_with(query: QueryStatus) -> str:
 
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
     """Return one line about dropped storage, however much there is."""
-    shown = [f"{dropped.address} g{dropped.generation}" for dropped in storage[:MAX_DROPPED]]
-    more = f" and {len(storage) - MAX_DROPPED} more" if len(storage) > MAX_DROPPED else ""
-    number = count(len(storage), "generation")
-    return f"Dropped storage of {number}, kept until retain_dropped has passed: {', '.join(shown)}{more}"
+    names = [f"{dropped.address} g{dropped.generation}" for dropped in storage]
+    shown, number = first_names(names, MAX_DROPPED), count(len(storage), "generation")
+    return f"Dropped storage of {number}, kept until retain_dropped has passed: {shown}"
 
 
 def _left_out(query: QueryStatus) -> str:

@@ -10,6 +10,7 @@ from mzplan.cli.arguments import QUERY, SINCE, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.event import EventKind
 from mzplan.model.state import unknown_address
+from mzplan.model.words import first_names
 from mzplan.operations.events import EventFilter, explain, follow_events, latest_events, read_events
 from mzplan.operations.status import select
 from mzplan.render.event_text import (
@@ -48,8 +49,7 @@ def command_why(invocation: Invocation, address: Address, at: float | None) -> N
 
 def _note_unreadable_segments(invocation: Invocation, keys: tuple[str, ...]) -> None:
     if keys:
-        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        invocation.note(f"warning: {keys[0]}{more} of the event log can't be read and is skipped")
+        invocation.note(f"warning: {first_names(keys, 1)} of the event log can't be read and is skipped")
 
 
 @command("events")
