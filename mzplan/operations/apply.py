@@ -25,7 +25,7 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.alter_journal import settle_left
 from mzplan.operations.commits import record_of, record_outcome
-from mzplan.operations.follower import OutcomeFollower, resumed_queries
+from mzplan.operations.follower import OutcomeFollower, resumed_observations
 from mzplan.operations.planning import plan_configuration
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
 from mzplan.operations.rotation import find_rotations, users_of_secrets
@@ -370,7 +370,7 @@ def _follow(
         outcomes |= follower.follow(wait, work.reporter, partial(_end_reason, work, instance, until), began)
         lost += [instance] if follower.is_lost else []
     with work.reporter.working("counting the rows read since"):
-        resumed = resumed_queries(work.store, state, plan, outcomes, before, until)
+        resumed = resumed_observations(work.store, state, plan, outcomes, before, until)
     return ApplyResult(
         plan=plan,
         serial=state.serial,

@@ -269,7 +269,7 @@ def _outcome(
     )
 
 
-def resumed_queries(
+def resumed_observations(
     store: Store,
     state: State,
     plan: Plan,

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mzplan.model.address import Address, natural
-from mzplan.model.graph import DependencyGraph
+from mzplan.model.graph import DependencyGraph, HasReferences
 from mzplan.model.observed import Status, Verdict
 from mzplan.model.plan import Change, Plan
-from mzplan.model.resources import Resource
 from mzplan.model.state import Canary, ResourceState, State
 
 Group = tuple[str, Address | None]  # an instance and a connection used there (None: no connection)
@@ -132,36 +131,26 @@ def _groups(resource: ResourceState) -> Iterator[Group]:
         yield (resource.instance, connection)
 
 
-def held_queries(
-    state: State, statuses: Mapping[str, Status], targets: Collection[Address] = ()
-) -> tuple[Address, ...]:
-    """Return the failed canaries and the queries that they hold. The next apply releases them all.
-
-    With `targets`, returns only those among the targets.
-    """
-    held: set[Address] = set()
-    for canary in state.canaries:
-        verdict = verdict_of(canary, state, statuses)
-        if verdict is not None and not verdict.passed:
-            held |= {canary.address, *canary.holds}
-    held &= state.resources.keys()
-    return tuple(sorted(held & set(targets) if targets else held, key=natural))
-
-
-def resumed_queries(
-    wanted: Mapping[Address, Resource],
+def queries_to_resume(
+    wanted: Mapping[Address, HasReferences],
     state: State,
     statuses: Mapping[str, Status],
     targets: Collection[Address],
 ) -> tuple[Address, ...]:
-    """Return the held queries that the next plan releases.
+    """Return the failed canaries and the queries that they hold. The next apply releases them.
 
-    They are still declared. With `targets`, only the targets and their dependents are released.
+    Queries that are no longer declared are left out. With `targets`, only the targets and their dependents
+    are released.
     """
-    if not state.canaries:
-        return ()
-    selected = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
-    return tuple(address for address in held_queries(state, statuses, selected) if address in wanted)
+    queries: set[Address] = set()
+    for canary in state.canaries:
+        verdict = verdict_of(canary, state, statuses)
+        if verdict is not None and not verdict.passed:
+            queries |= {canary.address, *canary.holds}
+    queries &= state.resources.keys() & wanted.keys()
+    if queries and targets:
+        queries &= {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)}
+    return tuple(sorted(queries, key=natural))
 
 
 def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:

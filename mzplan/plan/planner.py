@@ -19,7 +19,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
-from mzplan.plan.canaries import resumed_queries
+from mzplan.plan.canaries import queries_to_resume
 from mzplan.plan.causes import Causes, Dependencies, DependencyEffects, paths_to, reason_for, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
@@ -138,7 +138,7 @@ def build_plan(
         feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
-        resuming=resumed_queries(wanted, state, statuses, targets),
+        resuming=queries_to_resume(wanted, state, statuses, targets),
         targets=tuple(sorted(targets, key=natural)),
         replacing=tuple(sorted(replace, key=natural)),
         losing=tuple(loss.address for loss in losses if loss.address is not None),

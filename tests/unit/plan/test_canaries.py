@@ -24,7 +24,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import Canary, State
 from mzplan.plan import build_plan
-from mzplan.plan.canaries import canaries_after, choose_canaries, held_queries, without_passed
+from mzplan.plan.canaries import canaries_after, choose_canaries, queries_to_resume, without_passed
 from mzplan.plan.drift import drift_between
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.render.explain import render_stages
@@ -234,11 +234,11 @@ def test_rolled_back_nobody_waits(going: State) -> None:
 def test_those_that_have_passed_are_left_out_of_the_next_serial(going: State) -> None:
     assert without_passed(going, verdicts(going, s1=True)).canaries == ()
     assert without_passed(going, verdicts(going, s1=False)) is going
-    assert held_queries(going, verdicts(going, s1=True)) == ()
+    assert queries_to_resume(going.resources, going, verdicts(going, s1=True), ()) == ()
     stale = {
         "local": replace(observe(going)["local"], canaries={at("source.s1"): Verdict(serial=1, passed=False)})
     }
-    assert held_queries(going, stale) == ()
+    assert queries_to_resume(going.resources, going, stale, ()) == ()
 
 
 def test_held_is_pending_and_no_drift(going: State) -> None:

@@ -16,7 +16,7 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.operations import follower
-from mzplan.operations.follower import resumed_queries
+from mzplan.operations.follower import resumed_observations
 from mzplan.operations.project import Outcome
 from mzplan.render.resumption import render_resumed
 
@@ -52,7 +52,7 @@ def proof(*seen: Observation) -> str:
     change = Change(address=CONNECTION, action="update", effect="restart", reason="host changed")
     plan = Plan(project="p", lineage="l", serial=1, warehouse="w", changes=(change,))
     outcome = Outcome(address=SINK, status="applied", seconds=1.0, run_id="new")
-    found = resumed_queries(store, state, plan, {SINK: outcome}, {SINK: "old"}, math.inf)
+    found = resumed_observations(store, state, plan, {SINK: outcome}, {SINK: "old"}, math.inf)
     return render_resumed(SINK, found[SINK])
 
 
