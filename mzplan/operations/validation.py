@@ -167,15 +167,17 @@ def _by_runner_first(
     With `local_guard`, this process validates queries for which the runner would send no secret.
     """
     answers = _by_runner(work, asking, instance, descriptions, secret_values)
-    unanswered = [d for d in descriptions if local_guard is not None and _is_left_out(d.address, answers)]
-    if local_guard is None or not unanswered:
+    # The runner skips a check if no committed state sends the secret there.
+    skipped = {answer.address for answer in answers if answer.kind == "not-sent"}
+    skipped &= {description.address for description in descriptions}
+    if local_guard is None or not skipped:
         return answers
+    unanswered = [description for description in descriptions if description.address in skipped]
     work.reporter.detail(
         f"validating {len(unanswered)} of them from here: the committed state doesn't let the runner send "
         "their secrets"
     )
-    addresses = {description.address for description in unanswered}
-    answered = [answer for answer in answers if answer.address not in addresses]
+    answered = [answer for answer in answers if answer.address not in skipped]
     return answered + check_locally(unanswered, work.directory, state.warehouse, local_guard)
 
 
@@ -241,11 +243,6 @@ def request_validation(
         f"It has not validated {len(descriptions)} queries in {ANSWER_WAIT:.0f} s. Nothing was committed.",
         "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
     )
-
-
-def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
-    """Return whether a runner skipped a check because no committed state sends the secret there."""
-    return any(d.kind == "not-sent" and d.address == address for d in answers)
 
 
 def reach_changed(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from mzplan.model.address import Address
 from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Resource
-from mzplan.model.state import Forgotten, ResourceState, State, needed_by
+from mzplan.model.state import ResourceState, State, needed_by
 from mzplan.plan.canaries import canaries_after
 from mzplan.plan.commit_causes import causes_of
 
@@ -62,6 +61,7 @@ def apply_changes(
     for address, analysis in plan.analyses.items():
         if address in resources and resources[address].analysis != analysis:
             resources[address] = dataclasses.replace(resources[address], analysis=analysis)
+    used_ids = {resource.id for resource in resources.values()} if state.forgotten else set()
     return State(
         format_version=state.format_version,
         project=plan.project,
@@ -70,19 +70,12 @@ def apply_changes(
         warehouse=plan.warehouse,
         instances=plan.instances,
         resources=resources,
-        forgotten=_still_forgotten(state, resources),
+        forgotten={id_: place for id_, place in state.forgotten.items() if id_ not in used_ids},
         canaries=canaries_after(state, plan, resources) if state.canaries or plan.canaries else (),
         commit=record,
         environment=plan.environment,
         settings=plan.settings or state.settings,
     )
-
-
-def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -> Mapping[str, Forgotten]:
-    if not state.forgotten:
-        return state.forgotten
-    used_ids = {resource.id for resource in resources.values()}
-    return {id_: place for id_, place in state.forgotten.items() if id_ not in used_ids}
 
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:

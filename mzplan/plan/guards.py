@@ -161,7 +161,7 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
 def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
     # A delete has only the committed record. For a replace, the configuration's value counts.
     resource = change.after or change.before
-    if resource is not None and prevents_destroy(resource):
+    if resource is not None and resource.body.get("lifecycle", {}).get("prevent_destroy"):
         yield Diagnostic(
             code="MZ041",
             kind="destroy-prevented",
@@ -215,11 +215,6 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
         address=change.address,
         exit_code=ExitCode.REFUSED,
     )
-
-
-def prevents_destroy(resource: ResourceState) -> bool:
-    """Whether the resource has `lifecycle: {prevent_destroy: true}`."""
-    return bool(resource.body.get("lifecycle", {}).get("prevent_destroy"))
 
 
 def _check_forbidden(change: Change) -> Iterator[Diagnostic]:

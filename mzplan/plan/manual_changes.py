@@ -55,7 +55,14 @@ def plan_restart(state: State, addresses: Iterable[Address]) -> Plan:
             )
         )
         if before.paused:
-            diagnostics.append(_still_paused(before.address))
+            diagnostics.append(
+                notice(
+                    f"{before.address} is paused, and stays paused",
+                    "It restarts from its checkpoint when it is resumed.",
+                    f"mzplan resume {before.address}",
+                    address=before.address,
+                )
+            )
     return plan_of(state, changes, diagnostics=diagnostics, restarting=True)
 
 
@@ -151,15 +158,6 @@ def _query(state: State, address: Address) -> ResourceState:
     )
 
 
-def _still_paused(address: Address) -> Diagnostic:
-    return notice(
-        f"{address} is paused, and stays paused",
-        "It restarts from its checkpoint when it is resumed.",
-        f"mzplan resume {address}",
-        address=address,
-    )
-
-
 def plan_between(before: State, after: State) -> Plan:
     """Return the changes between two states, as they would be planned today.
 
@@ -179,10 +177,11 @@ def plan_between(before: State, after: State) -> Plan:
         settings=after.settings or before.settings or RunnerSettings(),
     )
     plan = build_plan(configuration, before, moves=moves)
-    # Changes that no difference between the bodies explains were made by hand.
+    # Changes that no difference between the bodies explains were made by hand. A query has a new checkpoint
+    # if it was replaced, or deleted and created again.
     pairs = list(_pairs(before, after, moves))
     planned = {change.address: change for change in plan.changes}
-    new_checkpoints = {new.address for old, new in pairs if _has_new_checkpoint(old, new)}
+    new_checkpoints = {new.address for old, new in pairs if new.address.is_query and old.place != new.place}
     unexplained = {a for a in new_checkpoints if a not in planned or planned[a].action != "replace"}
     replaced = {a for a in unexplained if unexplained.isdisjoint(after.resources[a].dependencies)}
     restarted = {
@@ -222,11 +221,6 @@ def _pairs(
         new = after.resources.get(moves.get(old, old))
         if new is not None:
             yield record, new
-
-
-def _has_new_checkpoint(before: ResourceState, after: ResourceState) -> bool:
-    """Whether the query has another checkpoint, because it was replaced, or deleted and created again."""
-    return after.address.is_query and before.place != after.place
 
 
 def _with_manual_reason(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:
