@@ -194,7 +194,8 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             multiple=True,
             metavar="C",
             type=click.Choice(CONDITIONS),
-            help=f"Only queries that are {', '.join(CONDITIONS[:-1])} or {CONDITIONS[-1]}; repeatable.",
+            help=f"Only queries in this condition: {', '.join(CONDITIONS[:-1])} or {CONDITIONS[-1]}; "
+            "repeatable.",
         )
         @wraps(function)
         def called(

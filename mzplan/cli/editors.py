@@ -80,8 +80,7 @@ def _modeline(file: Path, schemas: Path) -> str:
 def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: str | None) -> int:
     """Print a JSON Schema, list all schemas, or write them for editors.
 
-    KIND is connection.kafka, sink.postgres, …, or project (for mzplan.yaml). If KIND is omitted, all schemas
-    are listed.
+    KIND is connection.kafka, sink.postgres, …, or project (for mzplan.yaml). Without KIND, lists all schemas.
     """
     if editor:
         if kind is not None:

@@ -152,7 +152,7 @@ def _belongs(file: Path, folder: Path) -> bool:
 @click.option(
     "--live",
     is_flag=True,
-    help="Also contact each connection's server, with the queries that use the connection.",
+    help="Also contact the servers: check each connection through the queries that use it.",
 )
 @policy_option
 @send_secrets_option

@@ -23,14 +23,14 @@ target_option = click.option(
     "targets",
     type=ADDRESS,
     multiple=True,
-    help="Only plan this resource and its dependents; repeatable.",
+    help="Limit to this resource and its dependents; repeatable.",
 )
 auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 message_option = click.option(
     "-m",
     "--message",
     metavar="TEXT",
-    help="The reason to record in `mzplan history` (default: the git commit's subject).",
+    help="The reason to record in `mzplan history` (default: the git commit's subject, or the command).",
 )
 live_option = click.option(
     "--live/--no-live",

@@ -21,12 +21,17 @@ from mzplan.render.plan_page import render_plan_page
 
 
 @command("plan")
-@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan for apply.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Save the plan to this file, for `mzplan apply FILE`.",
+)
 @click.option(
     "--markdown",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write a review comment in Markdown; - writes it to stdout instead of the plan.",
+    help="Write a review comment in Markdown (- for stdout, in place of the plan).",
 )
 @click.option(
     "--html",

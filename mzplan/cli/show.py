@@ -41,7 +41,13 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full
 
 @command("graph")
 @click.option("--impact", type=ADDRESS, help="Show everything that a change of this resource would affect.")
-@click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["mermaid", "dot", "json"]),
+    default="mermaid",
+    help="The graph's format (default: mermaid).",
+)
 def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> None:
     """Draw the dependencies, or what a change would affect."""
     configuration = invocation.project(whole=True).configuration()
