@@ -1,4 +1,4 @@
-"""Types of arguments and options, such as addresses and durations, with their shell completion."""
+"""Types of arguments and options, such as addresses and durations, with shell completion."""
 
 from __future__ import annotations
 

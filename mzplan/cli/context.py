@@ -111,7 +111,7 @@ class Invocation:
         return Workbench(project, runners, self.progress)
 
     def guard(self, policy: str | None, send_secrets: bool = False) -> Guard | None:
-        """Return which secrets the user lets live validation send from here; None if the user didn't say.
+        """Return the user's policy for secrets that live validation sends from here; None without one.
 
         Raises MzplanError MZ105 for an unusable policy, and for a policy inside the project.
         """

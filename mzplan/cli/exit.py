@@ -129,7 +129,7 @@ def _committed(diagnostic: Diagnostic, text: str) -> Diagnostic:
 
 
 def _failure_code(invocation: Invocation) -> int:
-    """Return the exit code of a failure. Code 1 means that nothing was committed; after a commit, it is 8."""
+    """Return the exit code of a failure: 1 if nothing was committed, else 8."""
     return ExitCode.NOT_CONVERGED if invocation.progress.is_committed else ExitCode.ERROR
 
 

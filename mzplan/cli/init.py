@@ -1,4 +1,4 @@
-"""init and validate. init copies examples from the wheel, or from the folder beside the package."""
+"""The commands init and validate."""
 
 from __future__ import annotations
 

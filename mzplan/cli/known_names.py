@@ -1,4 +1,4 @@
-"""Names for shell completion: of committed resources, declared environments, and shipped examples."""
+"""Names for shell completion: committed resources, declared environments, shipped examples."""
 
 from __future__ import annotations
 

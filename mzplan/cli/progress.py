@@ -58,7 +58,7 @@ class ProgressLines:
 
     @contextlib.contextmanager
     def working(self, text: str | Callable[[], str]) -> Iterator[None]:
-        """Show the text if the work takes longer than a second; call a function again for each update."""
+        """Show the text if the work takes longer than a second. Calls a function for each update."""
         self._start()
         with self._lock:
             self._sum_up()

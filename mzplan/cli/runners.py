@@ -1,4 +1,4 @@
-"""The runners of this machine, as operations see them. This module connects commands to the runner's code."""
+"""The runners of this machine. This module connects operations to the runner's code."""
 
 from __future__ import annotations
 

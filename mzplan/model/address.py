@@ -81,7 +81,7 @@ _DIGITS = re.compile(r"[0-9]+")
 
 @lru_cache(maxsize=1 << 16)
 def natural(name: Address | str) -> str:
-    """Return the sort key that orders numbers by value: s2 before s10. Different names have different keys.
+    """Return the sort key that orders numbers in names by value: s2 before s10.
 
     Stored data and digests don't use it: they keep plain text order.
     """

@@ -1,4 +1,4 @@
-"""Convert frozen dataclasses to JSON and back, by the types of their fields; and parse JSON text.
+"""Convert frozen dataclasses to JSON and back, by the types of their fields.
 
 Stored files may have been edited by hand. So the codec converts no types: a value of the wrong type raises
 ValueError with a short message for people ("source.orders: generation is missing"). Unknown properties are
@@ -43,7 +43,7 @@ def decode(type_: type[T], value: Any, name: str = "", /, **known: Any) -> T: ..
 @overload
 def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any: ...
 def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any:
-    """Return a value of a type from its JSON. Raises ValueError, whose text calls the value `name`.
+    """Return a value of a type from its JSON. Raises ValueError, which names the value `name`.
 
     `known`: the values of fields that the JSON doesn't have.
     """

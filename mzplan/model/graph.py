@@ -1,4 +1,4 @@
-"""The dependency graph: the order of resources, what a change reaches, and through which resources.
+"""The dependency graph: the order of resources, and the resources that a change reaches.
 
 networkx has the graph and its algorithms. Importing it takes about half the CPU time of a small plan. So only
 the methods that need networkx import it, and a plan without changes never does. The time of each method is
@@ -28,7 +28,7 @@ class HasReferences(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """The queries that a change of a resource restarts, and the queries downstream that keep running."""
+    """The queries that a change of a resource restarts, and the queries downstream of them."""
 
     address: Address
     restarts: tuple[Address, ...]
@@ -71,7 +71,7 @@ class DependencyGraph:
 
     @cached_property
     def _graph(self) -> networkx.DiGraph[Address]:
-        """The networkx graph. Edges point from a dependency to its dependents, as a change propagates.
+        """The networkx graph. Its edges point from a dependency to its dependents.
 
         Nodes are added in the order of addresses, so that ties don't depend on the order of files.
         """
@@ -129,7 +129,7 @@ class DependencyGraph:
         ]
 
     def cycles(self) -> list[tuple[Address, ...]]:
-        """Return one cycle of each group of addresses that depend on each other, from its first address.
+        """Return one cycle of each group of addresses that depend on each other.
 
         `(a, b)` means that a depends on b and b on a. Doesn't import networkx if there is no cycle.
         """
@@ -156,7 +156,7 @@ class DependencyGraph:
         return False
 
     def impact(self, address: Address) -> Impact:
-        """Return the queries that a change of one resource restarts, and the queries downstream of them.
+        """Return the queries that a change of a resource restarts, and the queries downstream of them.
 
         A change restarts the resource itself, if it is a query, and the queries that hold the resource
         inlined through connections, at any depth.
@@ -170,7 +170,7 @@ class DependencyGraph:
         return Impact(address, tuple(sorted(restarts, key=natural)), tuple(sorted(downstream, key=natural)))
 
     def chains(self, cause: Address) -> dict[Address, list[Address]]:
-        """Return a shortest chain from the cause to each address that it reaches, both ends included."""
+        """Return a shortest chain from the cause to each address that it reaches, with both ends."""
         import networkx
 
         chains: dict[Address, list[Address]] = networkx.single_source_shortest_path(self._graph, cause)

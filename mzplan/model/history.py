@@ -67,7 +67,7 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOutcome:
-    """A query that hadn't converged when its command ended: why, in words and as a code of errors.md."""
+    """A query that hadn't converged when its command ended. `code`: a code of errors.md."""
 
     status: Literal["pending", "rejected", "failed"]
     reason: str = field(default="", metadata=SPARSE)

@@ -43,7 +43,7 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
 
 
 def losses_of(diagnostics: Iterable[Diagnostic]) -> dict[Address, str]:
-    """Return the losses among the diagnostics by source, each in one line: how many records, and which."""
+    """Return one line for each loss among the diagnostics, by source."""
     lost = [diagnostic for diagnostic in diagnostics if diagnostic.kind == "data-loss"]
     wheres = [loss.detail.partition("\n")[0].removesuffix(".") for loss in lost]
     return {

@@ -101,7 +101,7 @@ class RunFacts:
     )
 
     def longest(self, since: float) -> float:
-        """Return the seconds of the last micro-batch, or the seconds since it ended (`since`) if more."""
+        """Return the seconds of the last micro-batch, or the seconds since it ended if that is more."""
         return max(since, self.batch_seconds or 0.0)
 
 
@@ -229,7 +229,7 @@ class Observation(RunFacts):
 
     @property
     def health(self) -> Condition:
-        """The condition, or `degraded` if the query runs while a connection that it needs is at fault.
+        """The condition; `degraded` if the query runs while a connection that it needs is at fault.
 
         A Status stores only `condition`, so `apply` takes a degraded query for a running one.
         """

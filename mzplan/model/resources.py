@@ -1,4 +1,4 @@
-"""Configuration: what a person declared, typed and normalised; and edits of a resource's body."""
+"""Configuration: the declared resources and settings, typed and normalised."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Resource:
 
 
 def inlined_view(address: Address, resources: Mapping[Address, Resource]) -> tuple[str, str] | None:
-    """Return why a declared view can't be named, as detail and fix; None if it isn't a view without a query.
+    """Return detail and hint for the address of a view without a query; None for any other address.
 
     `resources`: the configuration's, which has no views with `materialize: false`.
     """
@@ -82,7 +82,7 @@ def inlined_view(address: Address, resources: Mapping[Address, Resource]) -> tup
 
 
 def start_command(instance: Instance, environment: str = "") -> str:
-    """Return the command that starts a runner of an instance: `mzplan --env prod run --instance big`."""
+    """Return the command that starts a runner, such as `mzplan --env prod run --instance big`."""
     which = f" --env {shlex.quote(environment)}" if environment else ""
     run = "up" if instance.type == "embedded" else f"run --instance {shlex.quote(instance.name)}"
     return f"mzplan{which} {run}"
@@ -178,7 +178,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """What mzplan.yaml says before any resource is read: enough for commands that need only the store.
+    """The settings in mzplan.yaml. Commands that need only the store read no other file.
 
     - `runner`: a runner's settings until a state has them.
     - `variables`: the values that the file was filled in with, without defaults (also those of the
@@ -227,7 +227,7 @@ class PropertyEdit:
 
 
 def edited(body: Mapping[str, Any], edits: Iterable[PropertyEdit]) -> dict[str, Any]:
-    """Return a copy of a body with the edits made. A mapping that a removal leaves empty is removed too."""
+    """Return an edited copy of a body. Also removes a mapping that a removal leaves empty."""
     result = dict(body)
     for edit in edits:
         result = _edited(result, edit.path, edit)

@@ -50,7 +50,7 @@ def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
 
 
 def _read_body(value: Any, name: str) -> Body:
-    """Return any mapping, after checking only the properties that mzplan uses without asking the schema."""
+    """Return any mapping. Checks only the properties that mzplan uses without a schema."""
     if type(value) is not dict:
         raise ValueError(f"{name} is not a mapping")
     if "instance" in value and not is_valid_name(value["instance"]):
@@ -61,7 +61,7 @@ def _read_body(value: Any, name: str) -> Body:
 
 
 def _read_cause(value: Any, name: str) -> Cause | None:
-    """Return a cause from its JSON. It is cached, because most queries of a state share a few causes."""
+    """Return a cause from its JSON. Cached, because most queries of a state share a few causes."""
     try:
         return None if value is None else _cause_of(tuple(value.items()), name)
     except (AttributeError, TypeError):
@@ -75,7 +75,7 @@ def _cause_of(items: tuple[tuple[str, Any], ...], name: str) -> Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predecessor:
-    """The generation whose rows the next one begins with (`lifecycle: {replace: from-collection}`).
+    """A generation whose rows the next one begins with (`lifecycle: {replace: from-collection}`).
 
     - `body`: of that generation, because its columns and its key may differ.
     - `predecessor`: set only if the generation was replaced before it ran. Its own predecessor may still have
@@ -133,7 +133,7 @@ class ResourceState:
         return tuple(task for task in self.tasks if task.generation == self.generation)
 
     def observed_in(self, statuses: Mapping[str, Status]) -> Observation | None:
-        """Return what the query's runner has last observed of it; None if it hasn't reported the query."""
+        """Return the runner's last observation of the query; None if there is none."""
         status = statuses.get(self.instance)
         return status.observations.get(self.address) if status is not None else None
 
@@ -191,7 +191,7 @@ class Forgotten(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One committed serial of the project. Serial 0 with an empty lineage means that nothing is committed.
+    """One committed serial of the project. Serial 0 with an empty lineage: nothing is committed.
 
     - `forgotten`: by id, storage that stays until it is imported again.
     - `canaries`: queries that run a change first, each with the queries it holds.
@@ -290,7 +290,7 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedStorage:
-    """A collection or checkpoint that no resource claims: of a destroyed query, or of an earlier generation.
+    """Storage of a destroyed query or of an earlier generation.
 
     It is removed `retain_dropped` after `dropped_at` (seconds since the epoch).
     """

@@ -43,7 +43,7 @@ NOT_STORED = stored(derived=lambda _: None)
 
 
 def text_like(is_valid: Callable[[str], object], noun: str) -> Read:
-    """Return a reader of text that `is_valid` accepts. Its errors say that the value isn't `noun`."""
+    """Return a reader of text that `is_valid` accepts. `noun`: the text for errors, such as "an id"."""
 
     def read(value: Any, name: str) -> str:
         if type(value) is not str or not is_valid(value):

@@ -32,7 +32,7 @@ def shortest(duration: float) -> str:
 
 
 def brief_duration(text: str) -> str:
-    """Return a duration in the form of `shortest`: `"600 seconds"` → `10m`. Unchanged if it isn't one."""
+    """Format a duration like `shortest`: `"600 seconds"` → `10m`. Other text is unchanged."""
     match = re.fullmatch(r"([0-9]{1,9})(?: ([smhd])[a-z]+|([smhd]))", text)
     return shortest(seconds(f"{match[1]}{match[2] or match[3]}")) if match else text
 

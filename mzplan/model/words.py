@@ -60,7 +60,7 @@ MAX_LINE = 200  # characters
 
 
 def safe(text: str) -> str:
-    """Return the text with escapes for characters that could move the cursor, or hide or reorder others."""
+    """Escape characters that could move the cursor, or hide or reorder other characters."""
     if text.isprintable() and not _IGNORABLE.search(text):
         return text
     return "".join(escaped(char) for char in text)

@@ -111,7 +111,7 @@ def _locked(handle: int) -> bool:
 def committing(
     directory: str, store: Store, edits: Sequence[FileEdit], statement: str, new: State
 ) -> Iterator[None]:
-    """Wrap the commit of `new`. Write the files if `new` is committed; otherwise leave them unchanged.
+    """Wrap the commit of `new`, and write the files only if it is committed.
 
     The caller holds `editing` and the lock of the state.
     """
@@ -180,7 +180,7 @@ def settle_left(directory: str, store: Store) -> str | None:
 
 
 def settle(directory: str, store: Store) -> str | None:
-    """Finish or forget the edit left by a crash, as the store decides. The caller holds `editing`.
+    """Finish or forget the edit left by a crash. The caller holds `editing`.
 
     Returns a message about the edit, or None if there was none. Raises MZ076 if a file was changed meanwhile,
     or if the journal is damaged, names a file outside the project, or belongs to another environment.
@@ -214,7 +214,7 @@ def _read(directory: str) -> Journal | None:
 
 
 def _path_of(directory: str, file: EditedFile) -> Path:
-    """Return the real path of a journal's file. Raises MZ076 unless the project's loader reads it."""
+    """Return the real path of a journal's file. Raises MZ076 if it isn't a file of the project."""
     path = os.path.realpath(Path(os.path.realpath(directory)) / file.path)
     if not is_project_file(directory, path):
         raise _unreadable(journal_path(directory), f"{file.path} is not a YAML file of this project")

@@ -1,4 +1,4 @@
-"""apply and other commands that commit: plan, validate, commit, wake the runners, follow the queries.
+"""apply and other commands that commit: plan, validate, commit, wake runners, follow queries.
 
 Runners act only on committed state. A crash at any point leaves either the old or the new state, and the
 runners converge to it.
@@ -209,7 +209,7 @@ def _settle(work: Workbench) -> None:
 
 
 def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
-    """Raise MzplanError for the plan's errors, and for replacements and losses that aren't allowed."""
+    """Raise MzplanError for the plan's errors, and for a replace or loss that isn't allowed."""
     if plan.errors:
         raise MzplanError(plan.errors)
     refused = [] if allow_loss else [as_refusal(loss) for loss in losses(plan)]

@@ -25,7 +25,7 @@ from mzplan.store.store import Store
 
 
 def entry_of(store: Store, serial: int) -> HistoryEntry:
-    """Return the history entry of a serial. Raises MZ038 (exit 7) if the history doesn't have it."""
+    """Return the history entry of a serial. Raises MZ038 (exit 7) if there is none."""
     state = committed_state(store, serial)
     if state.commit is None:
         raise error("MZ030", f"Serial {serial} is damaged", "It doesn't say who committed it.", FORGO_HINT)
@@ -38,7 +38,7 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
 
 
 def changes_of(store: Store, serial: int) -> Plan:
-    """Return the changes between a serial and the one before it, as a plan to show. Raises MZ038."""
+    """Return the changes of a serial, as a plan to show. Raises MZ038."""
     earlier = [number for number in store.serials() if number < serial]
     after = committed_state(store, serial)
     before = store.read_serial(earlier[-1]) if earlier else None
@@ -60,7 +60,7 @@ def committed_state(store: Store, serial: int) -> State:
 
 
 def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
-    """Return MZ038 (exit 7) for an unknown serial. `current`: the newest serial, if it can be read."""
+    """Return MZ038 (exit 7) for an unknown serial. `current`: the newest serial, if known."""
     serials = [number for number in (*store.serials(), current) if number > 0]
     return refusal(
         "MZ038",

@@ -44,7 +44,7 @@ class EventFilter:
         return seconds_of(event) >= self.since and (not self.kinds or event.kind in self.kinds)
 
     def may_pass(self, line: bytes) -> bool:
-        """Return whether an undecoded line may hold a matching event; False only if it surely doesn't."""
+        """Return whether an undecoded line may hold an event that passes."""
         if self.addresses is not None and len(self.addresses) <= 20:
             return any(_mentions(line, address) for address in self.addresses)
         return True
@@ -159,7 +159,7 @@ class Explanation:
 
 
 def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
-    """Explain why a query last started or stopped, until a time (seconds since the epoch) if given."""
+    """Explain why a query last started or stopped. `at`: up to this time (seconds since the epoch)."""
     reader = EventReader(store.backend)
     events = _events_to_explain(reader, address, at)
     unreadable_segments = tuple(reader.unreadable_segments)
@@ -223,7 +223,7 @@ def _of_status(store: Store, address: Address) -> LoggedEvent | None:
 
 
 def _bounds_run(events: list[LoggedEvent], number: int, address: Address) -> bool:
-    """Return whether this event started or ended a run of the query, also by the end of its runner."""
+    """Return whether this event started or ended a run of the query, or ended its runner."""
     event, instance = events[number].event, events[number].instance
     if event.address == address:
         return event.kind in _OF_A_RUN
@@ -235,7 +235,7 @@ def _bounds_run(events: list[LoggedEvent], number: int, address: Address) -> boo
 
 
 def _bounds(logged: LoggedEvent, address: Address, instance: str) -> bool:
-    """Return whether a run of the query on an instance begins or ends at this event, at the latest."""
+    """Return whether this event separates two runs of the query on an instance."""
     event = logged.event
     if event.address == address:
         return event.kind in _OF_A_RUN

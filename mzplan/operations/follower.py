@@ -1,4 +1,4 @@
-"""Follows a commit until its queries have converged, and reports the rows they have read since.
+"""Follows a commit until its queries have converged.
 
 Reads only the store; the runner does the work, wherever it runs.
 """
@@ -19,7 +19,7 @@ from mzplan.operations.project import Outcome, OutcomeStatus, Reporter
 from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
-HEARTBEATLESS = 3.0  # seconds without a leader until no runner is considered alive
+HEARTBEATLESS = 3.0  # after this many seconds without a leader, no runner counts as alive
 PATIENCE = 6.0  # seconds to wait for the row counts of a runner, which counts rows every two seconds
 
 
@@ -66,7 +66,7 @@ class OutcomeFollower:
         end_reason: Callable[[], MzplanError | None],
         began: float | None = None,
     ) -> dict[Address, Outcome]:
-        """Wait at most `wait` seconds since `began` (monotonic; by default now). Return the outcomes.
+        """Return the outcomes, after at most `wait` seconds since `began` (monotonic; default: now).
 
         Untouched queries that are still converged have no outcome in the result.
         """
@@ -277,7 +277,7 @@ def resumed_observations(
     before: Mapping[Address, str | None],
     until: float,
 ) -> dict[Address, Observation]:
-    """Return the observations of queries that restarted because a connection changed, by address.
+    """Return the observations of queries that a changed connection restarted, by address.
 
     Waits briefly for row counts and for a lag of 0, because the lag is measured only now and then. Never
     waits past `until` (monotonic seconds).

@@ -119,7 +119,7 @@ def _run_checks(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, .
 
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:
-    """Return a finding about a defect of one connector, which must not hide the findings of others."""
+    """Return a finding about a defect of a connector, so that other findings are still shown."""
     return Diagnostic(
         code="MZ064",
         summary=f"The check of {address} failed unexpectedly: {type(problem).__name__}",
@@ -129,7 +129,7 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
 
 
 def by_cause(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge diagnostics that differ only in their query. A merged diagnostic names all these queries.
+    """Merge diagnostics that differ only in their query, and name all these queries.
 
     A diagnostic about a package that isn't installed here names no query.
     """

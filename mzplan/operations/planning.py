@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def validate_live(
     work: Workbench, policy: Guard | None = None
 ) -> tuple[Configuration, tuple[Reachability, ...], tuple[Diagnostic, ...]]:
-    """Run the static checks, and reach every connection: through the queries that use it, or alone.
+    """Run the static checks, and reach every connection through its queries or by itself.
 
     Changes nothing. `policy`: the user's policy for secrets sent from here (see operations.local_checks).
     Returns the configuration, the reached connections, and warnings. Raises MzplanError with every problem.
@@ -190,7 +190,7 @@ _LOOK = 2.0  # seconds that a command spends on measuring sizes
 
 
 def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[Diagnostic]:
-    """Yield a notice (MZ152) about the stored data that a plan removes, and when, if it removes any.
+    """Yield a notice (MZ152) if a plan removes stored data.
 
     Shows sizes for a warehouse on this machine, as far as they can be measured in two seconds.
     """

@@ -54,10 +54,10 @@ class Outcome:
 
 
 class Runners(Protocol):
-    """The runners of this machine, for a command. Operations don't import the code that runs queries."""
+    """The runners of this machine. Operations don't import the code that runs queries."""
 
     def require(self, instance: Instance) -> None:
-        """Raise MzplanError MZ096 if `ensure` would start a runner whose packages aren't installed here.
+        """Raise MzplanError MZ096 if `ensure` couldn't start a runner for lack of packages.
 
         Starts nothing.
         """
@@ -106,7 +106,7 @@ class Reporter(Protocol):
     """Receives the progress of a command."""
 
     def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
-        """Show the current work if it takes more than a second. A function returns the text to show next."""
+        """Show the current work, if it takes more than a second. `text` may be a function."""
 
     def stage(self, text: str) -> None:
         """Show the current stage, always."""
@@ -254,7 +254,7 @@ def locked(store: Store, reporter: Reporter, command: str, wait: float = LOCK_WA
 
 @contextlib.contextmanager
 def committing(reporter: Reporter, serial: int) -> Iterator[None]:
-    """Wrap the commit of a serial. Report that it was written, even if the commit raises CommittedError."""
+    """Report that a serial is committed, even if the wrapped commit raises CommittedError."""
     reporter.committing(serial)
     try:
         yield
@@ -265,7 +265,7 @@ def committing(reporter: Reporter, serial: int) -> Iterator[None]:
 
 
 def why_nothing_runs(state: State, resource: ResourceState) -> str:
-    """Return the explanation that a query doesn't run because its instance is dry; "" if it isn't dry."""
+    """Return why a query doesn't run, if its instance is dry; else ""."""
     if not is_dry(state.instances, resource.instance):
         return ""
     return f"Its instance {resource.instance} is dry: it runs and stores nothing."

@@ -1,4 +1,4 @@
-"""Selects the queries that a command is about: by address, by glob, and by common properties."""
+"""Selects queries for a command: by address, by glob, and by common properties."""
 
 from __future__ import annotations
 

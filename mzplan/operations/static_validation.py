@@ -17,7 +17,7 @@ from mzplan.operations.project import Project, Reporter
 def validate(
     project: Project, reporter: Reporter, records: Mapping[Address, ResourceState] = MappingProxyType({})
 ) -> Configuration:
-    """Run only the static checks. Raises MzplanError with every problem. `records`: see `read_files`."""
+    """Run the static checks. Raises MzplanError with every problem. `records`: see `read_files`."""
     with reporter.working("reading the files"):
         configuration = project.configuration(records=records)
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")

@@ -31,7 +31,7 @@ from mzplan.warehouse.paths import absolute, local_path
 
 
 def read_project_status(project: Project, selection: Selection = ALL) -> ProjectStatus:
-    """Return the state, leases and statuses together, for the selected queries. Reads only the store."""
+    """Return the status of the project, with the selected queries. Reads only the store."""
     store = project.store
     state = store.read_state()
     status = status_of_project(project, state, store.read_statuses())
@@ -150,7 +150,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
 
 
 def repair_of(state: State, connection: Address | None) -> str | None:
-    """Return the ALTER statement that moves a connection to another server; None without a location."""
+    """Return the ALTER statement that moves a connection to another server; None if there is none."""
     committed = state.resources.get(connection) if connection is not None else None
     if connection is None or committed is None:
         return None

@@ -45,7 +45,7 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
 
 
 def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reachability]]]:
-    """Return the connections that nothing would validate before the commit, by instance, with their queries.
+    """Return the connections that nothing would validate before the commit, by instance.
 
     This happens if no runner of the queries' cluster is alive. For a connection without queries, it happens
     if no runner of any cluster is alive. Only types that are validated by default are listed.
@@ -215,7 +215,7 @@ def request_validation(
     wake: Callable[[str], object],
     ended: Callable[[], MzplanError | None],
 ) -> list[Diagnostic]:
-    """Have an instance's runner validate descriptions. Raises MZ060 if it doesn't answer in time.
+    """Let an instance's runner validate descriptions. Raises MZ060 if it doesn't answer in time.
 
     `wake` is called with the proposal's id twice: before the proposal exists, to send secret values, and
     after, to announce it.

@@ -203,6 +203,6 @@ def _merged(canaries: Iterable[Canary]) -> list[Canary]:
 
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:
-    """Return the state without the canaries that have passed. No query waits for them any longer."""
+    """Return the state without the canaries that have passed."""
     remaining = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
     return state if len(remaining) == len(state.canaries) else dataclasses.replace(state, canaries=remaining)

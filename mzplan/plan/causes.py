@@ -1,4 +1,4 @@
-"""Causes: which changed dependencies reach a query, their effect, and the reason that a plan shows.
+"""Causes: the changed dependencies of a query, their effects on it, and the reason in the plan.
 
 A query's description contains its connections. So the resources before and after are compared as the query
 sees them: role by role, through connections of connections, whatever their names.
@@ -39,10 +39,10 @@ class DependencyEffects:
 
 
 class Dependencies:
-    """Compares the dependencies of resources before and after a plan; each pair of connections once."""
+    """Compares the dependencies of resources before and after a plan."""
 
     def __init__(self, before: Records, after: Records, changes: Mapping[Address, Change]):
-        """`changes` holds the changes planned so far, in dependency order. The caller adds to the mapping."""
+        """`changes`: the changes planned so far, in dependency order. The caller adds to it."""
         self._before = before
         self._after = after
         self._changes = changes
@@ -82,7 +82,7 @@ class Dependencies:
         return {}
 
     def _connections(self, previous: Address, target: Address) -> tuple[Effect, Causes]:
-        """Return the effect of the difference between two connections, and the connections that cause it.
+        """Return the effect of replacing one connection with the other, and the causes.
 
         Use the causes only if both addresses are equal. Otherwise, the changed reference is the cause.
         """
@@ -106,7 +106,7 @@ class Dependencies:
 def paths_to(
     resource: ResourceState, wanted: Callable[[Address], bool], records: Records
 ) -> dict[Address, tuple[Address, ...]]:
-    """Return the path to each wanted connection that the resource uses only through other connections.
+    """Return the path to each `wanted` connection that the resource uses only indirectly.
 
     It is a shortest path: the connections in between, the resource's own first.
     """

@@ -1,4 +1,4 @@
-"""Commit: the records that a plan commits, and the State after it. The store writes the state."""
+"""Commit: the State after a plan, with its records. The store writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mzplan.plan.commit_causes import causes_of
 
 
 def new_id() -> str:
-    """Return a random id, 16 hex digits. It never changes, and names the checkpoint and collection."""
+    """Return a random id of 16 hex digits, which names a checkpoint and a collection."""
     return os.urandom(8).hex()  # like secrets.token_hex, without that module's imports
 
 
@@ -79,7 +79,7 @@ def apply_changes(
 
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
-    """Return the planned record, with the id and generation of the committed one and without a new digest."""
+    """Return the planned record: the declaration, with everything else from the committed record."""
     record = before or ResourceState(address=resource.address, id="", type=resource.type, body={})
     return dataclasses.replace(
         record,

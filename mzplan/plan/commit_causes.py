@@ -18,7 +18,7 @@ _MAX_VALUE = 60
 
 
 def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
-    """Return the cause of each query that starts, stops or moves when this serial commits the plan."""
+    """Return the cause for each query that starts, stops or moves because of the plan."""
     changes = {change.address: change for change in plan.changes}
     edits: dict[Address, str] = {}
     return {
@@ -71,7 +71,7 @@ def _edits(fields: tuple[FieldChange, ...]) -> str:
 
 
 def _edit(field: FieldChange) -> str:
-    """Format a change as `brokers[0] a:9092 → b:9092`. Of a sensitive field, it says only that it changed."""
+    """Format a change as `brokers[0] a:9092 → b:9092`, without the values of a sensitive field."""
     if field.sensitive:
         return f"{field.path} changed"
     if field.before is None:

@@ -47,7 +47,7 @@ def compare_bodies(kind: ResourceKind, before: Body, after: Body) -> tuple[Field
 
 
 def compare_resources(before: ResourceState, after: ResourceState) -> tuple[FieldChange, ...]:
-    """Return the leaves that differ between two records of a resource, and the type if it differs."""
+    """Return the leaves that differ between two records of a resource, and its type if that differs."""
     kind = resource_kind(after.address.kind, after.type)
     if before.type == after.type:
         return compare_bodies(kind, before.body, after.body)
@@ -70,7 +70,7 @@ def compare_resources(before: ResourceState, after: ResourceState) -> tuple[Fiel
 
 
 def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
-    """Return every leaf of a resource to be created, for display. They have no effect: nothing runs yet."""
+    """Return every leaf of a resource to create, for display. The leaves have no effect."""
     kind = resource_kind(resource.address.kind, resource.type)
     return tuple(
         _leaf(path, ABSENT, value, kind.is_sensitive(path), "none")
@@ -130,7 +130,7 @@ def _edit(old: Any, new: Any) -> EditKind:
 
 
 def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
-    """Return the leaves that differ, by key and index, sorted by path. An empty object or list is a leaf."""
+    """Return the leaves that differ, sorted by path. An empty object or list is a leaf."""
     from deepdiff import DeepDiff  # imports pandas if that is installed, so only for bodies that differ
 
     reports = DeepDiff(
@@ -209,7 +209,7 @@ _SECRET = "lineage.api_key"
 def settings_changes(
     state: State, settings: RunnerSettings | None, instances: Instances
 ) -> tuple[FieldChange, ...]:
-    """Return the leaves that differ from the state's settings, by their paths in mzplan.yaml, sorted.
+    """Return the settings that differ from the state's, sorted by their paths in mzplan.yaml.
 
     If `settings` is None, only the instances can differ. Instances count only after the first commit.
     """

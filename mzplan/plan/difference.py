@@ -1,4 +1,4 @@
-"""Which resources differ between Configuration and State, and which of them the targets select.
+"""The difference between Configuration and State, and the part of it that targets select.
 
 A release of mzplan may introduce a default for new resources (`x-assumed`). The state records its value. A
 resource that was committed earlier keeps the old default until its file sets the property. So a new default

@@ -1,4 +1,4 @@
-"""Drift: where the runners' last observations differ from the state. Pending: queries still converging."""
+"""Drift between the state and the runners' observations, and queries that are still converging."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drift_between(
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
     now: float = 0.0,
 ) -> tuple[DriftItem, ...]:
-    """Return the drift of all queries, sorted by address, with the queries that the state doesn't know.
+    """Return the drift of all queries, also of queries that the state doesn't have, by address.
 
     - `alive`: by instance, whether a runner leads it. A dry instance needs no runner.
     - `rotated`: queries that run with old values of secrets, and the references to these secrets.
@@ -70,7 +70,7 @@ def drift_between(
 
 
 def started_because(changes: Iterable[Change], statuses: Mapping[str, Status]) -> dict[Address, Cause]:
-    """Return, by address, why each query that these changes touch was started, if its runner reports it."""
+    """Return why each changed query was started, if its runner reports it."""
     causes = {}
     for change in changes:
         seen = change.before.observed_in(statuses) if change.before is not None else None
@@ -154,7 +154,7 @@ def _query_drift(resource: ResourceState, seen: Observation | None) -> tuple[str
 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
-    """Return the drift of a query that has input but hasn't finished a micro-batch for a long time.
+    """Return the drift of a query whose micro-batch takes too long.
 
     A query without input has no `quiet_since`.
     """

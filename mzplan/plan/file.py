@@ -103,7 +103,7 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
 
 
 def digest_of_plan(plan: Plan) -> str:
-    """Return `sha256:…` over what the plan would commit: changes, settings, and queries that would lose rows.
+    """Return the digest (`sha256:…`) of the plan's effects: changes, settings, and lost rows.
 
     It is equal wherever the same files are planned on the same records. An unrelated commit doesn't change
     it.
@@ -119,7 +119,7 @@ def digest_of_plan(plan: Plan) -> str:
 
 
 def ensure_digest(plan: Plan, digest: str | None) -> None:
-    """Raise MzplanError MZ036 (exit code 5) if the plan has another digest than this one, if one is given."""
+    """Raise MzplanError MZ036 (exit code 5) if the plan has another digest than `digest`."""
     if digest is None:
         return
     actual = digest_of_plan(plan)
@@ -134,7 +134,7 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
 
 
 def ensure_environment(plan: Plan, environment: str) -> None:
-    """Raise MzplanError MZ036 (exit code 5) if the plan was made for another environment ("": for none)."""
+    """Raise MzplanError MZ036 (exit code 5) if the plan was made for another environment."""
     if plan.environment == environment:
         return
     planned, current = (

@@ -60,7 +60,7 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
 
 
 def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
-    """Yield MZ116 for a login that anybody on the network path to the server could read (`x-clear-text`)."""
+    """Yield MZ116 for a login that a connection sends in clear text (`x-clear-text`)."""
     for resource in resources:
         if resource.address.is_query:
             continue
@@ -101,7 +101,7 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
 def check_changes(
     changes: Iterable[Change], renames: Mapping[Address, Address] = MappingProxyType({})
 ) -> Iterator[Diagnostic]:
-    """Yield errors for changes that can't be applied, and notices about effects that may surprise people.
+    """Yield errors for changes that can't be applied, and notices about surprising effects.
 
     `renames`: queries that may be other queries under a new name.
     """
@@ -267,7 +267,7 @@ def _announcements(change: Change) -> Iterator[Diagnostic]:
 
 
 def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
-    """Yield how a query reacts to another upstream (`x-upstream`), if its connection may lead to another."""
+    """Yield how a query reacts if its connection now leads to another upstream (`x-upstream`)."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
     may_move = repointed or any(cause.is_connection for cause in change.triggered_by)
     if change.after is None or change.effect != "restart" or not may_move:
@@ -287,7 +287,7 @@ def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
 
 
 def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
-    """Yield MZ045, a notice, for the queries paused by hand, and for the queries resumed by hand."""
+    """Yield MZ045, a notice, about the queries that are paused or resumed by hand."""
     overridden = [resource for resource in resources if resource.override is not None]
     for override, undo in (("paused", "resume"), ("resumed", "pause")):
         names = sorted((str(r.address) for r in overridden if r.override == override), key=natural)
@@ -306,7 +306,7 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
 def check_delivery(
     changes: Iterable[Change], resources: Mapping[Address, ResourceState]
 ) -> Iterator[Diagnostic]:
-    """Yield MZ085, a warning, for each changed sink that asks for a stronger guarantee than it gets.
+    """Yield MZ085, a warning, for each changed sink that can't give the guarantee it asks for.
 
     The sink and its source decide which guarantee it gets. A source of another type replaces its sinks, so no
     other sink can be affected. `resources` are as they are after the plan.

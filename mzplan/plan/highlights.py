@@ -18,7 +18,7 @@ _LOCAL_HOSTS = {None, "127.0.0.1"}  # addresses that only the runner's own machi
 
 
 def changed_settings(plan: Plan) -> tuple[tuple[FieldChange, ...], tuple[FieldChange, ...]]:
-    """Return the changed settings that name a server or open a port (`x-server`), and the others.
+    """Return the changed settings that name a server or open a port (`x-server`), and the rest.
 
     The first part lists servers before the ports of instances. The schema of mzplan.yaml decides.
     """
@@ -34,12 +34,12 @@ def _names_server(schema: Json, field: FieldChange) -> bool:
 
 
 def losses(plan: Plan) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of replaced sources with records that can't be read again, as far as known."""
+    """Return the warnings about records that replaced sources can't read again."""
     return tuple(diagnostic for diagnostic in plan.diagnostics if diagnostic.kind == "data-loss")
 
 
 def server_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
-    """Return the changes that connect or run resources elsewhere, each with the fields that do so.
+    """Return the changes that connect or run a resource elsewhere, with the deciding fields.
 
     They are connections whose servers change (`x-server`), and resources that use another connection or
     instance.
@@ -62,7 +62,7 @@ def restarts_elsewhere(plan: Plan) -> frozenset[Address]:
 
 
 def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
-    """Return the changes of sinks that will write other rows, each with the deciding fields (`x-rows`)."""
+    """Return the changes that lead to other rows in targets, with the deciding fields (`x-rows`)."""
     changes = []
     for change in plan.changes:
         fields = tuple(field for field in change.fields if _has_keyword(change, field, "x-rows"))
@@ -72,7 +72,7 @@ def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
 
 
 def deciding_properties(record: ResourceState) -> frozenset[str]:
-    """Return the properties that decide a resource's servers (`x-server`) or written rows (`x-rows`)."""
+    """Return the properties that decide a resource's servers (`x-server`) or rows (`x-rows`)."""
     properties = resource_kind(record.address.kind, record.type).schema["properties"]
     return frozenset(
         name for name, schema in properties.items() if schema.get("x-server") or schema.get("x-rows")

@@ -17,7 +17,7 @@ Records = Mapping[Address, ResourceState]
 def with_inputs(
     changes: Sequence[Change], committed: Records, statuses: Mapping[str, Status]
 ) -> list[Change]:
-    """Return the changes. A query that begins gets its inputs, as far as runners have reported them.
+    """Return the changes, with the inputs of each query that begins, if runners have reported them.
 
     An input that begins in the same plan is left out, because it is still empty. `committed`: the records by
     their new names.
@@ -53,7 +53,7 @@ def _inputs(
 
 
 def _extent(record: ResourceState, statuses: Mapping[str, Status]) -> InputExtent | None:
-    """Return what a runner has reported of a collection; None if it has no step of this generation."""
+    """Return the extent of a collection; None if this generation has no reported step."""
     seen = record.observed_in(statuses)
     if seen is None or seen.generation != record.generation or not seen.last_steps:
         return None

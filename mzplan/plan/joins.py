@@ -20,7 +20,7 @@ _DECIDING = frozenset(["query", "watermarks"])
 def check_joins(
     changes: Iterable[Change], resources: Mapping[Address, ResourceState]
 ) -> Iterator[Diagnostic]:
-    """Yield MZ045, a warning, for each new or changed view with an inner join of streams without watermarks.
+    """Yield MZ045, a warning, for each new or changed view that joins streams without watermarks.
 
     `resources`: the records after the plan.
     """

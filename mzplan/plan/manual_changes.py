@@ -32,12 +32,12 @@ def plan_pause(state: State, addresses: Iterable[Address]) -> Plan:
 
 
 def plan_resume(state: State, addresses: Iterable[Address]) -> Plan:
-    """Plan to start these queries again from their checkpoints, even if the configuration pauses them."""
+    """Plan to resume these queries from their checkpoints, even if the configuration pauses them."""
     return _plan_paused(state, addresses, False)
 
 
 def plan_restart(state: State, addresses: Iterable[Address]) -> Plan:
-    """Plan to stop these queries and start them from their checkpoints, with nothing else changed."""
+    """Plan to stop these queries and start them again from their checkpoints."""
     changes = []
     diagnostics = []
     for before in _queries(state, addresses):

@@ -24,7 +24,7 @@ Records = Mapping[Address, ResourceState]
 def find_moves(
     wanted: Mapping[Address, Resource], committed: Records, created: Iterable[Address]
 ) -> tuple[dict[Address, Address], tuple[Diagnostic, ...]]:
-    """Return the renamed resources as old address → new address, and diagnostics for ambiguous renames.
+    """Return the new address of each renamed resource by its old one, and ambiguous renames.
 
     A resource to create is a renamed one if its `moved_from` names a committed address that isn't declared
     any more. It is an error if two resources name the same address.
@@ -43,7 +43,7 @@ def find_moves(
 
 
 def undeclared_moves(wanted: Mapping[Address, Resource], committed: Records) -> dict[Address, Address]:
-    """Return new address → old address for each query to create that looks like a query no longer declared.
+    """Return the old address of each new query that looks like a query to delete, by its new one.
 
     Both have the same type and the same body (apart from properties that don't affect a query), and no other
     resource looks like them.

@@ -160,7 +160,7 @@ def build_plan(
 
 
 class _Planner:
-    """The work of one plan. `after` holds the records planned so far; it starts as a copy of `committed`."""
+    """The work of one plan. `after`: the records planned so far, at first the committed ones."""
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ def _runs(resource: ResourceState | None) -> bool:
 
 
 def _instances(configuration: Configuration, state: State, has_targets: bool) -> Mapping[str, Instance]:
-    """Return the instances after the plan. With targets, it keeps them all: other resources may need them."""
+    """Return the instances after the plan. With targets, all of the state's instances stay."""
     if has_targets:
         return {**state.instances, **configuration.instances}
     return configuration.instances

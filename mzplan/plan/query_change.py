@@ -29,7 +29,7 @@ class QueryChange:
 
 
 def has_same_query(change: Change) -> bool:
-    """Whether a view's query stays the same, apart from spaces, comments and names of renamed inputs."""
+    """Whether a view's query is the same, apart from spaces, comments and renamed inputs."""
     if change.before is None or change.after is None or change.before.type != change.after.type:
         return False
     if change.action == "replace":  # perhaps for another input, which looks like a new name

@@ -1,4 +1,4 @@
-"""Row migration: a source's new generation begins with the rows of its collection, and reads none again.
+"""Row migration: a source's new generation begins with the rows that its collection already has.
 
 A migration is exact. It covers dropped or reordered columns, another key, and wider top-level numbers; any
 other change reads again. The source's sinks continue after the migrated rows, unless the key has changed.
@@ -28,7 +28,7 @@ Instances = Mapping[str, Instance]
 def predecessor_of(
     before: ResourceState, after: ResourceState, statuses: Statuses, instances: Instances
 ) -> Predecessor | None:
-    """Return the generation whose rows a replaced source begins with; None if it reads its upstream again."""
+    """Return the generation whose rows a replaced source begins with; None if it rereads all rows."""
     if not _asks_for_migration(after):
         return None
     begun = has_begun(before, statuses, instances)
@@ -47,7 +47,7 @@ def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -
 
 
 def sinks_continue(change: Change) -> bool:
-    """Whether the sinks of a replaced source continue after the rows that its new generation begins with.
+    """Whether the sinks of a replaced source continue after the migrated rows.
 
     The sinks have written those rows. With another key, though, other rows are the latest of their key.
     """
@@ -108,7 +108,7 @@ def _check_replace(change: Change, statuses: Statuses, instances: Instances) -> 
 
 
 def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
-    """Yield MZ045 for each unfinished task of a replaced query. The task ends with the generation."""
+    """Yield MZ045 for each unfinished task of a replaced query, because the replace cancels it."""
     before = change.before
     if before is None:
         return
@@ -192,7 +192,7 @@ def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
 
 
 def _is_reverted(before: ResourceState, after: ResourceState, earlier: Predecessor | None) -> bool:
-    """Whether a source gets back the columns and the key of the generation whose rows it still has."""
+    """Whether a source gets back the columns and the key of the rows that it still has."""
     if earlier is None:
         return False
     base = dataclasses.replace(before, body=_oldest(earlier).body)

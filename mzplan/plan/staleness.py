@@ -74,7 +74,7 @@ def _difference(
 
 
 def _fields(one: ResourceState | None, other: ResourceState | None) -> str:
-    """Return the differing fields, such as `brokers[0], security.protocol and 2 more`; "" if none differ."""
+    """Return the differing fields as `brokers[0], security.protocol and 2 more`; "" for none."""
     if one is None or other is None:
         return "" if one is other else "added" if one is None else "removed"
     if one == other:

@@ -88,7 +88,7 @@ def overwriting_sinks(address: Address, sinks: Sequence[Address], rows: str, hin
 
 
 def plan_without_tasks(state: State, address: Address, command: str, statuses: Mapping[str, Status]) -> Plan:
-    """Plan to give up the open tasks that a command requested. Raises MzplanError MZ275 if there are none."""
+    """Plan to cancel the open tasks of a command. Raises MzplanError MZ275 if there are none."""
     before = committed_record(state, address)
     unfinished = unfinished_tasks(before, statuses)
     others = [task for task in unfinished if task.command != command]

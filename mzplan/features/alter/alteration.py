@@ -76,7 +76,7 @@ def alter(
 
 
 class _Alteration:
-    """Statements being carried out. `transaction`: their changes to the state that was read last."""
+    """The work of applying statements. `transaction`: their changes to the state read last."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> AlterResult:
 
 
 def _validate(work: Workbench, text: str, statement: ValidateConnection, policy: Guard | None) -> AlterResult:
-    """Reach a declared connection through the sources and sinks that use it, or by itself if none does.
+    """Reach a declared connection through the queries that use it, or by itself.
 
     Changes nothing. `policy`: see operations.local_checks. Raises MzplanError with every problem, and MZ143
     (exit 7) if nothing could be reached.

@@ -1,4 +1,4 @@
-"""The command alter: a change of a connection, or of a query's connection, as SQL statements."""
+"""The command alter: SQL statements that change connections and the queries that use them."""
 
 from __future__ import annotations
 

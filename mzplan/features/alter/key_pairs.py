@@ -32,7 +32,7 @@ _IGNORE = "# Private keys stay here.\n*\n!*.pub\n!.gitignore\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """The public half of a connection's key. `text` is None if the private key can't be read here."""
+    """The public half of a connection's key. `text`: None if the private key can't be read here."""
 
     property: str
     reference: str
@@ -59,7 +59,7 @@ def key_reference(name: str) -> str:
 
 
 class NewKeys:
-    """The key files that a statement creates. Leaving the context removes files that aren't kept."""
+    """The key files that a statement creates. The context removes files that aren't kept."""
 
     def __init__(self, directory: str):
         self._folder = GuardedFolder(Path(directory))

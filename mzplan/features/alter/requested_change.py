@@ -1,4 +1,4 @@
-"""A statement's change, the resource after it, and the place of a diagnostic in the statement."""
+"""A statement's change of a resource, and the places of diagnostics in the statement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Resources = Mapping[Address, Resource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedChange:
-    """A statement's change of one resource: edits with their locations in the text, or a new name.
+    """A statement's change of a resource: edits with their locations in the text, or a new name.
 
     - `live`: how to validate, as in `apply`; from the statement's WITH, or the connection type's default.
     - `rotates`: the edits name key files that don't exist yet.
@@ -52,7 +52,7 @@ def strongest_live(changes: Iterable[RequestedChange]) -> bool | None:
 
 
 def apply_change(resources: Resources, change: RequestedChange, *, moves: bool) -> dict[Address, Resource]:
-    """Return the resources after a statement. `moves`: record the old name of a renamed resource."""
+    """Return the resources after a statement. `moves`: whether to record the old name in a rename."""
     result = dict(resources)
     resource = result[change.address]
     if change.edits:

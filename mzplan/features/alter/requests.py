@@ -109,7 +109,7 @@ def _key_rotation(
     live: bool | None,
     directory: str,
 ) -> RequestedChange:
-    """Return the change that makes the secondary key the primary one, and adds a new secondary key.
+    """Return a change that makes the secondary key the primary one, and adds a secondary key.
 
     Without a secondary key, it adds the keys that are missing.
     """
@@ -157,7 +157,7 @@ def _connection_change(
 
 
 def _check_type(resources: Resources, text: str, resource: Resource, property_: str, name: Name) -> None:
-    """Raise one error for a connection of another type, instead of an error for each missing property."""
+    """Raise MzplanError MZ013 if a connection has the wrong type."""
     kind = resource_kind(resource.address.kind, resource.type)
     reference = next((r for r in kind.references if r.property == property_), None)
     if reference is None:

@@ -1,4 +1,4 @@
-"""Statements as one transaction: edits of the files, and committed resources with exactly these edits.
+"""Statements as one transaction: the edited files, and the committed resources with the edits.
 
 Other uncommitted content of the files is somebody's draft. It is neither planned nor waited for.
 """
@@ -73,7 +73,7 @@ class Transaction:
         return tuple(edit for w in self.changes if w.rotates for edit in w.edits)
 
     def other_changes(self, new: State) -> tuple[Address, ...]:
-        """Return the resources whose declaration still differs from the state after this transaction."""
+        """Return the resources whose files still differ from the state after this transaction."""
         committed = (
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
         )
@@ -85,7 +85,7 @@ class Transaction:
 def read_transaction(
     project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
 ) -> Transaction:
-    """Return the changes that the statements request. A statement sees the changes of the earlier ones.
+    """Return the requested changes. A statement sees the changes of the earlier statements.
 
     Raises MzplanError with every mistake.
     """

@@ -1,4 +1,4 @@
-"""ALTER and VALIDATE statements: their grammar, and their meaning for the body of a resource.
+"""ALTER and VALIDATE statements: their grammar, and their edits of a resource's body.
 
 grammar.lark is the grammar. `parser` turns a text into frozen statements and is the only module that imports
 lark. `meaning` turns their actions into edits of a body. The names of options come from the schemas

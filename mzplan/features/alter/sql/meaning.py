@@ -131,7 +131,7 @@ class _ClauseReader:
             yield replace(self.point(at, "MZ072", summary, quoted, hint), exit_code=ExitCode.USAGE)
 
     def contradictions(self) -> Iterator[Diagnostic]:
-        """Yield repeated options, and contradictory options of one property (rules 3 and 5 of ALTER)."""
+        """Yield errors for repeated options, and for contradictory options of one property."""
         first: dict[tuple[str, ...], Action] = {}
         for action in self.statement.actions:
             option = self.option(action)
@@ -158,7 +158,7 @@ class _ClauseReader:
         return PropertyEdit(path=option.path, value=self._value(option, action.value))
 
     def _value(self, option: SqlOption, literal: Value) -> Any:
-        """Return the value in the property's form. The connection's check finds values that don't fit."""
+        """Return the value as the property's type. The schema check finds values that don't fit."""
         value = literal.value
         if literal.word:
             return _name_or_choice(option, literal)

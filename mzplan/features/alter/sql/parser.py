@@ -188,7 +188,7 @@ class _StatementReader:
 
 
 def _set_connection(alter: Alter) -> SetConnection | None:
-    """Return the statement that only changes a source's or sink's connection; None for any other."""
+    """Return a statement that only changes a query's connection; None for any other."""
     value = alter.actions[0].value
     option = alter.actions[0].option
     if len(alter.actions) > 1 or alter.kind == "connection" or value is None or not value.word:

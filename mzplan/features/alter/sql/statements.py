@@ -180,7 +180,7 @@ def point(
 def excerpt_of(
     text: str, at: At, shown: Iterable[At] | None = (), hidden: Iterable[At] = ()
 ) -> tuple[str, SourceRange]:
-    """Return the line of the statement that contains a location, masked, and the location's range."""
+    """Return the masked line of the statement at a location, and the location's range."""
     start = min(at.start, len(text))
     line, column = _line_and_column(text, start)
     end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
