@@ -78,7 +78,7 @@ class SourceRange:
 class Diagnostic:
     """One error, warning or notice for a person.
 
-    - `code`: the entry in docs/errors.md that explains it; `kind` tells the program what the problem means.
+    - `code`: the entry in docs/errors.md that explains it. `kind` identifies the problem for the program.
     - `summary` says what is wrong in a few words, `detail` why, and `hint` how to fix it.
     - `excerpt`: the source line, with secrets masked.
     - `addresses`: every affected resource, if there are several; `address` is the first.

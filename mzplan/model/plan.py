@@ -150,7 +150,7 @@ class Plan:
       them.
     - `environment`: the environment that the plan is for; no other accepts it. "" in a project without any.
     - `settings`: the runners' settings; None if the state already has them.
-    - `settings_changes`: what changes in the runners' settings and the declared instances of mzplan.yaml.
+    - `settings_changes`: the changes of the runners' settings and of the declared instances in mzplan.yaml.
     - `started`: why each query that the plan stops was started, if a runner reported it.
     - `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
     - `losing`: queries whose new generation can't read all rows again, according to the runners' statuses.

@@ -28,7 +28,7 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
     """Return the history entry of a serial. Raises MZ038 (exit 7) if there is none."""
     state = committed_state(store, serial)
     if state.commit is None:
-        raise error("MZ030", f"Serial {serial} is damaged", "It doesn't say who committed it.", FORGO_HINT)
+        raise error("MZ030", f"Serial {serial} is damaged", "It has no record of its commit.", FORGO_HINT)
     return HistoryEntry(
         serial=serial,
         current=store.read_state().serial == serial,

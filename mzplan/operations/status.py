@@ -58,8 +58,8 @@ def _end_reason(lease: Lease | None, status: Status | None) -> str:
         return status.ended
     if lease.released:
         return ""
-    who = f"process {lease.pid} on {lease.host}"
-    return f"The last one ({who}) was killed, or lost touch with the store: it didn't release its lease."
+    runner = f"The last runner (process {lease.pid} on {lease.host})"
+    return f"{runner} didn't release its lease: it was killed, or lost its connection to the store."
 
 
 def _conditions(status: ProjectStatus) -> dict[Address, Condition]:

@@ -1,7 +1,7 @@
 """Compare two normalised bodies of a resource, or two settings of runners, leaf by leaf.
 
-deepdiff finds the differing leaves. This module adds what the schema declares: it adds the effect of each
-leaf (`x-change`), hides sensitive values, and compares columns as columns.
+deepdiff finds the differing leaves. This module applies the schema: it adds the effect of each leaf
+(`x-change`), hides sensitive values, and compares lists of columns column by column.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Guards: what forbids a plan, and what a person should know before approving it."""
+"""Guards: errors that forbid a plan, and notices to read before approving it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mzplan.model.words import first_names, scalar_text
 from mzplan.plan.query_change import has_same_query
 from mzplan.schema.kinds import resource_kind
 
-_LAST_OBSERVED = "Its runner observed this last; plan --live checks again what each source has lost."
+_LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
 
 EXACTLY_ONCE = "exactly-once"
 _MAX_NAMED = 5  # queries in one notice
@@ -145,7 +145,7 @@ def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[D
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
     """Yield MZ292, a warning, for each replaced source that can't read all its records again.
 
-    It relies on what the runners last observed. Validation checks again in any case.
+    It relies on the runners' last observations. Validation checks again in any case.
     """
     for change in changes:
         if change.action != "replace" or change.before is None or not change.address.reads_upstream:

@@ -26,8 +26,8 @@ def find_moves(
 ) -> tuple[dict[Address, Address], tuple[Diagnostic, ...]]:
     """Return the new address of each renamed resource by its old one, and ambiguous renames.
 
-    A resource to create is a renamed one if its `moved_from` names a committed address that isn't declared
-    any more. It is an error if two resources name the same address.
+    A new resource is a renamed one if its `moved_from` names a committed address that is no longer declared.
+    It is an error if two resources name the same address.
     """
     moves: dict[Address, Address] = {}
     problems = []
@@ -163,7 +163,7 @@ def _ambiguous(old: Address, one: Address, other: Address) -> Diagnostic:
         code="MZ003",
         summary=f"{one} and {other} both have moved_from: {old.name}",
         detail="Only one of them can keep the checkpoint.",
-        hint="remove moved_from from one of them: it begins from the start.",
+        hint="remove moved_from from one of the two; that resource then starts from the beginning.",
         address=other,
         exit_code=ExitCode.REFUSED,
     )

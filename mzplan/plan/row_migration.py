@@ -49,7 +49,8 @@ def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -
 def sinks_continue(change: Change) -> bool:
     """Whether the sinks of a replaced source continue after the migrated rows.
 
-    The sinks have written those rows. With another key, though, other rows are the latest of their key.
+    The sinks have already written these rows. With another key, other rows are the latest rows of their keys,
+    so the sinks read all rows again.
     """
     before, after = change.before, change.after
     if before is None or after is None or after.predecessor is None or after.place == before.place:
@@ -84,7 +85,7 @@ def check_migrations(
 
 
 def _check_replace(change: Change, statuses: Statuses, instances: Instances) -> Iterator[Diagnostic]:
-    """Yield what a person should know about how a source is replaced."""
+    """Yield errors and notices about the replacement of a source."""
     before, after = change.before, change.after
     if before is None or after is None:
         return
