@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What was approved: the digest that this user's last comment showed on the pull request which a commit has merged.
+# Find the approved digest: the digest in this user's last comment on the pull request that a commit merged.
 #
-#   approved.sh REPOSITORY COMMIT DIR      DIR/comment.md is the plan of the commit (of `mzplan-ci.sh plan DIR`);
-#                                          leaves number.txt and approved.txt in DIR, empty where there is none
+#   approved.sh REPOSITORY COMMIT DIR      reads DIR/comment.md, which `mzplan-ci.sh plan DIR` wrote for the commit;
+#                                          writes number.txt and approved.txt in DIR, empty if there are none
 set -euo pipefail
 
 repository=${1:?OWNER/NAME} commit=${2:?COMMIT} out=${3:?DIR}
@@ -13,7 +13,7 @@ echo "$number" >"$out/number.txt"
 : >"$out/approved.txt"
 [ -n "$number" ] || exit 0
 author=$(gh api graphql --field "query={viewer{login}}" --jq .data.viewer.login)
-# A comment without a digest showed a plan without changes: an older comment does not count then.
+# If the last comment has no digest, its plan had no changes; then older comments don't count.
 gh api --paginate "repos/$repository/issues/$number/comments" \
   --jq ".[] | select(.user.login == \"${author:?}\" and (.body | startswith(\"$marker\")))
     | (.body | capture(\"\\nDigest: \`(?<digest>sha256:[0-9a-f]{64})\`\").digest) // \"none\"" |

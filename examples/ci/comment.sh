@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write a comment on a pull request, or edit the one that this user wrote before: same author, same hidden first line.
+# Write a comment on a pull request, or edit this user's earlier comment with the same hidden first line.
 #
 #   comment.sh FILE REPOSITORY NUMBER [new]      needs gh (GitHub's command line) and GH_TOKEN; `new` never edits
 set -euo pipefail

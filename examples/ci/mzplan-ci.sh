@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What the GitHub Action, the GitLab template and the drift job run. Needs bash, git and mzplan.
+# The script of the GitHub Action, the GitLab template and the drift job. Needs bash, git and mzplan.
 #
 #   mzplan-ci.sh validate          check the files
-#   mzplan-ci.sh plan DIR          plan, and leave plan.mzplan, comment.md, plan.html and summary.txt in DIR
-#   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan if it has the approved digest; where it is another one, or
-#                                  stale: exit 5, and the plan to review is in DIR/anew.md
-#   mzplan-ci.sh drift DIR         leave drift.md in DIR; exit 3 when there is drift
+#   mzplan-ci.sh plan DIR          plan; write plan.mzplan, comment.md, plan.html and summary.txt to DIR
+#   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan if it has the approved digest; if not, or if it is stale,
+#                                  exit with 5 and write the plan to review to DIR/anew.md
+#   mzplan-ci.sh drift DIR         write drift.md to DIR; exit with 3 if there is drift
 #
-# MZPLAN_PROJECT is the project's folder (default: here), MZPLAN the command (default: mzplan),
-# MZPLAN_APPLY_OPTIONS more options of apply (`--allow-replace`), MZPLAN_DIGEST the approved digest (default: what
-# approved.sh or note.py has found, DIR/approved.txt), MZPLAN_STATE_CONFIG the file that `state:` is taken from
-# (default: the project's mzplan.yaml), MZPLAN_ENV the environment, in a project that has some, MZPLAN_HTML_URL where a
-# reader will find DIR/plan.html: the comment links to it.
+# MZPLAN_PROJECT: the project's folder (default: this one). MZPLAN: the command (default: mzplan).
+# MZPLAN_APPLY_OPTIONS: more options for apply, such as --allow-replace. MZPLAN_DIGEST: the approved digest (default:
+# DIR/approved.txt, from approved.sh or note.py). MZPLAN_STATE_CONFIG: the file with `state:` (default: the project's
+# mzplan.yaml). MZPLAN_ENV: the environment, if the project has environments. MZPLAN_HTML_URL: the address of
+# DIR/plan.html, for the link in the comment.
 set -euo pipefail
 
 project=${MZPLAN_PROJECT:-.}
@@ -56,7 +56,7 @@ case "${1:-}" in
       code=5
     fi
     if [ "$code" -eq 5 ]; then
-      echo "What would be applied is not what was approved: nothing was applied. Plan and review anew." >&2
+      echo "Nothing was applied: the plan differs from the approved one. Review the new plan." >&2
       run plan --markdown "$out/anew.md" >"$out/summary.txt" || true
     fi
     exit "$code"
@@ -66,7 +66,7 @@ case "${1:-}" in
     run drift --markdown "$out/drift.md" --detailed-exitcode
     ;;
   *)
-    sed -n '2,15p' "$0" >&2
+    sed -n '2,14p' "$0" >&2
     exit 64
     ;;
 esac

@@ -1,4 +1,4 @@
-# Who is asked about a query? What is created or changed says its team, and how bad it is when it fails.
+# Every created or changed query has the labels `team` (whom to ask) and `severity` (how bad a failure is).
 package main
 
 import rego.v1

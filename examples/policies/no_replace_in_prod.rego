@@ -1,9 +1,9 @@
-# Nothing of production begins again: a replacement reads everything anew, and a deletion forgets it.
+# No query of production is replaced or deleted: a replacement rereads everything, and a deletion loses the position.
 package main
 
 import rego.v1
 
-# A plan that names no environment counts as production: a policy that does not know must not let it pass.
+# A plan without an environment counts as production, because it might be.
 is_prod if object.get(input, "environment", "prod") == "prod"
 
 deny contains message if {
@@ -11,5 +11,5 @@ deny contains message if {
 	some change in input.changes
 	change.action in {"replace", "delete"}
 	not startswith(change.address, "connection.")
-	message := sprintf("%s: %s is not done in production (%s)", [change.address, change.action, change.reason])
+	message := sprintf("%s: %s is not allowed in production (%s)", [change.address, change.action, change.reason])
 }

@@ -1,4 +1,4 @@
-# Secrets come from Vault: no variable of an environment, no file. A change is asked for what it would commit.
+# All secrets of changed resources come from Vault, not from environment variables or files.
 package main
 
 import rego.v1

@@ -133,7 +133,7 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     assert "d:9092" in (out / "rival" / "anew.md").read_text()
     ci(rival, "apply", str(out / "rival"), **approved(out / "rival"))
     said = ci(rival, "apply", str(out), code=5, **approved(out))
-    assert "connection.k was changed" in said and "Plan and review anew" in said
+    assert "connection.k was changed" in said and "Review the new plan" in said
 
 
 @pytest.mark.programs

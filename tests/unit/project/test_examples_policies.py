@@ -56,7 +56,7 @@ def test_what_each_policy_denies(committed: Path) -> None:
     ]
     replaced = [line for line in checked(plan, 1) if line not in others]
     assert [line.partition(" (")[0] for line in replaced] == [
-        f"{address}: replace is not done in production"
+        f"{address}: replace is not allowed in production"
         for address in ("sink.kept", "sink.out", "source.orders")
     ]
     assert replaced[-1].endswith("(labels.severity and topic changed)") and len(checked(plan, 1)) == 5
