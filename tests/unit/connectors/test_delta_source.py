@@ -241,14 +241,14 @@ SAME = {
 @pytest.mark.parametrize(
     ("name", "type_", "there"),
     [
-        ("price", "STRUCT<gross: BIGINT, net: BIGINT>", "price is STRUCT<net: BIGINT,gross: BIGINT> there"),
+        ("price", "STRUCT<gross: BIGINT, net: BIGINT>", "price is STRUCT<net: BIGINT,gross: BIGINT> in the table"),
         ("price", "STRUCT<net: BIGINT, tax: BIGINT>", "price is"),
         ("price", "STRUCT<net: BIGINT>", "price is"),
         ("price", "STRUCT<net: BIGINT, gross: INT>", "price is"),
         ("price", "STRUCT<Net: BIGINT, gross: BIGINT>", "price is"),
         ("lines", "ARRAY<STRUCT<tax: DOUBLE, n: BIGINT>>", "lines is ARRAY<STRUCT<n: BIGINT,tax: DOUBLE>>"),
         ("lines", "ARRAY<STRING>", "lines is"),
-        ("by_day", "MAP<STRING, STRUCT<b: BIGINT>>", "by_day is MAP<STRING,STRUCT<a: BIGINT>> there"),
+        ("by_day", "MAP<STRING, STRUCT<b: BIGINT>>", "by_day is MAP<STRING,STRUCT<a: BIGINT>> in the table"),
     ],
 )
 def test_fields_that_spark_would_match_by_position_are_refused(
