@@ -71,8 +71,8 @@ def _fault_text(fault: ValidationError) -> str:
     pointer = "".join(f"/{_escaped(key)}" for key in fault.absolute_path)
     where = f"is wrong at {pointer}" if pointer else "is wrong"
     if fault.validator == "enum" and "propertyNames" in fault.absolute_schema_path:
-        meant = did_you_mean(fault.instance, known) or f"the words are {', '.join(sorted(known))}"
-        return f"{where}: {fault.instance} is not a word of mzplan's schemas; {meant}"
+        meant = did_you_mean(fault.instance, known) or f"the keywords are {', '.join(sorted(known))}"
+        return f"{where}: {fault.instance} isn't a keyword of mzplan's schemas; {meant}"
     message = fault.message if len(fault.message) <= _SHOWN else f"…{fault.message[-_SHOWN:]}"
     named = re.findall(r"x-[a-z-]+", f"{pointer} {message}")
     word = next((word for word in named if word in known), None)

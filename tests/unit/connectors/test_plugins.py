@@ -183,11 +183,11 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ),
         (
             "schema['properties']['table']['x-chnage'] = 'restart'",
-            "at /properties/table: x-chnage is not a word of mzplan's schemas; did you mean x-change?",
+            "at /properties/table: x-chnage isn't a keyword of mzplan's schemas; did you mean x-change?",
         ),
         (
             "schema['x-author'] = 1",
-            "is wrong: x-author is not a word of mzplan's schemas; the words are x-allowed, x-announces",
+            "is wrong: x-author isn't a keyword of mzplan's schemas; the keywords are x-allowed, x-announces",
         ),
         (
             "schema['properties']['table']['items'] = {'properties': {'a/b': {'type': 'string'}}}",

@@ -139,7 +139,7 @@ RULE = ("allOf", 1)
         ),
         (
             _set("x", *TOPIC, "x-chnage"),
-            "at /properties/topic: x-chnage is not a word of mzplan's schemas; did you",
+            "at /properties/topic: x-chnage isn't a keyword of mzplan's schemas; did you",
         ),
         (
             _set("x", *RULE, "if", "properties", "format", "x-a"),
