@@ -64,10 +64,9 @@ class Limits:
     def __init__(self, findings: Findings):
         self.findings = findings
         self._made = self._characters = 0
-        self._providers: dict[str, bool] = {}
 
     def check(self, text: str, location: Location) -> bool:
-        return check_references(text, lambda: location, self._providers, self.findings)
+        return check_references(text, lambda: location, self.findings)
 
     def count(self, made: int, nodes: int, characters: int) -> None:
         """Count nodes before they are made. Raises TooMuchError beyond a limit."""

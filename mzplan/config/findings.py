@@ -159,6 +159,7 @@ class Findings:
     - `original_texts`: by file and path, the text of a number that Python prints differently, such as 010.
     - `broken_files`: files that could be read but not parsed.
     - `is_incomplete`: a file couldn't be read or parsed, so other resources may be declared.
+    - `providers`: for each secret provider that was looked up, whether it exists.
     - `bytes`: the bytes read so far.
     - `nodes`: the keys and values of all files so far. An alias counts for each use.
     """
@@ -175,6 +176,7 @@ class Findings:
         self.original_texts: dict[tuple[str, Path], str] = {}
         self.broken_files: set[str] = set()
         self.is_incomplete = False
+        self.providers: dict[str, bool] = {}
         self.bytes = 0
         self.nodes = 0
 

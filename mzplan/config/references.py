@@ -64,12 +64,7 @@ def _fill_text(
             return text
         filled = VARIABLE.sub(lambda match: words[match[1]], text)
     if isinstance(filled, str) and not (EACH in filled and document.may_repeat(container)):
-        check_references(
-            filled,
-            lambda: Location(document.file, document.path_of(container, key)),
-            variables.providers,
-            findings,
-        )
+        check_references(filled, lambda: Location(document.file, document.path_of(container, key)), findings)
     return filled
 
 
@@ -114,28 +109,23 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
     findings.unusable.add((location.file.full_path, location.path))
 
 
-def check_references(
-    text: str, locate: Callable[[], Location], known: dict[str, bool], findings: Findings
-) -> bool:
-    """Report the first `${` of a text that isn't a secret reference, and return whether there is none.
-
-    `known`: for each provider that was looked up, whether it exists.
-    """
+def check_references(text: str, locate: Callable[[], Location], findings: Findings) -> bool:
+    """Report the first `${` of a text that isn't a secret reference, and return whether there is none."""
     at = 0
     while (start := text.find("${", at)) >= 0:
         match = REFERENCE.match(text, start)
-        if match is None or _fault_of(match, known):
+        if match is None or _fault_of(match, findings):
             whole = locate()
             length = max(2, text.find("}", start) + 1 - start)
             location = replace(whole, offset=start, length=length)
-            findings.add(*_error_parts(text[start:], match, known), location=location)
+            findings.add(*_error_parts(text[start:], match, findings), location=location)
             findings.unusable.add((location.file.full_path, location.path))
             return False
         at = match.end()
     return True
 
 
-def _error_parts(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tuple[str, str, str, str]:
+def _error_parts(rest: str, match: re.Match[str] | None, findings: Findings) -> tuple[str, str, str, str]:
     """Return the code, summary, detail and hint of an error."""
     if match is None and _IS_EACH.match(rest):
         written = shown(rest[: rest.index("}") + 1] if "}" in rest else rest, quote=False)
@@ -146,12 +136,12 @@ def _error_parts(rest: str, match: re.Match[str] | None, known: dict[str, bool])
             "use them.",
             "add `for_each` to the source, view or sink, or write the value itself.",
         )
-    return "MZ017", "Malformed reference", _problem(rest, match, known), _how_to_write(rest, match)
+    return "MZ017", "Malformed reference", _problem(rest, match, findings), _how_to_write(rest, match)
 
 
-def _problem(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> str:
+def _problem(rest: str, match: re.Match[str] | None, findings: Findings) -> str:
     if match is not None:
-        return _fault_of(match, known) or ""
+        return _fault_of(match, findings) or ""
     if "}" not in rest:
         return "`${` opens a reference that no `}` closes."
     return f"{shown(rest[: rest.index('}') + 1])} is neither a variable nor a secret reference."
@@ -172,13 +162,13 @@ def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
     return general
 
 
-def _fault_of(match: re.Match[str], known: dict[str, bool]) -> str | None:
+def _fault_of(match: re.Match[str], findings: Findings) -> str | None:
     """Return what is wrong with a well-formed reference; None if it is right."""
     provider = match["provider"]
     if provider in _BUILT_IN_PROVIDERS:
         return None
-    if provider not in known:
-        known[provider] = has_provider(provider)
-    if not known[provider]:
+    if provider not in findings.providers:
+        findings.providers[provider] = has_provider(provider)
+    if not findings.providers[provider]:
         return f"There is no secret provider {shown(provider)}."
     return fault_of_name(provider, match["name"])

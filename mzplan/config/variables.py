@@ -37,7 +37,6 @@ class Variables:
     - `in_state`: variables in the `state:` settings.
     - `refused`: for variables with another value than in the saved plan, where that value comes from.
     - `filled_characters`: the characters made by filling in, so far.
-    - `providers`: for each secret provider that was looked up, whether it exists.
     """
 
     document: Document
@@ -51,7 +50,6 @@ class Variables:
     in_state: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     filled_characters: int = 0
-    providers: dict[str, bool] = field(default_factory=dict)
 
 
 def read_variables(
