@@ -111,7 +111,7 @@ def test_the_protocol_has_the_seeds_27_methods_and_the_controller_implements_it(
 # ── initialization
 
 
-def test_commands_before_the_end_of_initialization_are_held(world: World) -> None:
+def test_commands_wait_for_the_end_of_initialization(world: World) -> None:
     controller = world.controller(complete=False)
     create(controller, local_source("a"))
     settle(controller)
@@ -162,7 +162,7 @@ def test_instances(world: World) -> None:
     controller.drop_instance("local")
 
 
-def test_a_new_replica_severs_the_old_one_and_goes_on(world: World) -> None:
+def test_a_new_replica_severs_the_old_replica_and_resumes_its_queries(world: World) -> None:
     old = world.controller()
     create(old, local_source("a"))
     old.append([appending("a", 0, *rows(0, 2))]).result(20)
@@ -190,7 +190,7 @@ def _lost(controller: Controller) -> str:
     return "another runner leads this instance now"
 
 
-def test_a_lost_lease_ends_the_queries_whatever_the_loop_does(world: World) -> None:
+def test_a_lost_lease_stops_the_queries_whatever_the_loop_does(world: World) -> None:
     """Nobody processes the old one: it may be blocked by the very store that it can't reach."""
     old = world.controller()
     create(old, local_source("a"))
@@ -202,7 +202,7 @@ def test_a_lost_lease_ends_the_queries_whatever_the_loop_does(world: World) -> N
         time.sleep(0.05)
 
 
-def test_without_a_replica_nothing_is_commanded(world: World) -> None:
+def test_without_a_replica_every_command_is_refused(world: World) -> None:
     controller = world.make(world.store, world.pool)
     with pytest.raises(NotAttachedError):
         create(controller, local_source("a"))
@@ -213,7 +213,7 @@ def test_without_a_replica_nothing_is_commanded(world: World) -> None:
 # ── collections
 
 
-def test_collections_are_created_altered_and_looked_at(world: World) -> None:
+def test_collections_are_created_altered_and_read(world: World) -> None:
     controller = world.controller()
     source = local_source("a")
     controller.migrate_collections([("a", source)])
@@ -284,7 +284,7 @@ def test_sources_are_dropped(world: World) -> None:
         controller.collection("a")
 
 
-def test_what_was_dropped_before_anything_was_recorded_of_it_can_be_dropped_again(world: World) -> None:
+def test_an_unrecorded_dropped_query_can_be_dropped_again(world: World) -> None:
     controller = world.controller()
     source = local_source("a")
     create(controller, source)
@@ -363,7 +363,7 @@ def test_exports(world: World) -> None:
     settle(controller, lambda: running(controller) == {"source.s_a"})
 
 
-def test_what_a_token_holds_is_held_until_it_is_used_or_cancelled(world: World) -> None:
+def test_a_token_holds_its_step_until_it_is_used_or_cancelled(world: World) -> None:
     controller = world.controller()
     create(controller, local_source("a"))
     token = controller.prepare_export("k", "a")
@@ -385,7 +385,7 @@ def test_what_a_token_holds_is_held_until_it_is_used_or_cancelled(world: World) 
     assert world.store.read_prepared("local") == []
 
 
-def test_a_token_that_nobody_wants_any_more_is_cancelled_with_its_hold(world: World) -> None:
+def test_a_stale_token_is_cancelled_with_its_hold(world: World) -> None:
     """A crash after the preparation, and the export is no longer wanted (or its collection is gone)."""
     controller = world.controller()
     create(controller, local_source("a"), local_source("b"))
@@ -404,7 +404,7 @@ def test_a_token_that_nobody_wants_any_more_is_cancelled_with_its_hold(world: Wo
     assert (again.collection("a").since, world.store.read_prepared("local")) == (100, [])
 
 
-def test_a_command_whose_journal_can_not_be_written_changes_nothing(
+def test_a_command_with_an_unwritable_journal_changes_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = world.controller()
@@ -437,7 +437,7 @@ def test_a_command_whose_journal_can_not_be_written_changes_nothing(
     assert (controller.collection("a").holds, world.store.read_prepared("local")) == ({}, [])
 
 
-def test_exports_are_created_all_or_none(world: World) -> None:
+def test_exports_are_all_created_or_none(world: World) -> None:
     controller = world.controller()
     a, b = local_source("a"), local_source("b")
     create(controller, a, b)
@@ -453,7 +453,7 @@ def test_exports_are_created_all_or_none(world: World) -> None:
     assert [entry.id for entry in world.store.read_prepared("local")] == ["ka", "kb"]
 
 
-def test_an_export_that_is_altered_to_read_another_collection_holds_that_one(world: World) -> None:
+def test_an_export_altered_to_read_another_collection_holds_that_collection(world: World) -> None:
     controller = world.controller()
     a, b = local_source("a"), local_source("b")
     create(controller, a, b)
@@ -492,7 +492,7 @@ def test_append_and_snapshot(world: World) -> None:
         snapshot(controller, "nobody", 0)
 
 
-def test_an_append_that_is_refused_writes_nothing(world: World) -> None:
+def test_a_refused_append_writes_nothing(world: World) -> None:
     controller = world.controller()
     source = local_source("a")
     create(controller, source, local_source("b"))
@@ -548,7 +548,7 @@ def test_read_policies_downgrade_at_once_and_never_recover(world: World) -> None
     assert controller.collection("b").policy == RetainFrom(step=0)
 
 
-def test_a_policy_of_time_moves_since_at_once(world: World) -> None:
+def test_a_duration_policy_moves_since_at_once(world: World) -> None:
     controller = world.controller()
     create(controller, local_source("a"))
     for step in range(3):
@@ -585,7 +585,7 @@ def test_an_export_holds_each_collection_that_it_reads(world: World) -> None:
     assert list(controller.export("k").read_holds) == ["a"]
 
 
-def test_since_follows_the_least_of_all_capabilities(world: World) -> None:
+def test_since_is_the_least_of_all_capabilities(world: World) -> None:
     controller = world.controller()
     source = local_source("a")
     create(controller, source)
@@ -616,7 +616,9 @@ def test_ready_ends_when_it_is_woken(world: World) -> None:
     timer.join()
 
 
-def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_unclaimed_queries_are_stopped_and_unclaimed_storage_is_listed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     controller = world.controller()
     create(controller, local_source("a"), local_source("b"))
     controller.append([appending(id_, 0, *rows(0, 1)) for id_ in ("a", "b")]).result(20)
@@ -641,7 +643,7 @@ def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.
     assert caplog.messages == []
 
 
-def test_many_exports_are_prepared_with_one_entry_into_the_journal(
+def test_many_exports_are_prepared_with_one_write_to_the_journal(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner that starts prepares all of its sinks, and each durable write takes its time."""
@@ -665,7 +667,7 @@ def test_many_exports_are_prepared_with_one_entry_into_the_journal(
     assert written == [50, 0]
 
 
-def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
+def test_a_sink_that_does_not_read_holds_steps_for_a_limited_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = world.controller()

@@ -88,7 +88,7 @@ def state(serial: int, **body: Any) -> State:
 EMPTY = State(project="shop")
 
 
-def test_nothing_yet_is_serial_zero(make: Make) -> None:
+def test_an_empty_store_has_serial_zero(make: Make) -> None:
     assert make().read_state() == EMPTY
     assert make().state_version() is None
 
@@ -124,7 +124,7 @@ def test_compare_and_swap(make: Make) -> None:
     assert backend.list("a/") == []
 
 
-def test_of_two_that_write_the_same_bytes_one_has_written(make: Make) -> None:
+def test_of_two_writers_of_the_same_bytes_only_one_succeeds(make: Make) -> None:
     """An epoch is handed out once, though all that it says is its number."""
     one, other = make().backend, make().backend
     version = one.write("a/b", b"4", expected=None)
@@ -164,7 +164,7 @@ def _hold(make_: Make, ready: Any) -> None:
         time.sleep(60)
 
 
-def test_a_held_lock_names_its_owner_and_a_killed_one_can_be_taken(case: Case) -> None:
+def test_a_held_lock_names_its_owner_and_a_dead_owners_lock_can_be_taken(case: Case) -> None:
     make = case.make
     ready = processes.Event()
     holder = processes.Process(target=_hold, args=(make, ready))
@@ -197,9 +197,7 @@ def test_a_held_lock_names_its_owner_and_a_killed_one_can_be_taken(case: Case) -
     assert make().holder() is None
 
 
-def test_a_lock_of_another_machine_can_be_taken_by_its_id(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_machines_lock_can_be_taken_by_its_id(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = processes.Event()
     holder = processes.Process(target=_hold, args=(make, ready))
     holder.start()
@@ -219,7 +217,7 @@ def test_a_lock_of_another_machine_can_be_taken_by_its_id(
         holder.join(10)
 
 
-def test_the_pid_of_a_lock_tells_only_of_the_process_that_took_it(make: Make) -> None:
+def test_the_pid_of_a_lock_identifies_only_its_own_process(make: Make) -> None:
     with make().lock("apply") as info:
         assert info.is_alive and make().holder() == info
     assert decode(LockInfo, encode(info)) == info
@@ -252,7 +250,7 @@ def test_an_interrupted_command_leaves_no_lock(
         pass
 
 
-def test_a_lock_by_hand_holds_for_everybody(make: Make) -> None:
+def test_a_lock_taken_by_hand_refuses_every_command(make: Make) -> None:
     with make().lock("moving") as info:
         make().hold(info)
     with pytest.raises(MzplanError) as caught, make().lock("apply"):
@@ -264,7 +262,7 @@ def test_a_lock_by_hand_holds_for_everybody(make: Make) -> None:
         pass
 
 
-def test_a_lock_goes_on_after_an_error_inside_it(make: Make) -> None:
+def test_a_lock_can_be_taken_again_after_an_error(make: Make) -> None:
     with pytest.raises(ZeroDivisionError), make().lock("x"):
         raise ZeroDivisionError
     with make().lock("y"):
@@ -339,7 +337,7 @@ def _history(store: Store) -> dict[str, bytes]:
     return {key: blob.data for key, blob in blobs.items() if blob is not None}
 
 
-def test_a_lost_state_is_no_new_project(make: Make) -> None:
+def test_a_lost_state_is_not_a_new_project(make: Make) -> None:
     store = make()
     history = _committed(store, 3)
     store.backend.delete(STATE_KEY)
@@ -350,7 +348,7 @@ def test_a_lost_state_is_no_new_project(make: Make) -> None:
     assert _history(store) == history and store.backend.read(STATE_KEY) is None
 
 
-def test_a_status_without_a_state_is_no_new_project(make: Make) -> None:
+def test_a_status_without_a_state_is_not_a_new_project(make: Make) -> None:
     store = make()
     store.write_status(Status(instance="local", epoch=1, heartbeat=1.0, serial=0))
     assert store.read_state() == EMPTY  # its runner was there before the first commit
@@ -358,7 +356,7 @@ def test_a_status_without_a_state_is_no_new_project(make: Make) -> None:
     assert "version control" in _refused(make().read_state)
 
 
-def test_an_older_serial_in_the_place_of_the_state_is_noticed(make: Make) -> None:
+def test_an_older_serial_in_place_of_the_state_is_noticed(make: Make) -> None:
     store = make()
     history = _committed(store, 3)
     store.backend.write(STATE_KEY, history["history/00000001.json"])
@@ -369,7 +367,7 @@ def test_an_older_serial_in_the_place_of_the_state_is_noticed(make: Make) -> Non
     assert _history(store) == history
 
 
-def test_a_serial_that_a_crash_has_kept_already_is_kept_once(make: Make) -> None:
+def test_a_serial_archived_before_a_crash_is_archived_once(make: Make) -> None:
     store = make()
     store.commit(state(1), EMPTY)
     there = store.backend.read(STATE_KEY)
@@ -390,7 +388,7 @@ def test_serials_are_listed_in_order(make: Make) -> None:
     assert store.backend.list("") == [STATE_KEY]  # no folders, and nothing below them
 
 
-def test_the_history_has_each_serial_and_how_it_ended_once(make: Make) -> None:
+def test_the_history_has_each_serial_and_its_outcome_once(make: Make) -> None:
     store, before = make(), State(project="shop")
     for serial in (1, 2, 3):
         who = CommitRecord(time="2026-01-01T00:00:00+00:00", command="apply", user="u", host="h")
@@ -428,7 +426,7 @@ def test_a_state_moves_between_backends_byte_for_byte(make: Make, tmp_path: Path
     assert one is not None and other is not None and one.data == other.data
 
 
-def test_a_path_that_cannot_be_a_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     store = Store(LocalBackend(tmp_path / "file"), "shop")
     with pytest.raises(MzplanError) as caught, store.lock("apply"):
@@ -438,14 +436,14 @@ def test_a_path_that_cannot_be_a_folder_is_an_error(tmp_path: Path) -> None:
         store.read_state()
 
 
-def test_the_state_being_a_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_state_is_an_error(tmp_path: Path) -> None:
     (tmp_path / STATE_KEY).mkdir()
     with pytest.raises(MzplanError) as caught:
         Store(LocalBackend(tmp_path), "shop").read_state()
     assert caught.value.diagnostics[0].code == "MZ030"
 
 
-def test_statuses_round_trip_and_damage_is_said(make: Make) -> None:
+def test_statuses_round_trip_and_damage_is_an_error(make: Make) -> None:
     store = make()
     status = Status(instance="local", epoch=3, heartbeat=1.5, serial=7)
     store.write_status(status)
@@ -471,7 +469,7 @@ def test_expired_proposals_are_removed(make: Make, monkeypatch: pytest.MonkeyPat
 # --- what only one of them has
 
 
-def test_an_s3_server_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unreachable_s3_server(tmp_path: Path) -> None:
     server = ObjectServer()
     server.start()
     case = stores.object_store(tmp_path, server, "gone")
@@ -495,7 +493,7 @@ def test_the_declared_endpoint_wins_over_the_environment(
     assert os.environ["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:9"  # as others may need it
 
 
-def test_a_bucket_that_is_not_there(object_server: ObjectServer, tmp_path: Path) -> None:
+def test_a_missing_bucket(object_server: ObjectServer, tmp_path: Path) -> None:
     case = stores.object_store(tmp_path, object_server, "there")
     store = stores.opened(str(tmp_path), {**case.make().backend.settings, "url": "s3://not-there/x"})  # type: ignore[attr-defined]
     with pytest.raises(MzplanError) as caught:
@@ -503,14 +501,14 @@ def test_a_bucket_that_is_not_there(object_server: ObjectServer, tmp_path: Path)
     assert caught.value.diagnostics[0].code == "MZ035"
 
 
-def test_a_url_that_names_no_store(tmp_path: Path) -> None:
+def test_an_invalid_store_url(tmp_path: Path) -> None:
     store = stores.opened(str(tmp_path), {"backend": "object-store", "url": "gopher://x/y"})
     with pytest.raises(MzplanError) as caught:
         store.read_state()
     assert caught.value.diagnostics[0].code == "MZ005"
 
 
-def test_a_postgres_server_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unreachable_postgres_server(tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("hunter2")
     settings = {"host": "127.0.0.1", "port": 1, "database": "d", "user": "u", "password": "${file:pw}"}
     store = stores.opened(str(tmp_path), {"backend": "postgres", **settings})
@@ -521,9 +519,7 @@ def test_a_postgres_server_that_is_not_there(tmp_path: Path) -> None:
         assert found.code == "MZ095" and "hunter2" not in str(found)
 
 
-def test_a_lost_connection_is_opened_again(
-    postgres: Any, database: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_lost_connection_is_reopened(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
     name = database("lost")
     store = stores.postgres(tmp_path, postgres, name).make()
     store.commit(state(1), EMPTY)
@@ -537,7 +533,7 @@ def test_a_lost_connection_is_opened_again(
     assert store.read_state() == state(2)
 
 
-def test_an_answer_of_the_object_store_that_is_lost(object_server: ObjectServer, tmp_path: Path) -> None:
+def test_a_lost_answer_of_the_object_store(object_server: ObjectServer, tmp_path: Path) -> None:
     """The library asks again, and is told that its condition does not hold: because of its own write."""
     store = stores.object_store(tmp_path, object_server, f"bucket-{next(_numbers)}").make()
     store.commit(state(1), EMPTY)
@@ -552,7 +548,7 @@ def test_an_answer_of_the_object_store_that_is_lost(object_server: ObjectServer,
     assert store.read_state() == state(4) and store.serials() == [1, 2, 3]
 
 
-def test_a_commit_wakes_whoever_watches(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
+def test_a_commit_wakes_the_watchers(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
     store = stores.postgres(tmp_path, postgres, database("woken")).make()
     store.commit(state(1), EMPTY)
     woken = threading.Event()
@@ -579,7 +575,7 @@ def logged(make: Make) -> list[str]:
     return [one.event.detail for one in EventReader(make().backend).newest_first(lambda line: True)][::-1]
 
 
-def test_what_has_happened_is_read_back_whoever_wrote_it(make: Make) -> None:
+def test_events_of_every_runner_are_read_back(make: Make) -> None:
     """Each runner goes on in one key, as long as that is small, and what a crash has cut off is left out."""
     for epoch in (1, 2, 3):
         log = EventLog(make().backend, "local", epoch, clock=lambda epoch=epoch: 1_764_000_000.0 + epoch)
@@ -632,7 +628,7 @@ def test_the_log_is_bounded_by_time_and_by_size(make: Make, monkeypatch: pytest.
     assert [text[0] for text in logged(make)] == ["8", "y"]
 
 
-def test_what_could_not_be_written_waits(case: Case) -> None:
+def test_unwritten_events_stay_queued(case: Case) -> None:
     log = EventLog(case.make().backend, "local", 1)
     log.add([happened(1, "z" * 900)], serial=1)
     log.add([happened(n, "z" * 900) for n in range(2, 6)], serial=1)
@@ -645,9 +641,7 @@ def test_what_could_not_be_written_waits(case: Case) -> None:
     assert log.queued_seconds() == -1 and len(logged(case.make)) == 5
 
 
-def test_a_crash_between_taking_over_and_removing_shows_nothing_twice(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_during_a_merge_shows_no_event_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for epoch in (1, 2):
         backend = make().backend
         if epoch == 2:
@@ -658,7 +652,7 @@ def test_a_crash_between_taking_over_and_removing_shows_nothing_twice(
     assert len(make().backend.list("events/")) == 2 and logged(make) == ["1", "2"]
 
 
-def test_what_comes_is_followed(make: Make) -> None:
+def test_new_events_are_followed(make: Make) -> None:
     reader, log = EventReader(make().backend), EventLog(make().backend, "local", 1)
 
     def fresh() -> list[str]:
@@ -674,7 +668,7 @@ def test_what_comes_is_followed(make: Make) -> None:
             assert fresh() == []
 
 
-def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
+def test_a_commit_wakes_a_runner_that_would_not_poll_in_time(
     postgres: Any, database: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks by itself once an hour here: without NOTIFY, this test ends by its time limit."""

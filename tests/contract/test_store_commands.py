@@ -66,7 +66,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_ended_by_a_signal_leaves_no_lock(
+def test_a_command_ended_by_a_signal_leaves_no_lock(
     object_server: ObjectServer, tmp_path: Path, number: signal.Signals
 ) -> None:
     case = stores.object_store(tmp_path, object_server, f"ended-{number}")
@@ -83,7 +83,7 @@ def test_a_command_that_is_ended_by_a_signal_leaves_no_lock(
 
 
 @pytest.mark.parametrize("kind", ["local", "postgres", "object-store"])
-def test_a_lost_state_comes_back_as_the_error_says(
+def test_the_fix_of_a_lost_state_restores_it(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path
 ) -> None:
     if kind == "postgres":
@@ -223,7 +223,7 @@ def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
     assert ran.code == 0 and ran.json()["serial"] == serial + 2
 
 
-def test_what_runners_have_noted_down_moves_along(
+def test_records_of_runners_move_with_the_state(
     postgres: Any, database: Callable[..., str], object_server: ObjectServer, tmp_path: Path
 ) -> None:
     """Journals under way, and what each query ran: from one backend to the next, and to the third."""
@@ -298,7 +298,9 @@ def looks_and_commits_nothing(folder: Path) -> None:
     assert ran.code == 1 and ran.error()["code"] == "MZ035", ran
 
 
-def test_to_look_takes_the_right_to_read_in_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_read_only_commands_need_only_read_rights_in_postgres(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     server = request.getfixturevalue("postgres")
     database = request.getfixturevalue("database")("looking")
     case = stores.postgres(tmp_path, server, database)
@@ -324,7 +326,7 @@ def test_to_look_takes_the_right_to_read_in_postgres(request: pytest.FixtureRequ
             admin.execute(b"DROP ROLE looking_reader")
 
 
-def test_to_look_takes_keys_that_may_read_in_an_object_store(
+def test_read_only_commands_need_only_read_keys_in_an_object_store(
     object_server: ObjectServer, tmp_path: Path
 ) -> None:
     case = stores.object_store(tmp_path, object_server, "looking")

@@ -57,7 +57,7 @@ def refused(store: Store) -> Diagnostic:
     return problem
 
 
-def test_who_may_only_read_freezes_no_commit(there: Database) -> None:
+def test_a_read_only_login_blocks_no_commit(there: Database) -> None:
     with there.connect(there.reader) as reader:
         with there.make().lock("apply") as info:
             assert there.make().holder() == info
@@ -78,7 +78,7 @@ def test_who_may_only_read_freezes_no_commit(there: Database) -> None:
                 pass
 
 
-def test_a_login_that_only_looks_commits_nothing_and_sees_who_does(there: Database) -> None:
+def test_a_read_only_login_cannot_commit_but_sees_the_lock_holder(there: Database) -> None:
     with there.make().lock("apply") as info:
         there.grant()
         looking = there.make()
@@ -88,7 +88,7 @@ def test_a_login_that_only_looks_commits_nothing_and_sees_who_does(there: Databa
     assert refused(looking).code == "MZ035"
 
 
-def test_a_session_of_no_command_is_named_and_can_be_ended(there: Database) -> None:
+def test_a_session_without_a_command_is_named_and_can_be_ended(there: Database) -> None:
     with there.make().lock("apply") as before:
         pass
     with contextlib.closing(there.connect(there.writer, application_name="psql")) as other:
@@ -105,7 +105,7 @@ def test_a_session_of_no_command_is_named_and_can_be_ended(there: Database) -> N
             pass
 
 
-def test_a_server_that_ends_idle_transactions_takes_no_lock_away(there: Database) -> None:
+def test_a_server_that_ends_idle_transactions_keeps_the_lock(there: Database) -> None:
     there.run(f"ALTER ROLE {there.writer} SET idle_in_transaction_session_timeout = '300ms'")
     with there.make().lock("apply") as info:
         time.sleep(1.0)

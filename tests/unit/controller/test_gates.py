@@ -49,7 +49,7 @@ class Gate:
         self.seen.append(address)
 
 
-def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> None:
+def test_the_first_gate_that_holds_a_query_decides_what_it_runs(tmp_path: Path) -> None:
     first, second = Gate(), Gate()
     store = Store(LocalBackend(tmp_path), "shop")
     executor = InMemoryExecutor("shop")
@@ -118,7 +118,7 @@ class Recording(InMemoryStorageController):
         super().create_exports(exports)
 
 
-def test_commands_are_the_difference_to_what_is_hosted(tmp_path: Path) -> None:
+def test_only_differences_from_the_hosted_queries_become_commands(tmp_path: Path) -> None:
     a, b = local_source("a", retention={"steps": 5}), local_source("b")
     sink = sink_of(a, "k")
     wanted = WantedQueries(collections={"a": a, "b": b}, exports={"k": sink})
@@ -144,7 +144,7 @@ def test_commands_are_the_difference_to_what_is_hosted(tmp_path: Path) -> None:
         ]
 
 
-def test_a_command_that_fails_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_command_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     controller = world.runner.controller
     with monkeypatch.context() as broken:

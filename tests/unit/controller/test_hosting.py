@@ -15,9 +15,7 @@ from tests.contract.controllers import create, local_source, sink_of
 from tests.in_memory import InMemoryStorageController
 
 
-def test_tokens_that_are_consumed_are_found_in_one_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consumed_tokens_are_found_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing each token with each took over five minutes for 59,000 sinks."""
     store, count, source = Store(LocalBackend(tmp_path), "shop"), 300, local_source("s")
     compared, equal = 0, CreateExportToken.__eq__

@@ -76,7 +76,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     made.backend.trouble = None
 
 
-def test_it_is_renewed_and_given_back(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_renewed_and_released(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on with each renewal alone: a busy machine is late with all of them."""
     before, now, enough = kept.there().heartbeat, 0.0, threading.Event()
 
@@ -96,7 +96,7 @@ def test_it_is_renewed_and_given_back(kept: Kept, monkeypatch: pytest.MonkeyPatc
     assert kept.there().released and kept.lost == []
 
 
-def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(kept: Kept) -> None:
+def test_a_hanging_store_costs_the_lease_in_time_and_a_late_answer_changes_nothing(kept: Kept) -> None:
     go_on = threading.Event()
     kept.keeper.start()
     kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
@@ -113,7 +113,7 @@ def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(k
     assert kept.there().released
 
 
-def test_a_store_that_hangs_does_not_keep_the_process_from_ending(
+def test_a_hanging_store_does_not_delay_the_end_of_the_process(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mzplan.controller.instances.RELEASE_TIMEOUT", 0.2)
@@ -130,7 +130,7 @@ def test_a_store_that_hangs_does_not_keep_the_process_from_ending(
 
 
 @pytest.mark.parametrize("problem", [error("MZ095", "away"), RuntimeError("a defect")])
-def test_a_store_that_fails_is_tried_again_until_it_is_too_late(kept: Kept, problem: Exception) -> None:
+def test_a_failed_renewal_is_retried_until_the_lease_is_lost(kept: Kept, problem: Exception) -> None:
     def fail() -> None:
         raise problem
 
@@ -143,7 +143,7 @@ def test_a_store_that_fails_is_tried_again_until_it_is_too_late(kept: Kept, prob
     assert kept.is_lost.wait(SOON), "nobody keeps it, and nobody was told"
 
 
-def test_what_was_taken_over_is_lost_at_once(kept: Kept) -> None:
+def test_a_lease_that_another_runner_takes_is_lost_at_once(kept: Kept) -> None:
     kept.others.leases.take("local", "two")
     kept.keeper.start()
     assert kept.is_lost.wait(SOON)
@@ -152,7 +152,7 @@ def test_what_was_taken_over_is_lost_at_once(kept: Kept) -> None:
     assert not kept.there().released  # it is the other's
 
 
-def test_what_was_taken_a_while_ago_is_lost_so_much_the_sooner(kept: Kept) -> None:
+def test_the_age_of_a_lease_counts_towards_its_loss(kept: Kept) -> None:
     def fail() -> None:
         raise error("MZ095", "away")
 
@@ -166,7 +166,7 @@ def test_what_was_taken_a_while_ago_is_lost_so_much_the_sooner(kept: Kept) -> No
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_process_that_was_suspended_asks_once(
+def test_a_resumed_process_asks_the_store_once_more(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     monkeypatch.setattr("mzplan.controller.instances.HEARTBEAT", 1.0)
@@ -180,7 +180,7 @@ def test_a_process_that_was_suspended_asks_once(
     assert kept.lost == (["another runner leads this instance now"] if taken else [])
 
 
-def test_a_process_that_was_suspended_does_not_wait_for_a_store_that_hangs(kept: Kept) -> None:
+def test_a_resumed_process_does_not_wait_for_a_hanging_store(kept: Kept) -> None:
     go_on = threading.Event()
     kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
     kept.keeper._renewed_at -= 100.0
@@ -218,13 +218,15 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path / "state")
 
 
-def test_a_dead_runner_of_this_machine_is_succeeded_at_once(watched: Watched) -> None:
+def test_a_dead_runner_on_this_machine_is_replaced_at_once(watched: Watched) -> None:
     assert watched.lease.pid_space == pid_space()
     assert watched.store.leases.leader("local") is None and watched.acquired()
 
 
 @pytest.mark.parametrize("other", ["another-boot pid:[4026531836]", "another namespace", ""])
-def test_a_pid_of_another_container_or_host_of_this_name_tells_nothing(watched: Watched, other: str) -> None:
+def test_a_pid_in_another_container_or_on_a_host_with_this_name_proves_nothing(
+    watched: Watched, other: str
+) -> None:
     """A pod of a StatefulSet on another node, a clone of this machine, an older runner that does not tell."""
     lease = replace(watched.lease, pid_space=other)
     assert lease.host == socket.gethostname() and is_live(lease)
@@ -234,7 +236,7 @@ def test_a_pid_of_another_container_or_host_of_this_name_tells_nothing(watched: 
     assert watched.acquired()
 
 
-def test_where_the_system_tells_no_more_the_host_and_the_pid_decide(
+def test_without_a_pid_space_the_host_and_the_pid_decide(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mzplan.store.leases.pid_space", lambda: "")
@@ -244,7 +246,7 @@ def test_where_the_system_tells_no_more_the_host_and_the_pid_decide(
     assert watched.acquired()
 
 
-def test_a_clock_that_is_ahead_does_not_keep_a_lease_for_ever(watched: Watched) -> None:
+def test_a_clock_that_is_ahead_does_not_keep_a_lease_alive(watched: Watched) -> None:
     ahead = replace(watched.lease, host="elsewhere", heartbeat=time.time() + 1e6)
     watched.write(ahead)
     assert not watched.acquired()
@@ -258,9 +260,7 @@ def test_a_clock_that_is_ahead_does_not_keep_a_lease_for_ever(watched: Watched) 
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\0" * 300])
-def test_a_lease_that_a_power_failure_has_emptied_is_taken_after_a_while(
-    watched: Watched, content: bytes
-) -> None:
+def test_a_lease_emptied_by_a_power_failure_can_be_acquired_later(watched: Watched, content: bytes) -> None:
     watched.backend.write("leases/local.json", content)
     assert watched.store.leases.read("local") is None and watched.store.leases.leader("local") is None
     assert not watched.acquired(), "on another host, the runner that had it may not have found out yet"
@@ -269,7 +269,7 @@ def test_a_lease_that_a_power_failure_has_emptied_is_taken_after_a_while(
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 300])
-def test_a_status_that_a_power_failure_has_emptied_is_none(watched: Watched, content: bytes) -> None:
+def test_a_status_emptied_by_a_power_failure_counts_as_missing(watched: Watched, content: bytes) -> None:
     watched.backend.write("status/local.json", content)
     assert watched.store.read_status("local") is None
     assert watched.store.read_statuses() == {}

@@ -5,7 +5,7 @@ import threading
 from mzplan.controller.work import WorkPool
 
 
-def test_a_pool_grows_and_shrinks_and_ends_all_that_it_was_given() -> None:
+def test_a_pool_grows_shrinks_and_finishes_all_submitted_work() -> None:
     pool, release, both = WorkPool(1), threading.Event(), threading.Barrier(2)
     first = pool.submit(release.wait, 20.0)
     pool.resize(2)

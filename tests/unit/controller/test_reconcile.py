@@ -51,12 +51,12 @@ def test_a_new_query_is_checked_and_started() -> None:
     assert found.condition == "starting"
 
 
-def test_a_changed_query_is_switched_and_the_old_one_named() -> None:
+def test_a_changed_query_is_switched_and_the_command_names_the_old_query() -> None:
     found = step(NEW, [report(OLD)], Memory(target=key_of(OLD), accepted=OLD))
     assert found.command == Switch(address=A, description=NEW, stop=(QueryName.of("shop", OLD),), check=True)
 
 
-def test_a_running_query_is_accepted_after_its_first_trigger_and_then_left_alone() -> None:
+def test_a_running_query_is_accepted_once_after_its_first_trigger() -> None:
     waiting = step(NEW, [report(NEW, triggered=False)])
     assert (waiting.command, waiting.condition) == (None, "starting")
     found = step(NEW, [report(NEW)], waiting.memory)
@@ -66,7 +66,7 @@ def test_a_running_query_is_accepted_after_its_first_trigger_and_then_left_alone
     assert (again.command, again.condition) == (None, "running")
 
 
-def test_a_rejected_change_leaves_the_old_query_and_is_tried_again_later() -> None:
+def test_a_rejected_change_keeps_the_old_query_and_is_retried_later() -> None:
     memory = after_failure(
         Memory(target=key_of(NEW), accepted=OLD), "rejected", "no such topic", "MZ052", now=0.0
     )
@@ -78,7 +78,7 @@ def test_a_rejected_change_leaves_the_old_query_and_is_tried_again_later() -> No
     assert isinstance(later.command, Switch) and later.command.check
 
 
-def test_a_rejected_change_after_a_restart_of_the_runner_runs_what_was_accepted() -> None:
+def test_after_a_restart_of_the_runner_a_rejected_change_runs_the_accepted_description() -> None:
     memory = after_failure(
         Memory(target=key_of(NEW), accepted=OLD), "rejected", "no such topic", "MZ052", now=0.0
     )
@@ -87,7 +87,7 @@ def test_a_rejected_change_after_a_restart_of_the_runner_runs_what_was_accepted(
     assert found.condition == "rejected"
 
 
-def test_a_change_that_fails_before_its_first_trigger_goes_back() -> None:
+def test_a_change_that_fails_before_its_first_trigger_falls_back() -> None:
     dead = report(NEW, active=False, triggered=False, error="boom", error_code="MZ064")
     ended = step(NEW, [dead], CHANGED)
     assert ended.command == Stop(address=A, names=(dead.name,))
@@ -100,7 +100,7 @@ def test_a_change_that_fails_before_its_first_trigger_goes_back() -> None:
     assert isinstance(step(NEW, [report(OLD)], ended.memory, now=30.0).command, Switch)
 
 
-def test_a_fallback_that_dies_is_not_restarted_in_a_hot_loop() -> None:
+def test_a_failed_fallback_is_not_restarted_in_a_hot_loop() -> None:
     memory = after_failure(CHANGED, "rejected", "x", "MZ052", now=0.0)
     dead = report(OLD, active=False, error="y")
     found = step(NEW, [dead], replace(memory, retry_at=100.0), now=0.5)
@@ -108,7 +108,7 @@ def test_a_fallback_that_dies_is_not_restarted_in_a_hot_loop() -> None:
     assert step(NEW, [], found.memory, now=0.6).command is None
 
 
-def test_a_query_that_dies_heals_with_back_off() -> None:
+def test_a_failed_query_is_retried_with_backoff() -> None:
     memory = Memory(target=key_of(NEW), accepted=NEW)
     now = 0.0
     waits = []
@@ -125,32 +125,32 @@ def test_a_query_that_dies_heals_with_back_off() -> None:
     assert BACKOFF.wait(10_000) == BACKOFF.last
 
 
-def test_a_query_that_runs_long_enough_is_forgiven() -> None:
+def test_a_query_that_runs_long_enough_loses_its_failures() -> None:
     memory = Memory(target=key_of(NEW), accepted=NEW, failures=5)
     first = step(NEW, [report(NEW)], memory, now=10.0)
     assert first.memory.failures == 5
     assert step(NEW, [report(NEW)], first.memory, now=80.0).memory.failures == 0
 
 
-def test_a_paused_query_is_stopped_and_stays_so() -> None:
+def test_a_paused_query_is_stopped_and_stays_stopped() -> None:
     found = step(NEW, [report(NEW)], paused=True)
     assert found.command == Stop(address=A, names=(QueryName.of("shop", NEW),))
     assert found.condition == "running"  # until it has really stopped
     assert step(NEW, [], found.memory, paused=True).condition == "paused"
 
 
-def test_what_nobody_wants_is_stopped_then_forgotten() -> None:
+def test_an_unwanted_query_is_stopped_then_forgotten() -> None:
     found = step(None, [report(OLD)], Memory(accepted=OLD))
     assert isinstance(found.command, Stop)
     assert step(None, [], Memory(accepted=OLD)).command == Drop(address=A)
 
 
-def test_two_queries_of_one_address_never_live_side_by_side() -> None:
+def test_an_address_never_has_two_running_queries() -> None:
     found = step(NEW, [report(OLD), report(NEW)])
     assert found.command == Stop(address=A, names=(QueryName.of("shop", OLD),))
 
 
-def test_the_former_generation_of_a_source_resumes_if_a_check_has_refused_the_new_one() -> None:
+def test_the_former_generation_of_a_source_resumes_if_a_check_refuses_the_new_one() -> None:
     """As after a restart of the runner. A generation that has begun may have left nothing to go back to."""
     replaced = replace(NEW, generation=2)
     untried = Memory(target=key_of(replaced), accepted=OLD)
@@ -179,6 +179,6 @@ def test_names_round_trip() -> None:
     assert QueryName.parse(None) is None
 
 
-def test_while_the_old_query_ends_the_new_one_is_starting_not_failed() -> None:
+def test_while_the_old_query_ends_the_new_query_is_starting_not_failed() -> None:
     ending = report(OLD, active=False)
     assert step(NEW, [ending], CHANGED).condition == "starting"

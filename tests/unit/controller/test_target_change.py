@@ -54,7 +54,7 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
         (None, None, "MZ069", "it has no record of this sink"),
     ],
 )
-def test_what_is_the_same_target(
+def test_a_changed_target_is_refused_or_noticed(
     tmp_path: Path, found: dict[str, Any] | None, there: WrittenSteps | None, code: str, says: str
 ) -> None:
     told = compare_target(query(tmp_path), found, there)
@@ -68,14 +68,14 @@ def test_what_is_the_same_target(
         assert (accepted.code, accepted.severity) == (code, "notice")
 
 
-def test_a_sink_that_has_written_nothing_may_begin_anywhere(tmp_path: Path) -> None:
+def test_a_sink_that_has_written_nothing_may_start_anywhere(tmp_path: Path) -> None:
     begun = query(tmp_path)
     assert compare_target(replace(begun, checkpoint=None), HERE, None) == []
     empty = replace(begun, checkpoint=Checkpoint(str(tmp_path / "empty")))
     assert compare_target(empty, {**HERE, "system_identifier": "8"}, None) == []
 
 
-def test_a_topic_is_told_by_cluster_and_id(tmp_path: Path) -> None:
+def test_a_topic_is_identified_by_cluster_and_id(tmp_path: Path) -> None:
     sink_ = query(tmp_path)
     sink_.link.body["brokers"] = ["a:1"]  # type: ignore[index]
     topic = {"cluster_id": "c", "topic": "t", "topic_id": "i"}
@@ -85,7 +85,7 @@ def test_a_topic_is_told_by_cluster_and_id(tmp_path: Path) -> None:
         assert other is not None and (other.code, says in other.detail) == ("MZ043", True)
 
 
-def test_what_it_will_do_is_a_line_of_the_plan() -> None:
+def test_the_plan_says_what_happens_if_the_target_changes() -> None:
     state = commit(shop(orders_pg=sink(on_target_change="accept")))
     plan = build_plan(shop(pg=postgres(host="other"), orders_pg=sink(on_target_change="accept")), state)
     assert [d.summary for d in plan.diagnostics] == [

@@ -51,7 +51,7 @@ def pass_time(world: World, seconds: float) -> None:
     world.settle()
 
 
-def test_only_who_asks_for_it_and_runs_is_looked_at_each_minute(
+def test_only_running_sinks_with_compaction_are_compacted_each_minute(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mzplan.storage")
@@ -79,7 +79,9 @@ def test_only_who_asks_for_it_and_runs_is_looked_at_each_minute(
     assert compacted(world) == 2
 
 
-def test_a_failure_is_a_warning_and_tried_again_later(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_compaction_is_a_warning_and_is_retried_later(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(sink: Description) -> None:
         raise error("MZ280", "They could not be merged now", "Somebody else has.", "nothing to do.")
 
@@ -97,7 +99,7 @@ def test_a_failure_is_a_warning_and_tried_again_later(world: World, caplog: pyte
     assert compacted(world) == 2
 
 
-def test_who_runs_a_moved_sink_next_waits_for_what_is_under_way(world: World) -> None:
+def test_the_next_runner_of_a_moved_sink_waits_for_the_compaction(world: World) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(sink: Description) -> None:
@@ -127,7 +129,7 @@ def test_who_runs_a_moved_sink_next_waits_for_what_is_under_way(world: World) ->
     assert SINK not in world.settle().observations
 
 
-def test_a_change_of_it_is_in_place() -> None:
+def test_a_change_of_compaction_is_in_place() -> None:
     kind = resource_kind("sink", "delta")
     body = {"from": "orders", "connection": "lake", "path": "orders", "compaction": {"min_files": 200}}
     assert kind.normalise(body)["compaction"] == {"min_files": 200}  # no default that is left out

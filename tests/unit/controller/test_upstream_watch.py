@@ -30,7 +30,7 @@ def source(name: str) -> tuple[Address, Description]:
     return address, description
 
 
-def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
+def test_sources_are_checked_periodically_one_at_a_time() -> None:
     asked: list[str] = []
     found: dict[str, Diagnostic] = {}
 
@@ -73,7 +73,7 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
         assert watch.problems == {}
 
 
-def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
+def test_the_target_of_a_sink_is_checked_less_often() -> None:
     asked: list[tuple[str, bool]] = []
 
     def inspect(description: Description, with_endpoint: bool) -> tuple[Diagnostic, ...]:
@@ -95,7 +95,7 @@ def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
     assert watch.problems == {out: OTHER}
 
 
-def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
+def test_the_status_of_a_running_query_shows_the_change() -> None:
     decision = Decision(command=None, memory=Memory(), condition="running", run=None)
     seen = observe(Address("source", "a"), QueryState(decision=decision, upstream_problem=OTHER))
     assert (seen.condition, seen.error_code) == ("running", "MZ043")
@@ -106,7 +106,9 @@ def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
     ("policy", "says"),
     [("", None), ("reset-latest", "it continues with records written there from now on")],
 )
-def test_what_it_will_do_is_a_line_of_the_plan(tmp_path: Path, policy: str, says: str | None) -> None:
+def test_the_plan_says_what_happens_if_the_upstream_changes(
+    tmp_path: Path, policy: str, says: str | None
+) -> None:
     folder = write(tmp_path)
     file = folder / "pipeline.yaml"
     if policy:

@@ -29,7 +29,7 @@ OLD = Versions(mzplan="0.1.0", spark="4.0.5", delta="4.0.0", kafka="4.0.0")
 NEW = Versions(mzplan="0.1.0", spark="4.2.0", delta="4.4.0", kafka="4.2.0")
 
 
-def test_who_writes_next_is_recorded_before(tmp_path: Path) -> None:
+def test_versions_are_recorded_before_they_write(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     assert take_over(checkpoint, ORDERS, OLD) is None, "a new one"
     assert take_over(checkpoint, ORDERS, OLD) is None
@@ -41,7 +41,7 @@ def test_who_writes_next_is_recorded_before(tmp_path: Path) -> None:
     assert stored == {"format_version": 1, "versions": {**encode(OLD), "mzplan": "0.2.0"}}
 
 
-def test_a_line_that_nobody_knows_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_an_unknown_line_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     later = Versions(mzplan="0.9.0", spark="4.9.0", delta="5.0.0", kafka="4.9.0")
     checkpoint.record_versions(later)
@@ -54,7 +54,7 @@ def test_a_line_that_nobody_knows_is_refused_and_nothing_is_written(tmp_path: Pa
     assert checkpoint.versions() == later
 
 
-def test_a_damaged_record_is_said(tmp_path: Path) -> None:
+def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "versions.json").write_text('{"versions": {"spark": 4}}')
     with pytest.raises(OSError, match=r"versions.json is damaged"):
         require_readable(Checkpoint(str(tmp_path)), ORDERS)
@@ -89,7 +89,7 @@ def features(*writing: str, reading: Sequence[str] = ()) -> Features:
     return Features(reading=frozenset(reading), writing=frozenset([*writing, *reading]))
 
 
-def test_what_a_table_asks_for(tmp_path: Path) -> None:
+def test_the_features_that_a_table_requires(tmp_path: Path) -> None:
     def found(name: str, *protocols: dict[str, Any], **more: Any) -> Features | None:
         return CollectionLog(table_of(tmp_path / name, *protocols, **more)).features()
 
@@ -103,7 +103,7 @@ def test_what_a_table_asks_for(tmp_path: Path) -> None:
     assert CollectionLog(str(tmp_path / "kept")).last_transaction("a") == 3
 
 
-def test_what_lies_beside_a_checkpoint_is_none(tmp_path: Path) -> None:
+def test_files_with_invalid_checkpoint_names_are_ignored(tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
     for name in (f"{12:020}-old.checkpoint.parquet", f"{13:020}.checkpoint.json", "x.checkpoint.parquet"):
@@ -114,14 +114,14 @@ def test_what_lies_beside_a_checkpoint_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "note", ["", "[]", "{}", '{"version": "x"}', '{"version": 10, "parts": 2}', '{"version": 10}']
 )
-def test_where_the_newest_checkpoint_is(tmp_path: Path, note: str) -> None:
+def test_the_newest_checkpoint_is_found(tmp_path: Path, note: str) -> None:
     """Delta's note saves a listing; without it, or with one that says too little, the log is listed."""
     table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text(note)
     assert table.features() == features("a")
 
 
-def test_a_checkpoint_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
     checkpoint = tmp_path / "_delta_log" / f"{10:020}.checkpoint.parquet"
     parquet.write_table(pa.table({"add": [None]}), checkpoint)
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_is_damaged_is_named(tmp_path: Path) -> None:
         table.features()
 
 
-def test_names_of_features_that_are_none(tmp_path: Path) -> None:
+def test_a_long_list_of_invalid_feature_names_is_shortened(tmp_path: Path) -> None:
     names = [7, "x" * 100, *(f"of{number:02}" for number in range(12))]
     told = refusal(table_of(tmp_path, {"minWriterVersion": 7, "writerFeatures": names}), writes=True)
     assert "14 features" in told.detail and "7, of00" in told.detail and "of08, …" in told.detail
@@ -163,7 +163,7 @@ def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
     assert "2 features" in told.detail and "pip install" not in told.hint and "DROP FEATURE" in told.hint
 
 
-def test_what_the_tables_of_mzplan_ask_for_each_line_has(tmp_path: Path) -> None:
+def test_each_delta_line_has_the_features_of_mzplans_tables(tmp_path: Path) -> None:
     """The fault test of an upgrade makes them on each of two lines."""
     made = protocol("appendOnly", "invariants", "changeDataFeed", reading=["deletionVectors", "timestampNtz"])
     for line in LINES:
@@ -176,7 +176,7 @@ def status_of(**more: Any) -> Status:
     return Status(instance="local", epoch=1, heartbeat=0.0, serial=1, **more)
 
 
-def test_the_status_has_them_and_an_older_one_has_none() -> None:
+def test_a_status_has_versions_and_an_older_status_has_none() -> None:
     assert "versions" not in encode(status_of())
     assert decode(Status, encode(status_of(versions=NEW))).versions == NEW
 
@@ -191,7 +191,7 @@ def notices(
     return [d.summary for d in planned.version_notices(project, state, {"local": status})]
 
 
-def test_a_plan_says_what_the_next_runner_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_names_the_versions_of_the_next_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     last = status_of(versions=OLD)
     assert notices(monkeypatch, last, "4.0.5") == []
     (told,) = notices(monkeypatch, last, "4.2.0")

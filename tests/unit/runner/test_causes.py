@@ -38,7 +38,7 @@ def cause_of(status: Status) -> Cause:
     return found
 
 
-def test_a_commit_is_the_cause_of_what_it_starts(world: World) -> None:
+def test_a_commit_is_the_cause_of_the_starts_that_it_requires(world: World) -> None:
     world.commit(committed(1))
     first = cause_of(world.settle())
     assert (first.cause, first.serial, first.detail) == ("change", 1, "new")
@@ -64,7 +64,7 @@ def test_a_commit_is_the_cause_of_what_it_starts(world: World) -> None:
     assert "source.orders: started for serial 4: resumed by hand" in render_status(shown)
 
 
-def test_a_retry_says_after_what_and_going_back_too(world: World) -> None:
+def test_the_causes_of_a_retry_and_a_fallback_name_the_failure(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     world.executor.fail_query(world.executor.running()[ORDERS].name, "the disk is full")
@@ -84,7 +84,7 @@ def test_a_retry_says_after_what_and_going_back_too(world: World) -> None:
     assert back.detail == "fallback after [MZ064] no."
 
 
-def test_a_refused_change_leaves_what_runs_with_its_cause(world: World) -> None:
+def test_after_a_refused_change_the_running_query_keeps_its_cause(world: World) -> None:
     world.commit(committed(1))
     first = cause_of(world.settle())
     no = Diagnostic(code="MZ052", summary="no such topic")
@@ -93,7 +93,7 @@ def test_a_refused_change_leaves_what_runs_with_its_cause(world: World) -> None:
     assert cause_of(world.settle()) == first
 
 
-def test_another_runner_starts_what_has_run_because_it_began(world: World) -> None:
+def test_the_change_of_runner_is_the_cause_for_queries_that_ran_before(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     for released, how in ((True, "was stopped"), (False, "was killed")):
@@ -107,7 +107,7 @@ def test_another_runner_starts_what_has_run_because_it_began(world: World) -> No
         assert f"epoch {world.lease.epoch}" in found.detail and f"epoch {former.epoch}" in found.detail
 
 
-def test_what_was_committed_while_no_runner_was_there_is_the_cause(world: World) -> None:
+def test_a_commit_made_without_a_runner_is_the_cause(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     world.commit(committed(2, paused=True))
@@ -124,7 +124,7 @@ def test_what_was_committed_while_no_runner_was_there_is_the_cause(world: World)
     assert (cause_of(world.settle()).cause, cause_of(world.settle()).serial) == ("change", 4)
 
 
-def test_an_upgrade_of_the_runner() -> None:
+def test_an_upgrade_of_the_runner_is_the_cause() -> None:
     old = Versions(mzplan="1", spark="4.0", delta="4", kafka="4")
     before = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, versions=old)
     now = replace(old, mzplan="2", spark="4.1")
@@ -135,7 +135,7 @@ def test_an_upgrade_of_the_runner() -> None:
     assert "killed or lost the store" in takeover(elsewhere, None, 3, None).detail
 
 
-def test_a_secret_that_has_another_value_starts_what_had_failed(world: World) -> None:
+def test_a_new_secret_value_retries_failed_queries(world: World) -> None:
     world.executor.fail_start = lambda one: "wrong password" if one.address == ORDERS else None
     secured = {"options": {"x": "${env:X}"}}
     world.commit(committed(1, **secured))
@@ -150,7 +150,7 @@ def test_a_secret_that_has_another_value_starts_what_had_failed(world: World) ->
     assert ORDERS in world.executor.running()
 
 
-def test_a_canary_that_goes_first_and_back(world: World) -> None:
+def test_the_causes_of_a_canary_and_of_its_fallback(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     canary = Canary(address=ORDERS, serial=2, holds=(SINK,), wait=60.0)
@@ -169,7 +169,7 @@ def test_a_canary_that_goes_first_and_back(world: World) -> None:
     assert back.cause == "canary" and back.detail.startswith("back: boom")
 
 
-def test_a_query_that_comes_from_another_instance(worlds: Worlds) -> None:
+def test_the_cause_of_a_query_that_comes_from_another_instance(worlds: Worlds) -> None:
     worlds.runner("big")
     worlds.runner("local")
     worlds.commit(1)
@@ -182,7 +182,7 @@ def test_a_query_that_comes_from_another_instance(worlds: Worlds) -> None:
     assert (found.cause, found.serial, found.detail) == ("hand-over", 2, "came from instance local")
 
 
-def test_a_dry_pass_keeps_what_it_knows(tmp_path: Path, world: World) -> None:
+def test_a_dry_pass_adopts_the_queries_of_the_status(tmp_path: Path, world: World) -> None:
     world.commit(committed(1))
     before = world.settle()
     adopted = DryExecutor("shop", before)

@@ -37,7 +37,7 @@ def told(store: Store, *kinds: str) -> list[tuple[str, str, int]]:
     return [(e.kind, e.cause.cause if e.cause else e.code, e.cause.serial if e.cause else 0) for e in found]
 
 
-def test_starts_stops_failures_and_heals_each_with_its_cause(world: World) -> None:
+def test_events_of_starts_stops_failures_and_recoveries_have_causes(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     world.executor.progress(world.executor.running()[ORDERS].name, step=7)
@@ -69,7 +69,7 @@ def test_starts_stops_failures_and_heals_each_with_its_cause(world: World) -> No
     assert [one.generation for one in events(world.store, "generation")] == [1, 1]
 
 
-def test_what_is_forgiven_while_it_is_down_is_healed_when_it_runs(world: World) -> None:
+def test_a_query_retried_by_an_apply_has_a_healed_event_once_it_runs(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     world.executor.fail_query(world.executor.running()[ORDERS].name, "the disk is full")
@@ -82,7 +82,7 @@ def test_what_is_forgiven_while_it_is_down_is_healed_when_it_runs(world: World) 
     assert kinds == ["started", "failed", "started", "healed"]
 
 
-def test_what_is_dropped_and_what_goes_elsewhere_is_said_so(worlds: Worlds) -> None:
+def test_events_of_dropped_and_moved_queries(worlds: Worlds) -> None:
     worlds.runner("big")
     worlds.runner("local")
     worlds.commit(1)
@@ -108,7 +108,7 @@ def test_what_is_dropped_and_what_goes_elsewhere_is_said_so(worlds: Worlds) -> N
     assert [e.detail for e in events(worlds.store, "generation", of=SINK)][-1] == "no query uses it any more"
 
 
-def test_refusals_ddl_and_secrets(world: World) -> None:
+def test_events_of_refusals_ddl_and_secrets(world: World) -> None:
     world.executor.check_result = lambda one: CheckResult(must_create=True)
     world.commit(committed(1))
     world.settle()
@@ -150,7 +150,7 @@ def many(serial: int, broker: str) -> State:
     return replace(state, resources=resources)
 
 
-def test_five_hundred_queries_that_start_together_are_few_writes_and_none_when_nothing_happens(
+def test_five_hundred_starts_take_few_writes_and_an_idle_runner_writes_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes: list[str] = []
@@ -170,9 +170,7 @@ def test_five_hundred_queries_that_start_together_are_few_writes_and_none_when_n
     assert len(writes) == 1
 
 
-def test_a_log_that_can_not_be_written_holds_up_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_log_delays_no_query(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     write = world.store.backend.write
     full = threading.Event()
     full.set()
@@ -190,7 +188,7 @@ def test_a_log_that_can_not_be_written_holds_up_nothing(
     assert told(world.store, "started") == [("started", "change", 1)]
 
 
-def test_without_a_log_the_status_says_why(world: World) -> None:
+def test_why_uses_the_status_without_a_log(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     for key in world.store.backend.list("events/"):
@@ -201,7 +199,7 @@ def test_without_a_log_the_status_says_why(world: World) -> None:
     assert explain(world.store, ORDERS, at=1.0).event is None
 
 
-def test_why_knows_a_run_before_the_log_has_it(world: World) -> None:
+def test_why_shows_a_run_before_the_log_has_it(world: World) -> None:
     """The runner writes its log after its Status, which already shows the new run."""
     world.commit(committed(1))
     world.settle()
@@ -216,7 +214,7 @@ def test_why_knows_a_run_before_the_log_has_it(world: World) -> None:
     assert found.cause is not None and found.cause.serial == 2
 
 
-def test_the_next_runner_says_that_the_one_before_was_killed_and_no_earlier_event_is_lost(
+def test_the_next_runner_reports_a_killed_runner_and_loses_no_event(
     world: World,
 ) -> None:
     world.commit(committed(1))
@@ -233,7 +231,7 @@ def test_the_next_runner_says_that_the_one_before_was_killed_and_no_earlier_even
     assert not found.is_first
 
 
-def test_a_query_whose_runner_has_ended_has_stopped_for_that(world: World) -> None:
+def test_why_names_the_end_of_the_runner_as_the_cause_of_a_stop(world: World) -> None:
     world.commit(committed(1))
     world.settle()
     world.runner.controller.events.add("runner-ended", detail="its runner has ended: it was stopped")

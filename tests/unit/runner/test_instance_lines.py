@@ -20,7 +20,7 @@ def slowest(world: World, **seen: float) -> float | None:
     return world.settle().slowest
 
 
-def test_the_slowest_query_waits_since_its_last_step_or_for_as_long_as_that_took(world: World) -> None:
+def test_the_slowest_query_counts_the_longer_of_wait_and_last_step(world: World) -> None:
     world.commit(make_state(1))
     status = world.settle()
     assert (status.cores, status.slowest) == (0, None)

@@ -51,7 +51,7 @@ def watched(world: World) -> Watched:
     return Watched(world)
 
 
-def test_a_run_begins_goes_on_and_ends(watched: Watched, world: World) -> None:
+def test_events_of_a_run_from_start_to_end(watched: Watched, world: World) -> None:
     world.commit(make_state(1))
     assert watched.new() == [("START", "sink.orders_out"), ("START", "source.orders")]
     world.now = 299.0
@@ -64,7 +64,7 @@ def test_a_run_begins_goes_on_and_ends(watched: Watched, world: World) -> None:
     assert {event.kind for event in watched.events} == {"COMPLETE"}
 
 
-def test_a_restart_ends_one_run_and_begins_another_of_the_same_job(watched: Watched, world: World) -> None:
+def test_a_restart_ends_a_run_and_starts_another_run_of_the_same_job(watched: Watched, world: World) -> None:
     world.commit(make_state(1))
     watched.new()
     world.commit(make_state(2, broker="b:1"))
@@ -76,7 +76,7 @@ def test_a_restart_ends_one_run_and_begins_another_of_the_same_job(watched: Watc
     assert ended.description.connections["connection"].body["brokers"] == ["a:1"]
 
 
-def test_what_is_paused_or_destroyed_has_completed(watched: Watched, world: World) -> None:
+def test_a_paused_or_destroyed_query_completes_its_run(watched: Watched, world: World) -> None:
     world.commit(make_state(1))
     watched.new()
     paused = make_state(2)
@@ -87,7 +87,7 @@ def test_what_is_paused_or_destroyed_has_completed(watched: Watched, world: Worl
     assert watched.new() == [("COMPLETE", "source.orders")]
 
 
-def test_a_run_that_fails_says_why_and_is_followed_by_another(watched: Watched, world: World) -> None:
+def test_a_failed_run_has_its_error_and_another_run_follows(watched: Watched, world: World) -> None:
     world.commit(make_state(1))
     watched.new()
     report = world.executor.running()[ORDERS]
@@ -103,7 +103,9 @@ def test_a_run_that_fails_says_why_and_is_followed_by_another(watched: Watched, 
     assert failed.run_id == report.run_id != began.run_id
 
 
-def test_what_runs_beside_a_rejected_change_fails_as_what_it_is(watched: Watched, world: World) -> None:
+def test_the_running_query_of_a_rejected_change_fails_under_its_own_description(
+    watched: Watched, world: World
+) -> None:
     """The description that ran is not the committed one any more."""
     world.commit(make_state(1))
     watched.new()
@@ -120,7 +122,7 @@ def test_what_runs_beside_a_rejected_change_fails_as_what_it_is(watched: Watched
     assert failed.description.connections["connection"].body["brokers"] == ["a:1"]
 
 
-def test_a_lost_lease_aborts(watched: Watched, world: World) -> None:
+def test_a_lost_lease_aborts_the_runs(watched: Watched, world: World) -> None:
     world.commit(make_state(1))
     watched.new()
     watched.watch.close("ABORT")
@@ -220,7 +222,7 @@ OWN = ("file", "/warehouse/collections/q/g1")
         ("local", {"schema": "id BIGINT"}, None, [], [OWN]),
     ],
 )
-def test_what_a_source_reads_and_writes(
+def test_the_lineage_of_a_source(
     type_: str, body: dict[str, Any], connection: dict[str, Any] | None, reads: Seen, writes: Seen
 ) -> None:
     found = lineage(describing("source.q", type_, body, connection))
@@ -249,7 +251,7 @@ def test_what_a_source_reads_and_writes(
         ("console", {}, None, []),
     ],
 )
-def test_what_a_sink_reads_and_writes(
+def test_the_lineage_of_a_sink(
     type_: str, body: dict[str, Any], connection: dict[str, Any] | None, writes: Seen
 ) -> None:
     found = lineage(describing("sink.q", type_, body, connection))
@@ -268,7 +270,7 @@ def test_what_a_sink_reads_and_writes(
         ("hdfs://someone@name:8020/x", ("hdfs://name:8020", "/x")),
     ],
 )
-def test_the_name_of_a_folder(path: str, name: tuple[str, str]) -> None:
+def test_the_lineage_name_of_a_folder(path: str, name: tuple[str, str]) -> None:
     assert at_path(path) == name
 
 
@@ -293,7 +295,7 @@ def event_of(description: Description, kind: Any = "RUNNING", **more: Any) -> di
 SELECT = ["ID", "name AS customer", "upper(name) AS shout", "payload.city AS city", "1 AS one"]
 
 
-def test_an_event_says_why_its_run_was_started() -> None:
+def test_an_event_has_the_cause_of_its_run() -> None:
     through = Address("connection", "pg")
     cause = Cause(cause="change", serial=7, through=through, detail="host a → b", at="2026-11-24T12:00:00Z")
     sent = event_of(describing("sink.q", "postgres", {"table": "t"}, POSTGRES), kind="START", cause=cause)
@@ -353,7 +355,7 @@ def test_an_event_of_a_sink() -> None:
     }
 
 
-def test_all_columns_but_some() -> None:
+def test_column_lineage_of_a_sink_that_leaves_columns_out() -> None:
     body = {"table": "t", "select": ["* EXCEPT (name)", "transform(array(id), x -> x + 1) AS more"]}
     (written,) = event_of(describing("sink.q", "postgres", body, POSTGRES))["outputs"]
     assert [one["name"] for one in written["facets"]["schema"]["fields"]] == ["id", "payload", "more"]
@@ -373,7 +375,7 @@ def test_events_of_a_source(kind: str) -> None:
     assert "columnLineage" not in sent["outputs"][0]["facets"]
 
 
-def test_a_failure_says_why_and_no_event_holds_a_secret(no_secrets: None) -> None:
+def test_a_failure_has_its_error_and_no_event_has_a_secret(no_secrets: None) -> None:
     remember("hunter2-hunter2")
     problem = "login failed for hunter2-hunter2 " + "x" * 20_000
     sent = event_of(describing("sink.q", "postgres", {"table": "t"}, POSTGRES), "FAIL", error=problem)

@@ -85,7 +85,7 @@ def test_a_redirect_is_not_followed(collector: Collector, status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-def test_what_may_be_another_time_is_tried_again(collector: Collector, status: int) -> None:
+def test_a_temporary_refusal_is_retried(collector: Collector, status: int) -> None:
     """By the sender: neither is the library's own pace kept, nor a pause that the server asks for."""
     collector.answer = answer(status, Retry_After="3600")
     with pytest.raises(ConnectionError, match=str(status)):
@@ -94,13 +94,13 @@ def test_what_may_be_another_time_is_tried_again(collector: Collector, status: i
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_what_is_refused_for_good_is_not(collector: Collector, status: int) -> None:
+def test_a_permanent_refusal_is_not_retried(collector: Collector, status: int) -> None:
     collector.answer = answer(status)
     with pytest.raises(RefusedEventError, match=str(status)):
         server_at(collector.url).send(event())
 
 
-def test_an_answer_without_an_end_is_not_read(collector: Collector) -> None:
+def test_an_endless_answer_is_not_read(collector: Collector) -> None:
     left = threading.Event()
 
     def endless(request: BaseHTTPRequestHandler) -> None:
@@ -112,7 +112,7 @@ def test_an_answer_without_an_end_is_not_read(collector: Collector) -> None:
     left.set()
 
 
-def test_a_server_that_never_answers_is_left(collector: Collector) -> None:
+def test_a_server_that_never_answers_times_out(collector: Collector) -> None:
     left = threading.Event()
     collector.answer = lambda request: (left.wait(60.0), None)[1]
     with pytest.raises(TimeoutError, match=r"not answered in 0\.2 s"):
@@ -123,7 +123,7 @@ def test_a_server_that_never_answers_is_left(collector: Collector) -> None:
 # --- the queue
 
 
-def test_what_waits_is_sent_once_the_server_is_back(
+def test_queued_events_are_sent_once_the_server_is_back(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mzplan.runner")
@@ -144,7 +144,7 @@ def test_what_waits_is_sent_once_the_server_is_back(
     assert told[-1] == "run events are sent to here:1 again; 0 were dropped"
 
 
-def test_the_oldest_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_oldest_events_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     begun, may = threading.Event(), threading.Event()
     sent: list[float] = []
 
@@ -165,7 +165,7 @@ def test_the_oldest_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptur
     assert len([one for one in caplog.records if "dropped" in one.getMessage()]) == 1
 
 
-def test_who_stops_does_not_wait_for_a_server_that_is_down(
+def test_a_stopping_runner_does_not_wait_for_a_server_that_is_down(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watch, "FIRST_WAIT", 3600.0)
@@ -178,7 +178,7 @@ def test_who_stops_does_not_wait_for_a_server_that_is_down(
     assert "can't be reached: [Errno 111] Connection refused" in caplog.text
 
 
-def test_a_server_that_hangs_holds_up_neither_rounds_nor_the_end(
+def test_a_hanging_server_delays_neither_rounds_nor_the_end(
     collector: Collector, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = threading.Event()
@@ -195,7 +195,7 @@ def test_a_server_that_hangs_holds_up_neither_rounds_nor_the_end(
     left.set()
 
 
-def test_a_defect_in_it_costs_events_and_no_query(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_costs_events_but_no_query(world: World, caplog: pytest.LogCaptureFixture) -> None:
     def broken(one: RunEvent) -> None:
         raise RuntimeError("a defect")
 
@@ -245,7 +245,7 @@ def test_nothing_is_sent_unless_a_server_is_named(tmp_path: Path) -> None:
     assert found(settings(tmp_path, url="http://a:1")) == ("http://a:1/", None)
 
 
-def test_the_key_of_the_environment_goes_to_its_own_server_alone(tmp_path: Path) -> None:
+def test_the_environments_key_goes_only_to_its_own_server(tmp_path: Path) -> None:
     project = settings(tmp_path, url="https://ol.example", api_key="${env:OL_KEY}")
     mine = {"OPENLINEAGE_URL": "https://mine.example/x?y=1", "OPENLINEAGE_API_KEY": "mine"}
     assert found(project, None, **mine) == ("https://mine.example/x/", "mine")
@@ -256,7 +256,7 @@ def test_the_key_of_the_environment_goes_to_its_own_server_alone(tmp_path: Path)
     assert found(project, ALLOWING, OPENLINEAGE_API_KEY="mine") == ("https://ol.example/", "key-of-the-file")
 
 
-def test_a_checkout_sends_no_key_unless_a_policy_lets_it(
+def test_a_checkout_sends_no_key_unless_a_policy_allows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = settings(tmp_path, url="https://ol.example", api_key="${env:OL_KEY}")
@@ -274,7 +274,7 @@ def test_a_checkout_sends_no_key_unless_a_policy_lets_it(
     assert found(project, ALLOWING) == ("https://ol.example/", "key-of-the-file")
 
 
-def test_with_a_policy_it_goes_nowhere_else(tmp_path: Path) -> None:
+def test_with_a_policy_the_key_goes_nowhere_else(tmp_path: Path) -> None:
     for url, key, code in (
         ("https://other.example", "${env:OL_KEY}", "MZ106"),
         ("https://ol.example", "${env:MINE}", "MZ106"),
@@ -292,7 +292,7 @@ def test_with_a_policy_it_goes_nowhere_else(tmp_path: Path) -> None:
         *("https://me:pass@ol.example", "https://token@ol.example", "https://ol.example/?api_key=pass@"),
     ],
 )
-def test_a_variable_that_names_no_server(tmp_path: Path, url: str) -> None:
+def test_a_variable_with_an_invalid_url(tmp_path: Path, url: str) -> None:
     with pytest.raises(MzplanError, match="MZ178") as caught:
         found(settings(tmp_path), OPENLINEAGE_URL=url)
     assert "pass@" not in str(caught.value)
@@ -311,7 +311,7 @@ def test_the_variable_alone_is_enough(
     assert found == [("START", "shop"), ("COMPLETE", "shop")]
 
 
-def test_what_can_not_be_used_is_a_warning(
+def test_unusable_settings_are_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", "nowhere")
@@ -323,7 +323,7 @@ def test_what_can_not_be_used_is_a_warning(
     assert events._sender is None and "pip install 'mzplan[lineage]'" in caplog.text
 
 
-def test_a_key_in_clear_is_warned_of() -> None:
+def test_an_unencrypted_key_is_a_warning() -> None:
     def warned(url: str, key: str = "k") -> bool:
         given = (lambda: key) if key else None
         warning = cleartext_warning(Receiver(url=url, timeout=1.0, key=given))
@@ -335,7 +335,7 @@ def test_a_key_in_clear_is_warned_of() -> None:
     assert not warned("http://127.0.0.1:5000/") and not warned("http://[::1]:5000/")
 
 
-def test_a_key_that_has_no_value_is_asked_for_again(collector: Collector, tmp_path: Path) -> None:
+def test_a_missing_key_is_resolved_again_for_the_next_event(collector: Collector, tmp_path: Path) -> None:
     project = settings(tmp_path, url=collector.url, api_key="${file:token}")
     receiver = receiver_of(project.runner.run_events, str(tmp_path), Secrets(str(tmp_path)), None, {})
     assert receiver is not None
@@ -351,7 +351,7 @@ def test_a_key_that_has_no_value_is_asked_for_again(collector: Collector, tmp_pa
 # --- what files say
 
 
-def test_the_settings(tmp_path: Path) -> None:
+def test_settings_of_run_events(tmp_path: Path) -> None:
     def read(lineage: str) -> RunEventSettings:
         (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{lineage}")
         return load_project(str(tmp_path)).runner.run_events

@@ -47,11 +47,11 @@ FACTS = RunFacts(
 )
 
 
-def test_each_is_given_here() -> None:
+def test_each_run_fact_has_a_test_value() -> None:
     assert all(getattr(FACTS, one.name) != one.default for one in fields(RunFacts))
 
 
-def test_each_comes_from_the_report_into_the_stored_status_and_the_measures_to_all_who_look() -> None:
+def test_each_run_fact_reaches_the_status_and_each_measure_every_view() -> None:
     name = QueryName("shop", ORDERS, 1, "1:aa")
     report = QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, **vars_of(FACTS))
     decision = Decision(command=None, memory=Memory(), condition="running", run=report)
@@ -69,7 +69,7 @@ def test_each_comes_from_the_report_into_the_stored_status_and_the_measures_to_a
 
 
 @pytest.mark.parametrize("field", MEASURES)
-def test_a_measure_is_named_in_three_modules_at_most(field: str) -> None:
+def test_at_most_three_modules_name_a_measure(field: str) -> None:
     package = Path(mzplan.__file__).parent
     named = [p for p in package.rglob("*.py") if re.search(rf"\b{field}\b", p.read_text(encoding="utf-8"))]
     assert len(named) <= 3, named

@@ -112,7 +112,7 @@ def starts(world: World) -> list[str]:
     return [name.split(":")[2] for what, name in world.executor.log if what == "start"]
 
 
-def test_a_new_description_is_judged_by_its_own_attempt(world: World) -> None:
+def test_only_attempts_at_a_new_description_count_for_it(world: World) -> None:
     """Also where it has the same digest, and while an attempt of before is under way."""
     other = Diagnostic(code="MZ043", summary="another topic", exit_code=ExitCode.REFUSED)
     entered, goes_on = threading.Event(), threading.Event()
@@ -152,7 +152,7 @@ def test_a_commit_becomes_running_queries(world: World) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [None, 1])
-def test_no_more_is_started_at_once_than_was_asked_for(
+def test_parallelism_limits_the_starts_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch, parallelism: int | None
 ) -> None:
     start, both, now, most = world.executor.start, threading.Barrier(2), [], [0]
@@ -180,7 +180,7 @@ def test_no_more_is_started_at_once_than_was_asked_for(
     assert world.settle().serial == 3
 
 
-def test_only_what_a_connection_change_reaches_is_restarted(world: World) -> None:
+def test_a_changed_connection_restarts_only_the_queries_that_use_it(world: World) -> None:
     world.commit(make_state(1))
     before = world.settle().observations
     world.executor.log.clear()
@@ -221,7 +221,7 @@ def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
     assert world.settle().observations[ORDERS].condition == "running"
 
 
-def test_a_change_that_fails_goes_back_to_the_accepted_one(world: World) -> None:
+def test_a_failed_change_falls_back_to_the_accepted_description(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     world.executor.fail_start = lambda d: "boom" if "b:1" in str(d.connections) else None
@@ -243,7 +243,7 @@ def test_a_deleted_query_is_stopped_and_forgotten(world: World) -> None:
     assert set(world.store.read_accepted("local")) == {ORDERS}
 
 
-def test_a_dead_query_is_healed(world: World) -> None:
+def test_a_dead_query_is_restarted(world: World) -> None:
     world.commit(make_state(1))
     before = world.settle().observations[ORDERS]
     world.executor.fail_query(world.executor.running()[ORDERS].name, "broker away")
@@ -281,7 +281,7 @@ def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
     assert world.store.proposals.open("local") == []
 
 
-def test_targets_are_prepared_for_what_is_committed_alone(world: World) -> None:
+def test_only_committed_descriptions_create_targets(world: World) -> None:
     """Who may write proposals, or what was accepted, need not be one who may commit."""
     state = make_state(1)
 
@@ -330,7 +330,7 @@ def test_targets_are_prepared_for_what_is_committed_alone(world: World) -> None:
     assert done == ["stop", "start"]
 
 
-def test_only_one_runner_leads_and_a_dead_one_is_succeeded(world: World) -> None:
+def test_one_runner_leads_and_a_dead_runner_is_replaced(world: World) -> None:
     assert world.store.leases.acquire("local", "second") is None
     dead = replace(world.lease, pid=2**22 + 12345)
     assert not is_live(dead)
@@ -350,7 +350,7 @@ def test_a_commit_on_another_serial_is_stale(world: World) -> None:
     assert world.store.read_state().serial == 1
 
 
-def test_what_is_dropped_is_journalled_kept_and_then_removed(
+def test_dropped_storage_is_journalled_kept_and_then_removed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.commit(make_state(1))
@@ -366,7 +366,7 @@ def test_what_is_dropped_is_journalled_kept_and_then_removed(
     assert world.store.read_journal("local") == []
 
 
-def test_dropped_storage_that_is_claimed_again_or_still_read_stays(world: World) -> None:
+def test_dropped_storage_stays_if_it_is_claimed_again_or_still_read(world: World) -> None:
     first = make_state(1)
     world.commit(first)
     world.settle()
@@ -418,7 +418,7 @@ def ids_by_address(world: World) -> dict[str, str]:
     return {a.name: d.id for a, d in accepted.items() if a.kind == "sink"}
 
 
-def test_a_renamed_query_stops_before_it_goes_on_under_its_new_name(world: World) -> None:
+def test_a_renamed_query_stops_before_it_resumes_under_its_new_name(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     world.executor.log.clear()
@@ -479,7 +479,7 @@ def test_a_rollback_waits_for_the_end_of_a_removal(world: World) -> None:
 
 
 @pytest.mark.parametrize("begun", ["being removed", "removed", "removed before the runner"])
-def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: World, begun: str) -> None:
+def test_a_rollback_does_not_restart_a_query_whose_storage_was_removed(world: World, begun: str) -> None:
     first, let = dropped_and_being_removed(world)
     world.executor.missing = lambda description: (
         (Diagnostic(code="MZ161", summary="gone", detail="x"),) if description.generation == 1 else ()
@@ -505,7 +505,7 @@ def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: Wor
     assert set(world.executor.running()) == {ORDERS, SINK}
 
 
-def test_what_is_claimed_again_before_its_removal_and_lost_is_not_begun_anew(world: World) -> None:
+def test_a_query_claimed_again_without_its_storage_does_not_start_over(world: World) -> None:
     first = make_state(1)
     world.commit(first)
     world.settle()
@@ -522,7 +522,7 @@ def test_what_is_claimed_again_before_its_removal_and_lost_is_not_begun_anew(wor
     assert set(world.executor.running()) == {ORDERS, SINK}
 
 
-def test_two_queries_that_swap_their_names_swap_their_checkpoints(world: World) -> None:
+def test_two_queries_that_swap_names_keep_their_checkpoints(world: World) -> None:
     world.commit(two_sinks())
     world.settle()
     assert ids_by_address(world) == {"orders_out": "o", "other": "o2"}
@@ -533,7 +533,7 @@ def test_two_queries_that_swap_their_names_swap_their_checkpoints(world: World) 
     assert world.store.read_journal("local") == []
 
 
-def test_a_resource_that_is_declared_again_does_not_inherit_the_query_of_the_former_one(
+def test_a_resource_declared_again_does_not_inherit_the_former_query(
     world: World,
 ) -> None:
     world.commit(make_state(1))
@@ -567,7 +567,7 @@ def pause_all(state: State) -> State:
     return replace(state, resources={a: replace(r, override="paused") for a, r in state.resources.items()})
 
 
-def test_a_paused_query_is_known_to_have_come_as_far_as_it_has(world: World) -> None:
+def test_a_paused_query_reports_its_last_step(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     for name, report in world.executor._reports.items():
@@ -579,7 +579,7 @@ def test_a_paused_query_is_known_to_have_come_as_far_as_it_has(world: World) -> 
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, paused: bool) -> None:
+def test_a_query_dropped_and_declared_again_between_rounds_is_a_new_query(world: World, paused: bool) -> None:
     """Both serials come while the runner is down, or between two looks while the queries are paused."""
     world.commit(make_state(1))
     world.settle()
@@ -608,7 +608,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
     assert world.settle().observations[ORDERS].error_code == "MZ161"
 
 
-def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_former(world: World) -> None:
+def test_failures_of_a_former_resource_do_not_count_for_its_name(world: World) -> None:
     world.runner.controller.queries.backoff = Retries(budget=1)
     world.executor.fail_start = lambda description: "boom" if description.id == "s" else None
     world.commit(make_state(1))
@@ -619,7 +619,7 @@ def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_forme
     assert world.settle().observations[ORDERS].condition == "running"
 
 
-def test_a_stranger_s_storage_is_no_garbage_before_it_has_stopped(world: World) -> None:
+def test_storage_of_a_former_resource_stays_until_its_query_has_stopped(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     world.runner.controller.queries.claims.retain = 0.0
@@ -643,7 +643,7 @@ def test_a_stranger_s_storage_is_no_garbage_before_it_has_stopped(world: World) 
     assert {d.id for d in world.store.read_accepted("local").values()} == {"s2", "o2"}
 
 
-def test_the_next_runner_restarts_nothing_and_writes_nothing_anew(world: World) -> None:
+def test_the_next_runner_restarts_nothing_and_writes_nothing_twice(world: World) -> None:
     """Also one of a later version: what is written down of a query has its id from the beginning."""
     world.commit(make_state(1))
     before = world.settle().observations
@@ -657,7 +657,7 @@ def test_the_next_runner_restarts_nothing_and_writes_nothing_anew(world: World) 
     assert world.store.backend.read("status/local.accepted.json") == written
 
 
-def test_sources_start_before_sinks_and_first_those_that_were_behind(world: World) -> None:
+def test_sources_start_before_sinks_and_larger_lags_go_first(world: World) -> None:
     state = make_state(1)
     resources = dict(state.resources)
     for kind, model in (("source", ORDERS), ("sink", SINK)):
@@ -680,7 +680,7 @@ def test_sources_start_before_sinks_and_first_those_that_were_behind(world: Worl
     ]
 
 
-def test_forgotten_storage_is_no_garbage(world: World) -> None:
+def test_storage_of_a_forgotten_query_stays(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     without = make_state(2)
@@ -691,9 +691,7 @@ def test_forgotten_storage_is_no_garbage(world: World) -> None:
     assert world.store.read_journal("local") == []
 
 
-def test_a_batch_that_does_not_end_is_told_in_the_status(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_status_shows_a_batch_that_does_not_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.commit(make_state(1))
     assert world.settle().observations[SINK].quiet_since is None
     reports = world.executor.reports
@@ -708,7 +706,7 @@ def test_a_batch_that_does_not_end_is_told_in_the_status(
     assert world.settle().observations[SINK].quiet_since is None
 
 
-def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
+def test_a_query_without_its_checkpoint_does_not_start_over(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     gone = Diagnostic(code="MZ161", summary="gone")
@@ -738,7 +736,7 @@ def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     assert world.settle().observations[ORDERS].condition == "running"
 
 
-def test_what_was_prepared_for_a_sink_that_is_no_longer_wanted_is_given_back(
+def test_a_prepared_export_of_an_unwanted_sink_is_cancelled(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runner was killed right after it had prepared the sink, and the sink is removed meanwhile."""
@@ -760,7 +758,7 @@ def test_what_was_prepared_for_a_sink_that_is_no_longer_wanted_is_given_back(
     assert world.store.read_prepared("local") == []
 
 
-def test_what_runs_beside_it_is_in_the_status(world: World) -> None:
+def test_the_status_names_foreign_queries(world: World) -> None:
     world.commit(make_state(1))
     assert world.settle().foreign == ()
     world.executor.foreign.append("by_hand")
@@ -769,7 +767,7 @@ def test_what_runs_beside_it_is_in_the_status(world: World) -> None:
     assert world.settle().foreign == ()
 
 
-def test_while_the_engine_opens_nothing_has_drifted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_drift_while_the_engine_opens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runner that has just been started again: its queries are on their way."""
     from mzplan.plan.drift import drift_between
 
@@ -794,7 +792,7 @@ def test_a_sample_of_each_query_is_recorded_each_minute(tmp_path: Path) -> None:
     assert {sample[3] for sample in kept[ORDERS]} <= {"running", "starting"}
 
 
-def test_samples_are_of_the_last_hour_and_of_what_is_there() -> None:
+def test_samples_cover_the_last_hour_of_existing_queries() -> None:
     one = Observation(
         address=ORDERS, generation=1, digest="", wanted_digest="", wanted_generation=1, condition="running"
     )
@@ -808,7 +806,7 @@ def test_samples_are_of_the_last_hour_and_of_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_sinks_of_a_source_that_begins_again_wait_until_it_has_begun(world: World, paused: bool) -> None:
+def test_sinks_of_a_replaced_source_wait_until_it_has_started(world: World, paused: bool) -> None:
     """It may be rejected, for what it can't read again: then no target may have been emptied for it."""
     world.commit(make_state(1))
     before = world.settle().observations

@@ -19,7 +19,7 @@ from mzplan.secrets.policy import SecretValues
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 
 
-def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
+def test_an_endless_check_is_answered_and_delays_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_proposals, "TIME_LIMIT", 2.0)
@@ -52,7 +52,7 @@ def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
         world.runner.proposals.close()
 
 
-def test_an_answer_that_can_not_be_written_is_still_one(
+def test_a_proposal_with_unstorable_text_is_still_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the proposal would be checked again in each round, and the values for it kept."""
@@ -70,12 +70,12 @@ def test_an_answer_that_can_not_be_written_is_still_one(
 
 
 @pytest.mark.parametrize("upstream", [{"id": b"x"}, {"id": math.nan}, {"id": "x" * (1 << 20)}])
-def test_what_a_server_says_that_it_is_can_be_stored(upstream: dict[str, object]) -> None:
+def test_an_unstorable_identity_is_refused(upstream: dict[str, object]) -> None:
     with pytest.raises(MzplanError, match="can't be stored"):
         Probe(upstream=upstream)
 
 
-def test_a_postgresql_that_says_what_none_does_is_not_known() -> None:
+def test_an_impossible_postgresql_identity_is_unknown() -> None:
     class Lying:
         def __init__(self, *row: object):
             self.row = row

@@ -76,7 +76,7 @@ def narrow(tmp_path: Path) -> Iterator[World]:
     made.runner.proposals.close()
 
 
-def test_long_backfills_hold_up_nothing_else(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_backfills_delay_nothing_else(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:
     long = ("a", "b", "c")
     slow = Slow(narrow, monkeypatch, *(Address("source", name) for name in long))
     narrow.commit(with_sources(make_state(1), *long, tasks=(replace(SEVEN, serial=1),)))
@@ -91,7 +91,7 @@ def test_long_backfills_hold_up_nothing_else(narrow: World, monkeypatch: pytest.
     assert sorted(starts(narrow)) == ["sink.orders_out", *(f"source.{n}" for n in long), "source.orders"]
 
 
-def test_which_starts_may_have_backfills_to_do() -> None:
+def test_which_starts_may_have_tasks_to_do() -> None:
     state = make_state(1)
     none = describe(state.resources[ORDERS], state.resources)
     both = replace(none, tasks=(SEVEN, replace(SEVEN, serial=9)))
@@ -112,7 +112,7 @@ def test_which_starts_may_have_backfills_to_do() -> None:
     assert has_tasks(replace(seven, generation=2), Memory(accepted=both), [report(9)])
 
 
-def test_those_that_have_failed_come_last(narrow: World) -> None:
+def test_failed_queries_start_last(narrow: World) -> None:
     bad = Address("source", "bad")
     narrow.executor.fail_start = lambda d: "no server" if d.address == bad else None
     narrow.commit(with_sources(make_state(1), "bad"))
@@ -142,7 +142,7 @@ def test_those_that_have_failed_come_last(narrow: World) -> None:
     assert not queries._start_order(bad, changed)[0]
 
 
-def test_a_name_is_changed_while_its_start_takes_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_is_renamed_during_a_long_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(world, monkeypatch, SINK)
     world.commit(make_state(1))
     try:
@@ -161,7 +161,7 @@ def test_a_name_is_changed_while_its_start_takes_long(world: World, monkeypatch:
     ]
 
 
-def test_giving_up_a_backfill_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_a_backfill_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mzplan.cli import apply
 
     given: list[bool | None] = []

@@ -96,7 +96,7 @@ class Worlds:
         return sorted(map(str, self.executors[instance].running()))
 
 
-def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_epoch(worlds: Worlds) -> None:
+def test_a_moved_query_waits_for_its_former_runner_and_resumes_under_a_higher_epoch(worlds: Worlds) -> None:
     worlds.runner("big")
     worlds.runner("local")  # a younger one: its epoch is the higher one
     worlds.commit(1)
@@ -118,7 +118,7 @@ def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_ep
     assert worlds.store.leases.take("local", "next").epoch > after
 
 
-def test_a_source_moves_when_nobody_writes_its_collection_any_more(
+def test_a_source_moves_once_its_collection_has_no_writer(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = worlds.runner("local")
@@ -148,7 +148,7 @@ def test_a_source_moves_when_nobody_writes_its_collection_any_more(
     assert worlds.runs("big") == [str(ORDERS)]
 
 
-def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: Worlds) -> None:
+def test_a_starting_runner_waits_for_queries_that_another_runner_holds(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.commit(1)
     worlds.settle("local")
@@ -162,7 +162,7 @@ def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: W
     assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
 
 
-def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Worlds) -> None:
+def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -> None:
     """The other instance has a warehouse of its own, say: each row would come a second time."""
     worlds.runner("big")
     worlds.runner("local")
@@ -231,7 +231,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
     assert worlds.store.read_journal("local") == []
 
 
-def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> None:
+def test_a_query_dropped_on_another_instance_does_not_start_over_here(worlds: Worlds) -> None:
     """Removed on the instance that had it; a rollback gives it to another one."""
     worlds.runner("big")
     worlds.runner("local").controller.queries.claims.retain = 0.0
@@ -252,7 +252,7 @@ def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> 
     assert "It ran on instance local before" in (seen[str(SINK)].error or "")
 
 
-def test_what_has_moved_is_written_down_until_nothing_claims_it(worlds: Worlds) -> None:
+def test_a_moved_query_stays_recorded_while_its_storage_is_claimed(worlds: Worlds) -> None:
     worlds.runner("big")
     worlds.runner("local")
     worlds.commit(1)
@@ -281,7 +281,7 @@ def test_what_has_moved_is_written_down_until_nothing_claims_it(worlds: Worlds) 
     assert worlds.store.read_accepted("big") == {}
 
 
-def test_what_the_other_runner_is_just_starting_is_waited_for(worlds: Worlds) -> None:
+def test_a_query_that_another_runner_is_starting_is_waited_for(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.runner("big")
     worlds.commit(1)
@@ -299,7 +299,7 @@ def test_what_the_other_runner_is_just_starting_is_waited_for(worlds: Worlds) ->
     assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
 
 
-def test_nobody_waits_for_a_runner_that_is_gone(worlds: Worlds) -> None:
+def test_no_query_waits_for_a_dead_runner(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.commit(1)
     worlds.settle("local")
@@ -312,7 +312,7 @@ def test_nobody_waits_for_a_runner_that_is_gone(worlds: Worlds) -> None:
     assert worlds.runs("big") == [str(SINK), str(ORDERS)]
 
 
-def test_a_new_query_waits_for_nobody_who_can_not_have_it(worlds: Worlds) -> None:
+def test_a_new_query_waits_for_no_runner_that_cannot_run_it(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.runner("big")
     worlds.commit(1)
@@ -323,7 +323,7 @@ def test_a_new_query_waits_for_nobody_who_can_not_have_it(worlds: Worlds) -> Non
     assert worlds.runs("local") == [str(SINK), str(ORDERS)]
 
 
-def test_epochs_are_one_sequence_that_goes_on_from_older_leases(worlds: Worlds) -> None:
+def test_epochs_are_one_sequence_that_continues_from_older_leases(worlds: Worlds) -> None:
     store = worlds.store
     first = [store.leases.take(name, "one").epoch for name in ("local", "big")]
     assert first == [1, 2]

@@ -38,7 +38,7 @@ def with_budget(world: World, budget: int) -> None:
     queries.backoff = Retries(budget=budget)
 
 
-def test_a_query_that_keeps_failing_is_given_up_until_it_is_changed(world: World) -> None:
+def test_a_query_that_keeps_failing_is_not_retried_until_it_changes(world: World) -> None:
     attempts = []
 
     def failing(description: object) -> str | None:
@@ -67,14 +67,14 @@ def test_a_query_that_keeps_failing_is_given_up_until_it_is_changed(world: World
     assert "source.orders" in starts(world)
 
 
-def test_what_ran_before_is_gone_back_to_whatever_the_budget() -> None:
+def test_a_retry_budget_ends_retries_but_not_fallback_delays() -> None:
     pace = Retries(first=2.0, last=8.0, budget=2)
     assert [pace.wait(n) for n in (1, 2, 3)] == [2.0, float("inf"), float("inf")]
     assert [pace.delay(n) for n in (1, 2, 3, 9)] == [2.0, 4.0, 8.0, 8.0]
     assert not Retries().gives_up(1_000_000)
 
 
-def test_the_setting(tmp_path: Path) -> None:
+def test_settings_of_retries(tmp_path: Path) -> None:
     def settings(more: str) -> Retries:
         (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{more}")
         return load_project(str(tmp_path)).runner.retries
@@ -156,7 +156,7 @@ def test_metrics_and_health(world: World) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_no_page_elsewhere_reads_metrics_of_this_machine_alone(world: World, host: str) -> None:
+def test_a_foreign_page_cannot_read_loopback_metrics(world: World, host: str) -> None:
     """One whose own name leads here (DNS rebinding) sends that name."""
     server = serve_metrics(world.runner, MetricsPlace(port=0, host=host), "/nowhere", drift_of_instance)
     assert server is not None
@@ -174,7 +174,7 @@ def test_no_page_elsewhere_reads_metrics_of_this_machine_alone(world: World, hos
         server.close()
 
 
-def test_the_first_count_of_a_run_is_told_at_once(world: World) -> None:
+def test_the_first_row_count_of_a_run_is_reported_at_once(world: World) -> None:
     """A command waits for it, to prove what a repair has brought; later counts are told with rates."""
     world.commit(make_state(1))
     assert world.settle().observations[ORDERS].run_rows is None
@@ -186,7 +186,7 @@ def test_the_first_count_of_a_run_is_told_at_once(world: World) -> None:
     assert world.settle().observations[ORDERS].run_rows == 7
 
 
-def test_a_command_that_follows_reads_what_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_following_command_reads_only_new_statuses(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """To decode the status of hundreds of queries at each look would take what their runner needs."""
     state = make_state(1)
     read: list[str] = []
@@ -248,7 +248,9 @@ def query_of(world: World, seen: Observation) -> QueryStatus:
     return QueryStatus(resource=world.committed.resources[seen.address], observation=seen)
 
 
-def test_connections_are_few_and_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_connections_are_limited_in_number_and_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that says nothing, or drips, has no thread for ever, and its place is given back."""
     monkeypatch.setattr(metrics, "_MAX_SECONDS", 1.0)
     before = threading.active_count()
@@ -278,7 +280,7 @@ def until_answered(port: int) -> int:
     raise AssertionError("no place was given back")
 
 
-def test_a_port_that_is_taken_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_in_use_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:
     def begin(place: MetricsPlace) -> MetricsServer | None:
         return serve_metrics(world.runner, place, "s3://bucket/w", drift_of_instance)
 

@@ -36,7 +36,7 @@ def away(*_: object, **__: object) -> Any:
     raise error("MZ095", "The state can't be reached")
 
 
-def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
+def test_a_dead_query_is_restarted_while_proposals_are_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.commit(make_state(1))
@@ -58,7 +58,7 @@ def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
     assert world.store.proposals.read_answer(asked) is not None
 
 
-def test_a_round_that_fails_of_a_defect_ends_no_runner(
+def test_a_defect_in_one_round_does_not_end_the_runner(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What others have put into a warehouse may raise anything: the queries run on, and each round tries."""
@@ -85,7 +85,7 @@ def test_a_round_that_fails_of_a_defect_ends_no_runner(
     assert len(told) == 1 and told[0].exc_info  # not each round
 
 
-def test_a_runner_whose_engine_is_gone_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_without_its_engine_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can have no other one: with its lease renewed for ever, nobody would run its queries."""
     world.commit(make_state(1))
     world.settle()
@@ -128,7 +128,7 @@ def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: 
     assert rounds == 11
 
 
-def test_an_engine_that_can_not_be_opened_ends_the_runner_whatever_it_raises(
+def test_an_engine_that_fails_to_open_ends_the_runner_whatever_it_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     executor = InMemoryExecutor("shop")
@@ -146,7 +146,7 @@ def test_an_engine_that_can_not_be_opened_ends_the_runner_whatever_it_raises(
 
 
 @pytest.mark.parametrize("content", [b"", b"{"])
-def test_a_status_elsewhere_that_can_not_be_read_holds_up_new_queries_only(
+def test_an_unreadable_status_of_another_instance_delays_only_new_queries(
     worlds: Worlds, content: bytes
 ) -> None:
     worlds.runner("big")
@@ -169,7 +169,7 @@ def test_a_status_elsewhere_that_can_not_be_read_holds_up_new_queries_only(
     assert worlds.runs("local") == [str(SINK), str(ORDERS)]
 
 
-def test_a_lease_elsewhere_that_is_empty_is_waited_for(worlds: Worlds) -> None:
+def test_an_empty_lease_of_another_instance_is_waited_for(worlds: Worlds) -> None:
     """Its runner may still be at work: of another host, that has not lost its power."""
     worlds.runner("local")
     worlds.commit(1)
@@ -181,7 +181,7 @@ def test_a_lease_elsewhere_that_is_empty_is_waited_for(worlds: Worlds) -> None:
     assert worlds.runs("big") == []
 
 
-def test_a_runner_that_has_lost_its_lease_ends_while_the_store_is_away(
+def test_a_runner_without_its_lease_ends_during_an_outage_of_the_store(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.commit(make_state(1))
@@ -218,7 +218,7 @@ def lead(store: Any, *, stand_by: bool = True) -> Any:
     return main._acquire_lease(store, "local", threading.Event(), stand_by)
 
 
-def test_a_standby_outlives_the_store(
+def test_a_standby_survives_an_outage_of_the_store(
     monkeypatch: pytest.MonkeyPatch, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
@@ -233,7 +233,7 @@ def test_a_standby_outlives_the_store(
         lead(Answers(away))
 
 
-def test_without_standing_by_only_a_live_leader_is_a_reason_to_leave(
+def test_without_standby_only_a_live_leader_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
     monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
@@ -243,7 +243,7 @@ def test_without_standing_by_only_a_live_leader_is_a_reason_to_leave(
     assert lead(Answers(none, none, lambda: lease, led=False), stand_by=False) is lease
 
 
-def test_a_runner_starts_beside_an_empty_status(tmp_path: Path) -> None:
+def test_a_runner_starts_with_an_empty_status(tmp_path: Path) -> None:
     store = Store(LocalBackend(tmp_path / "state"), "shop")
     store.backend.write("status/local.json", b"")
     made = World(tmp_path / "state")
@@ -253,7 +253,9 @@ def test_a_runner_starts_beside_an_empty_status(tmp_path: Path) -> None:
     made.runner.proposals.close()
 
 
-def test_the_runner_of_a_state_that_variables_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_follows_the_state_that_variables_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It finds the same state, and hears nothing of what is meant for another one's runner."""
     (tmp_path / "mzplan.yaml").write_text(
         'version: 1\nproject: shop\nstate: {path: "state-${var.stage}"}\nwarehouse: "w-${var.n}"\n'
@@ -280,7 +282,7 @@ def test_the_runner_of_a_state_that_variables_chose(tmp_path: Path, monkeypatch:
     assert names[0] != names[1] == "local.sock"
 
 
-def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None:
+def test_no_message_ends_the_wake_socket(tmp_path: Path) -> None:
     (tmp_path / ".mzplan").mkdir()
     path = tmp_path / ".mzplan" / "local.sock"
     (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")

@@ -58,9 +58,7 @@ def write(folder: Path, more: str) -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_each_setting_of_a_runner_is_a_change_that_is_shown_and_in_the_digest(
-    folder: Path, edit: str
-) -> None:
+def test_each_runner_setting_is_in_the_plan_and_its_digest(folder: Path, edit: str) -> None:
     state = commit(load_configuration(str(folder)))
     before = build_plan(load_configuration(str(folder)), state)
     assert before.is_empty
@@ -84,7 +82,7 @@ def test_each_setting_of_a_runner_is_a_change_that_is_shown_and_in_the_digest(
     assert (back.settings, back.instances) == (state.settings, state.instances)
 
 
-def test_a_key_is_shown_as_a_secret_and_only_its_reference_is_stored(folder: Path) -> None:
+def test_a_key_is_masked_and_only_its_reference_is_stored(folder: Path) -> None:
     state = commit(load_configuration(str(folder)))
     write(folder, KEPT + "lineage: {url: 'https://ol.example', api_key: '${env:OL_KEY}'}\n")
     plan = build_plan(load_configuration(str(folder)), state)
@@ -94,7 +92,7 @@ def test_a_key_is_shown_as_a_secret_and_only_its_reference_is_stored(folder: Pat
     assert b"${env:OL_KEY}" in encode_state(commit_plan(plan, state))
 
 
-def test_a_state_of_before_and_the_defaults_are_no_change(folder: Path) -> None:
+def test_an_older_state_with_default_settings_has_no_change(folder: Path) -> None:
     write(folder, "")
     configuration = load_configuration(str(folder))
     old = replace(commit(configuration), settings=None)
@@ -110,7 +108,7 @@ def test_a_state_of_before_and_the_defaults_are_no_change(folder: Path) -> None:
     assert plan_rollback(commit_plan(plan, old), old).settings is None
 
 
-def test_targets_leave_the_settings_as_they_are() -> None:
+def test_a_targeted_apply_leaves_runner_settings_alone() -> None:
     state = commit(shop())
     wanted = replace(shop(), settings=RunnerSettings(retain_dropped=0.0))
     plan = build_plan(wanted, state, targets=[at("source.orders")])
@@ -125,7 +123,7 @@ def test_targets_leave_the_settings_as_they_are() -> None:
         *('"lineage": {"interval": 0}', '"lineage": {"url": 7}', '"retries": {"budget": 0}'),
     ],
 )
-def test_a_store_that_says_what_no_file_can_say_is_not_read(hostile: str) -> None:
+def test_a_state_with_impossible_settings_is_refused(hostile: str) -> None:
     data = encode_state(commit(shop()))
     line = next(one for one in data.decode().splitlines() if '"settings"' in one)
     changed = data.decode().replace(line, f'  "settings": {{{hostile}}},').encode()
@@ -147,7 +145,7 @@ def with_settings(state: State, **given: Any) -> State:
     return replace(state, settings=RunnerSettings(**given))
 
 
-def test_a_runner_does_what_is_committed(world: World) -> None:
+def test_a_runner_uses_the_committed_settings(world: World) -> None:
     world.commit(with_settings(make_state(1), retain_dropped=300.0, retries=Retries(first=2.0, budget=4)))
     world.settle()
     found = world.runner.controller.parameters
@@ -158,7 +156,7 @@ def test_a_runner_does_what_is_committed(world: World) -> None:
     assert (found.retain_dropped, found.backoff) == (600.0, Retries())
 
 
-def test_its_own_file_counts_only_where_no_state_says_it(world: World) -> None:
+def test_the_runners_own_file_counts_only_without_committed_settings(world: World) -> None:
     runner = world.runner
     own = RunnerSettings(retain_dropped=1.0)
     world.runner = Runner(runner.controller, runner.gates, default_settings=own)
@@ -181,7 +179,7 @@ class Served:
         self.log.append(f"close {self.place.port}")
 
 
-def test_metrics_and_run_events_follow_what_is_committed() -> None:
+def test_metrics_and_run_events_follow_the_committed_settings() -> None:
     log: list[str] = []
 
     def report(wanted: RunEventSettings) -> RunEvents:

@@ -78,7 +78,7 @@ def shown(observation: Observation | None, as_of: float | None = None) -> Projec
     return ProjectStatus(serial=1, instances=(), queries=(query,))
 
 
-def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
+def test_the_lag_of_a_paused_query_is_its_backlog(world: World) -> None:
     world.executor.measurement = lambda d: Measurement(
         backlog={"records": 7},
         recent=(StepRecord(step=3, rows=4, total=40, time=5.5), StepRecord(step=2)),
@@ -93,7 +93,7 @@ def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
     assert seen.since == (1, 2.5)
 
 
-def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:
+def test_a_backlog_from_before_a_run_is_not_its_lag(world: World) -> None:
     world.executor.measurement = lambda d: Measurement(backlog={"records": 0}, at=time.time())
     world.commit(make_state(1))
     first = until(world, lambda seen: seen.lag == 0).run_id
@@ -104,7 +104,7 @@ def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:
     assert until(world, lambda seen: seen.lag is not None).lag == 7
 
 
-def test_of_what_a_run_says_and_what_was_measured_the_newer_counts() -> None:
+def test_the_newer_of_reported_and_measured_lag_counts() -> None:
     name = QueryName("shop", ORDERS, 1, "d")
     report = QueryReport(
         name=name, query_id="q", run_id="r", active=True, triggered=True, lag=0, last_progress_at=100.0
@@ -133,7 +133,7 @@ def test_the_lag_behind_a_server_that_does_not_answer_is_unknown() -> None:
     assert observe(SINK, QueryState(decision=decision, fault=fault)).lag == 0  # its input is a collection
 
 
-def test_a_code_is_the_one_of_the_error_that_is_told() -> None:
+def test_the_error_code_belongs_to_the_shown_error() -> None:
     """Not that of another cause, which says something else."""
     failed = Verdict(serial=2, passed=False, reason="no progress within 30 s")
     query = QueryState(memory=Memory(error="refused", error_code="MZ050"), canary_verdict=failed)
@@ -142,7 +142,7 @@ def test_a_code_is_the_one_of_the_error_that_is_told() -> None:
 
 
 @pytest.mark.parametrize("condition", ["rejected", "failed"])
-def test_a_sink_that_waits_for_its_source_has_a_code_of_its_own(condition: Condition) -> None:
+def test_a_sink_that_waits_for_its_source_has_its_own_code(condition: Condition) -> None:
     state = make_state(1)
     digests = {address: state.resources[address].digest for address in (ORDERS, SINK)}
     source = seen_of(
@@ -159,7 +159,7 @@ def test_a_sink_that_waits_for_its_source_has_a_code_of_its_own(condition: Condi
     assert outcome.reason == f"{held}; source.orders is {condition}: MZ050: refused"
 
 
-def test_a_failed_query_that_starts_again_has_failed_until_it_has_triggered(
+def test_a_retried_query_counts_as_failed_until_its_first_trigger(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.commit(make_state(1))
@@ -182,7 +182,7 @@ def test_a_failed_query_that_starts_again_has_failed_until_it_has_triggered(
     assert (healed.condition, healed.error, healed.retry_at) == ("running", None, None)
 
 
-def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world: World) -> None:
+def test_a_fault_of_a_running_query_has_its_fix(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     world.executor.faults = lambda one: (DOWN,)
@@ -208,11 +208,11 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
 
 
 @pytest.mark.parametrize(("condition", "fails"), [("starting", True), ("running", False), ("paused", False)])
-def test_what_still_starts_is_not_healthy_yet(condition: Condition, fails: bool) -> None:
+def test_a_starting_query_is_not_healthy(condition: Condition, fails: bool) -> None:
     assert has_failed(shown(seen_of(ORDERS, condition=condition))) == fails
 
 
-def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) -> None:
+def test_a_failed_query_is_retried_when_its_server_answers_again(world: World) -> None:
     world.executor.faults = lambda one: (DOWN,)
     world.executor.check_result = lambda description: CheckResult(
         diagnostics=(DOWN,) if description.address == ORDERS and world.executor.faults(None) else ()  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) ->
     assert healed.started_because is not None and "answers again" in healed.started_because.detail
 
 
-def test_what_has_failed_is_tried_at_once_when_an_apply_asks_for_it(world: World) -> None:
+def test_an_apply_retries_failed_queries_at_once(world: World) -> None:
     world.executor.fail_start = lambda one: "no table" if one.address == ORDERS else None
     world.commit(make_state(1))
     for _ in range(8):
@@ -249,7 +249,7 @@ def test_what_has_failed_is_tried_at_once_when_an_apply_asks_for_it(world: World
     assert healed.started_because.detail == "an apply asks for it"
 
 
-def test_a_pyspark_that_is_replaced_under_a_runner_is_noticed(world: World) -> None:
+def test_a_replaced_pyspark_is_noticed(world: World) -> None:
     world.commit(make_state(1))
     assert world.settle().replaced == ""
     world.executor.replaced_by = "4.2.0"
@@ -272,7 +272,7 @@ LOADED = (
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_an_installation_that_is_replaced_is_told_from_the_one_before(
+def test_a_replaced_installation_differs_from_the_former_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path / "pyspark")
@@ -301,14 +301,14 @@ def test_an_installation_that_is_replaced_is_told_from_the_one_before(
     assert there.replaced_by() == "4.2.0"
 
 
-def test_a_look_at_the_installation_of_here_is_cheap() -> None:
+def test_a_check_of_the_installation_is_cheap() -> None:
     there = spark_lines.Installation()
     began = time.perf_counter()
     assert there.replaced_by(at_once=True) is None
     assert time.perf_counter() - began < 0.2  # 2 ms where nothing else runs
 
 
-def test_a_server_that_has_answered_has_not_moved(world: World) -> None:
+def test_a_server_that_answers_has_not_moved(world: World) -> None:
     """Where a password was refused, another host is no repair: what mends it is shown."""
     refused = Diagnostic(
         code="MZ051",
@@ -330,7 +330,7 @@ def test_a_server_that_has_answered_has_not_moved(world: World) -> None:
     assert seen.fault_fix == refused.hint
 
 
-def test_a_fix_of_several_lines_is_shown_whole_and_can_be_run() -> None:
+def test_a_fix_with_several_lines_is_shown_in_full_and_can_be_run() -> None:
     """SQL in a fix keeps its lines, and no full stop stands behind it; however long the error is."""
     columns = ",\n".join(f"  column_{n} bigint" for n in range(60))
     table = f"CREATE TABLE public.orders (\n{columns}\n);"
@@ -360,7 +360,7 @@ def using(address: Address, connection: InlinedConnection) -> Description:
     )
 
 
-def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
+def test_a_broken_tunnel_is_at_fault_for_its_servers() -> None:
     bastion = InlinedConnection(address=Address("connection", "bastion"), type="ssh-tunnel", body={})
     outer = InlinedConnection(address=KAFKA, type="kafka", body={}, connections={"ssh_tunnel": bastion})
     query = using(ORDERS, outer)
@@ -383,7 +383,7 @@ def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
     assert sorted(asked) == [bastion.address, KAFKA]  # once, for both queries
 
 
-def test_what_was_found_with_other_values_is_no_fault() -> None:
+def test_a_fault_with_former_secret_values_does_not_count() -> None:
     """A query that has just come up with the right password is not `degraded` for what the wrong one gave."""
     body = {"url": "jdbc:x", "password": "${env:PG_PASSWORD}"}
     connection = InlinedConnection(address=Address("connection", "pg"), type="postgres", body=body)
@@ -406,7 +406,7 @@ def test_what_was_found_with_other_values_is_no_fault() -> None:
     assert len(asked) == 2  # and it is asked at once
 
 
-def test_a_look_asks_for_a_bounded_time_and_the_rest_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_asks_for_a_bounded_time_and_the_next_job_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mzplan.controller.watches.BUDGET", 0.0)
     with ThreadPoolExecutor(1) as pool:
         sampler: Sampler[int, int, int] = Sampler(lambda n: n, pool, lambda: 0.0)
@@ -415,7 +415,7 @@ def test_a_look_asks_for_a_bounded_time_and_the_rest_comes_next(monkeypatch: pyt
         assert sampler.answers == {}
 
 
-def test_who_had_to_leave_some_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sampler_rests_after_a_job_that_left_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A runner that starts looks twenty times a second, and would do nothing but ask."""
     now = [100.0]
     asked = []
@@ -437,7 +437,7 @@ def test_who_had_to_leave_some_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted == [2, 2, 4, 4]
 
 
-def test_a_sink_s_lag_is_the_steps_and_rows_it_has_not_read(tmp_path: Path) -> None:
+def test_the_lag_of_a_sink_is_its_unread_steps_and_rows(tmp_path: Path) -> None:
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
     for i in range(3):
@@ -450,7 +450,7 @@ def test_a_sink_s_lag_is_the_steps_and_rows_it_has_not_read(tmp_path: Path) -> N
     assert backlog_of(sink.history, source.history) == {"steps": 2, "rows": 4}
 
 
-def test_the_unit_of_a_lag_is_named_and_the_age_of_one_without_a_runner() -> None:
+def test_a_lag_has_a_unit_and_without_a_runner_an_age() -> None:
     seen = seen_of(ORDERS, lag=1204, lag_unit="records", total_rows=12345, last_rows=5, last_batch_at=940.0)
     line = next(r for r in render_status(shown(seen), now=1000.0).splitlines() if r.startswith("source."))
     assert "12,345" in line and "1,204 records" in line and "5 rows, 60 s ago" in line
@@ -466,12 +466,12 @@ def test_the_unit_of_a_lag_is_named_and_the_age_of_one_without_a_runner() -> Non
 @pytest.mark.parametrize(
     ("condition", "bad"), [("running", False), ("paused", False), ("failed", True), ("rejected", True)]
 )
-def test_a_failed_query_fails_the_exit_code(condition: str, bad: bool) -> None:
+def test_a_failed_query_sets_the_exit_code(condition: str, bad: bool) -> None:
     assert has_failed(shown(seen_of(ORDERS, condition=condition))) is bad
     assert has_failed(shown(None)) is True  # nobody runs it
 
 
-def test_exit_code_is_for_scripts_that_ask_for_it(tmp_path: Path) -> None:
+def test_only_the_exit_code_option_sets_the_exit_code(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert run("-C", str(folder), "apply", "--auto-approve").code == 0
     assert run("-C", str(folder), "status", "--exit-code").code == 0
@@ -495,7 +495,7 @@ sink.out step 3: {"id":1}
 """
 
 
-def test_the_status_says_how_far_a_start_has_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_has_the_stage_of_a_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.commit(make_state(1))
     with monkeypatch.context() as patched:
         patched.setattr(world.executor, "is_open", lambda: False)
@@ -530,7 +530,7 @@ class Told(SilentReporter):
         self.said.append(waiting[ORDERS])
 
 
-def test_apply_says_how_far_the_start_has_come() -> None:
+def test_apply_shows_the_stage_of_a_start() -> None:
     committed = make_state(1)
     of_mine = {ORDERS: committed.resources[ORDERS]}
     digest = of_mine[ORDERS].digest
@@ -558,7 +558,7 @@ def test_apply_says_how_far_the_start_has_come() -> None:
     ]
 
 
-def test_progress_names_the_plans_own_queries_until_a_status_has_taken_the_serial_in() -> None:
+def test_progress_names_the_plans_queries_until_a_status_has_the_serial() -> None:
     """A runner that has just ended has no status: nobody knows of what the plan leaves alone."""
     committed = make_state(1)
     others = {a for a in committed.resources if a.is_query} - {ORDERS}
@@ -578,7 +578,7 @@ def test_progress_names_the_plans_own_queries_until_a_status_has_taken_the_seria
     assert named == [{ORDERS}, {ORDERS}, {ORDERS} | others] and others
 
 
-def test_status_says_how_far_the_start_has_come() -> None:
+def test_status_shows_the_stage_of_a_start() -> None:
     starts = seen_of(ORDERS, condition="starting")
     instance = InstanceStatus(
         name="local", epoch=1, alive=True, heartbeat=0.0, serial=1, opening_since=988.0, opened_in=None
@@ -596,7 +596,7 @@ def test_status_says_how_far_the_start_has_come() -> None:
     assert "(epoch 1)" in render_status(replace(status, queries=shown(seen_of(ORDERS)).queries), now=1000.0)
 
 
-def test_each_command_says_that_nothing_runs_on_a_dry_instance(tmp_path: Path) -> None:
+def test_each_command_notes_that_a_dry_instance_runs_nothing(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert run("-C", str(folder), "apply", "--auto-approve").code == 0
     never = "Its instance local is dry: it runs and stores nothing."
@@ -627,7 +627,7 @@ def test_logs_shows_the_lines_of_one_query(tmp_path: Path) -> None:
     assert not mention(ORDERS).search("resource.orders")
 
 
-def test_a_repair_is_proven_by_where_queries_went_on() -> None:
+def test_where_queries_resumed_proves_a_repair() -> None:
     one = {"step": 8, "position": {"orders": {"0": 1204311}}}
     seen = seen_of(ORDERS, resumed=one, run_rows=18040, lag=0, lag_unit="records")
     assert render_resumed(ORDERS, seen) == (
@@ -656,7 +656,7 @@ def test_a_desired_query_without_a_run_reports_its_recorded_step() -> None:
     assert (seen.step, seen.lag, seen.lag_unit) == (4, None, None)
 
 
-def test_what_a_server_said_of_a_fault_holds_no_secret() -> None:
+def test_the_text_of_a_fault_has_no_secret() -> None:
     remember("hunter22-hunter22")
     seen = seen_of(ORDERS, at_fault=KAFKA, fault="refused hunter22-hunter22.")
     data = encode_status(

@@ -46,9 +46,7 @@ def port() -> Iterator[int]:
         connection.close()
 
 
-def test_a_server_that_says_nothing_more_is_given_up(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_server_times_out(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "SILENCE_S", 0.3)
     monkeypatch.setenv("PGGSSENCMODE", "disable")
     settings = {"host": "127.0.0.1", "port": port, "database": "d", "user": "u", "tls": {"mode": "disable"}}
@@ -67,7 +65,7 @@ def test_a_server_that_says_nothing_more_is_given_up(
     assert backend._local.connection is None, "a late answer could be taken for another's"
 
 
-def test_so_is_one_that_never_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_stops_sending_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "SILENCE_S", 0.3)
     monkeypatch.setenv("PGGSSENCMODE", "disable")
     over = threading.Event()
@@ -98,7 +96,7 @@ def test_so_is_one_that_never_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 5.0
 
 
-def test_a_connection_that_waits_for_news_is_no_silent_one(port: int) -> None:
+def test_a_listening_connection_does_not_count_as_silent(port: int) -> None:
     """Listening is not asking."""
     connection = postgres.BoundedConnection.connect(
         f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable", autocommit=True

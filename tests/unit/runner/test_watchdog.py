@@ -66,7 +66,7 @@ def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_o
     assert ("kill", "") in world.executor.log  # calls that hang in it return
 
 
-def test_a_loop_without_rounds_ends_the_runner(
+def test_a_loop_without_finished_rounds_ends_the_runner(
     world: World, at_once: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "MAX_CHECKS", 1_000_000)
@@ -77,7 +77,7 @@ def test_a_loop_without_rounds_ends_the_runner(
     assert reason(world, at_once, hang).startswith("No round of the runner has ended for")
 
 
-def test_a_round_that_ends_begins_the_count_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_round_resets_the_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "MAX_CHECKS", 3)
     watching = Watchdog(world.runner, lambda why: None, lambda why: None)
     for number in range(1, 30):
@@ -86,14 +86,14 @@ def test_a_round_that_ends_begins_the_count_anew(world: World, monkeypatch: pyte
     assert [watching.check() is None for _ in range(4)][-1] is False
 
 
-def test_a_process_ends_although_one_of_its_threads_hangs() -> None:
+def test_a_process_ends_despite_a_hanging_thread() -> None:
     began = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout) == (1, "why\n")
     assert time.monotonic() - began < 40
 
 
-def test_status_and_drift_say_why_the_runner_has_ended(world: World) -> None:
+def test_status_and_drift_show_why_the_runner_ended(world: World) -> None:
     state = make_state(1)
     world.commit(state)
     seen = world.settle().observations
@@ -108,9 +108,7 @@ def test_status_and_drift_say_why_the_runner_has_ended(world: World) -> None:
     assert not any("Java" in item.detail for item in drift_between(state, {"local": status}, {"local": True}))
 
 
-def test_a_runner_that_has_reported_nothing_keeps_what_the_one_before_observed(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_runner_without_a_report_keeps_the_former_observations(world: World, tmp_path: Path) -> None:
     world.commit(make_state(1))
     before = world.settle()
     world.store.leases.renew(world.lease, released=True)
