@@ -151,7 +151,8 @@ class EventReader:
     """Reads the logs of a store. For one thread.
 
     `unreadable`: the number of lines that aren't events, plus one for each unreadable segment.
-    `unreadable_segments`: the keys of unreadable segments."""
+    `unreadable_segments`: the keys of unreadable segments.
+    """
 
     def __init__(self, backend: Backend):
         self._backend = backend
@@ -166,7 +167,8 @@ class EventReader:
         """Yield the wanted events of all instances, the newest first by their own times.
 
         Skips segments that end before `since` or begin after `until` (seconds since the epoch). Reads a
-        segment only when it may contain the next event."""
+        segment only when it may contain the next event.
+        """
         instances: dict[str, list[Segment]] = {}
         for segment in segments(self._backend):
             instances.setdefault(segment.instance, []).append(segment)
@@ -196,7 +198,8 @@ class EventReader:
     def fresh(self) -> Iterator[LoggedEvent]:
         """Yield the events since the last call, each instance in its own order.
 
-        The first call yields all events of the newest segments."""
+        The first call yields all events of the newest segments.
+        """
         newest: dict[str, list[Segment]] = {}
         for segment in segments(self._backend):
             newest[segment.instance] = [*newest.get(segment.instance, [])[-1:], segment]

@@ -95,7 +95,8 @@ def _without_defaults(address: str, fields: dict[str, Any]) -> dict[str, Any]:
 def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _RESTORE_HINT) -> State:
     """Decode the output of encode_state; `hint` is the errors' fix.
 
-    Raises MZ031 for a newer format, and MZ030 for a wrong checksum (if `checked`) or unreadable content."""
+    Raises MZ031 for a newer format, and MZ030 for a wrong checksum (if `checked`) or unreadable content.
+    """
 
     def build(content: Any) -> State:
         head = decode(_Head, content)
@@ -231,7 +232,8 @@ def decode_status(data: bytes, place: str) -> Status:
 def serial_in_status(data: bytes) -> int:
     """Return the newest serial that the status's runner has read; 0 if the status is unreadable.
 
-    Doesn't decode the queries, because there may be 100,000."""
+    Doesn't decode the queries, because there may be 100,000.
+    """
     match = _SERIAL.search(data[:1000])
     return int(match[1]) if match is not None else 0
 

@@ -24,7 +24,8 @@ from mzplan.store.formats import canonical, load_as
 class Dropped:
     """Dropped storage of one generation of a query.
 
-    `kind` and `name` are from its former address; `dropped_at` is in seconds since the epoch."""
+    `kind` and `name` are from its former address; `dropped_at` is in seconds since the epoch.
+    """
 
     id: Id
     generation: Positive

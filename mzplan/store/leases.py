@@ -23,7 +23,8 @@ HEARTBEAT = 1.0  # seconds
 class Sightings:
     """Measures how long files stay unchanged, by this process's own clock (monotonic seconds).
 
-    A leader changes its lease every second, and stops its queries if it can't."""
+    A leader changes its lease every second, and stops its queries if it can't.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -42,7 +43,8 @@ def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
     """Whether the runner that holds the lease may still be running queries.
 
     `unchanged`: seconds since this process first saw this version of the lease. After `ttl` seconds the
-    lease has lapsed, even if its heartbeat comes from a clock that is ahead."""
+    lease has lapsed, even if its heartbeat comes from a clock that is ahead.
+    """
     if lease.released or time.time() > lease.heartbeat + lease.ttl or unchanged > lease.ttl:
         return False
     return not is_local(lease) or is_alive(lease.pid, lease.pid_started)
@@ -52,7 +54,8 @@ def is_local(lease: Lease) -> bool:
     """Whether the lease's pid belongs to this machine and pid namespace.
 
     Containers, pods on other nodes and cloned machines can share a host name. For such a lease, only `ttl`
-    counts."""
+    counts.
+    """
     return lease.host == socket.gethostname() and lease.pid_space == pid_space()
 
 
@@ -74,14 +77,16 @@ def new_lease(instance: str, owner: str, epoch: int) -> Lease:
 def is_blank(data: bytes) -> bool:
     """Whether a file has lost its content.
 
-    Leases and statuses aren't synced to disk, so a power failure may leave them empty or full of zeros."""
+    Leases and statuses aren't synced to disk, so a power failure may leave them empty or full of zeros.
+    """
     return not data.strip(b"\0 \r\n")
 
 
 class Leases:
     """The leases of a project's runners, one for each instance. Safe for several processes.
 
-    `former`: the lease that the last `acquire` here replaced, or None."""
+    `former`: the lease that the last `acquire` here replaced, or None.
+    """
 
     def __init__(self, backend: Backend, sightings: Sightings):
         self.former: Lease | None = None
@@ -102,7 +107,8 @@ class Leases:
     def may_be_led(self, instance: str) -> bool:
         """Whether a runner of this instance may still be running queries.
 
-        An empty lease counts as held for LEASE_TTL seconds. By then, its holder has stopped its queries."""
+        An empty lease counts as held for LEASE_TTL seconds. By then, its holder has stopped its queries.
+        """
         key = _key(instance)
         blob = self._backend.read(key)
         return blob is not None and self._may_be_led(key, blob)
@@ -136,7 +142,8 @@ class Leases:
         """Become the leader with the next epoch, even if another runner leads now.
 
         That runner notices when it renews its lease. Until then, targets refuse its lower epoch. Returns a
-        live lease of the same owner unchanged."""
+        live lease of the same owner unchanged.
+        """
         key = _key(instance)
         while True:
             blob = self._backend.read(key)

@@ -10,7 +10,8 @@ class NewestStatus:
     """Reads an instance's status only if it has changed. For one thread.
 
     Decoding the status of hundreds of queries takes processor time, which the runner may need. `status` and
-    `version` are from the last read; they are None if there was no status."""
+    `version` are from the last read; they are None if there was no status.
+    """
 
     def __init__(self, store: Store, instance: str):
         self._store = store

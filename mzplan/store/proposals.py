@@ -25,7 +25,8 @@ LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 class Proposal:
     """Descriptions for one instance, as a commit would contain them. A runner only validates them.
 
-    `created` is in seconds since the epoch."""
+    `created` is in seconds since the epoch.
+    """
 
     id: Id
     instance: InstanceName
@@ -80,7 +81,8 @@ class Proposals:
     def open(self, instance: str) -> list[Proposal]:
         """Return the instance's proposals without an answer.
 
-        Also removes expired and unreadable proposals, which must not stop the runner."""
+        Also removes expired and unreadable proposals, which must not stop the runner.
+        """
         keys = set(self._backend.list("proposals/"))
         proposals = []
         for key in sorted(keys):

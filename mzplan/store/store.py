@@ -98,7 +98,8 @@ def _folder(settings: ProjectSettings) -> Path:
 class Store:
     """The shared files of one project. Safe for several processes.
 
-    `environment`: the environment that the store belongs to, of the project's `environments`."""
+    `environment`: the environment that the store belongs to, of the project's `environments`.
+    """
 
     def __init__(
         self,
@@ -121,7 +122,8 @@ class Store:
         """Return the committed state; without any commit, serial 0 with no lineage.
 
         Raises MZ030 if the state can't be read, is gone, or is older than the history. Raises MZ034 (exit 7)
-        if it belongs to another environment."""
+        if it belongs to another environment.
+        """
         # Don't mistake a lost file for a new project, or an older file for the state. Otherwise, the next
         # commit would reuse serials of the history and drop running queries.
         newest = max(self.serials(), default=0)  # read first, because others may commit meanwhile
@@ -144,7 +146,8 @@ class Store:
     def ensure_own(self, state: State, place: str) -> None:
         """Raise MZ034 (exit 7) if the state belongs to another environment.
 
-        Accepts a state whose environment is no longer declared, because the environment was renamed."""
+        Accepts a state whose environment is no longer declared, because the environment was renamed.
+        """
         environment = state.environment
         if environment != self.environment and environment in self.environments:
             raise refusal(
@@ -233,7 +236,8 @@ class Store:
         """Replace the state by its successor.
 
         `planned_on` is the state that `read_state` returned under the lock. If the stored state differs,
-        raises MZ036 (exit 5) and writes nothing."""
+        raises MZ036 (exit 5) and writes nothing.
+        """
         current = self.backend.read(STATE_KEY)
         stored = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
         if (stored.lineage, stored.serial) != (planned_on.lineage, planned_on.serial):
@@ -247,7 +251,8 @@ class Store:
     def replace_damaged(self, new: State) -> None:
         """Replace an unreadable state by `new`, and keep the unreadable file in the history.
 
-        The caller holds the lock, and the user has asked for the replacement."""
+        The caller holds the lock, and the user has asked for the replacement.
+        """
         current = self.backend.read(STATE_KEY)
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
@@ -257,7 +262,8 @@ class Store:
         """Write the state; return False if another state is in its place.
 
         Raises MZ175 (exit 8) if the outcome is unknown. mzplan then reports neither success nor "no
-        change"."""
+        change".
+        """
         data = encode_state(new)
         try:
             self.backend.write(STATE_KEY, data, expected=expected)
@@ -304,13 +310,15 @@ class Store:
     def lock_for_append(self) -> contextlib.AbstractContextManager[LockInfo]:
         """Hold the lock for an append to steps in an object store, which has no lock of its own.
 
-        Waits for another append or apply to finish."""
+        Waits for another append or apply to finish.
+        """
         return self.lock("append", wait=APPEND_WAIT)
 
     def hold(self, info: LockInfo) -> None:
         """Lock the state until `release`, even after this process ends.
 
-        The caller holds the lock."""
+        The caller holds the lock.
+        """
         self.backend.write(HOLD_KEY, info.encode())
 
     def holder(self) -> LockInfo | None:
@@ -338,7 +346,8 @@ class Store:
     def read_status(self, instance: str) -> Status | None:
         """Return the status, or None if there is none or a power failure emptied it.
 
-        The runner then writes it again."""
+        The runner then writes it again.
+        """
         key = f"status/{instance}.json"
         blob = self.backend.read(key)
         return decode_status(blob.data, key) if blob and not is_blank(blob.data) else None
@@ -383,7 +392,8 @@ class Store:
         """Return the storage of past queries of an instance that no other file records any more.
 
         The storage was removed, or is claimed again. A rollback may bring such a query back much later. The
-        query then resumes from its checkpoint; without the checkpoint, it doesn't start."""
+        query then resumes from its checkpoint; without the checkpoint, it doesn't start.
+        """
         key = f"journal/{instance}.former.jsonl"
         runs: list[PastRun] = self._read(key, partial(decode_journal, PastRun), [])
         return frozenset(run.place for run in runs)

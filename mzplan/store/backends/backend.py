@@ -43,7 +43,8 @@ class CommittedError(MzplanError):
 class UnknownWriteError(MzplanError):
     """A write or removal whose answer was lost, so that its outcome is unknown.
 
-    `undone`: the error to raise if a read shows that the write didn't happen and won't happen."""
+    `undone`: the error to raise if a read shows that the write didn't happen and won't happen.
+    """
 
     undone: MzplanError | None = None
 
@@ -60,7 +61,8 @@ Expected = str | None | _Any  # a version, None for "the key must not exist", or
 class LockInfo:
     """The holder of the lock.
 
-    `time` is ISO 8601 in UTC; `pid_started` and `pid_space` are as in a Lease."""
+    `time` is ISO 8601 in UTC; `pid_started` and `pid_space` are as in a Lease.
+    """
 
     id: str
     command: str
@@ -92,7 +94,8 @@ class LockInfo:
         """Whether its process lives; None if this process can't check that.
 
         It can't check processes of another machine, of another container (even with this host name), or of
-        an earlier boot."""
+        an earlier boot.
+        """
         if self.host != socket.gethostname() or self.pid_space != pid_space():
             return None
         return is_alive(self.pid, self.pid_started)
@@ -102,7 +105,8 @@ class Backend(Protocol):
     """Blobs by key. Keys are relative paths with `/`.
 
     Every method raises MzplanError if the backend fails: MZ030 for reads, MZ035 for writes, MZ095 if it can't
-    be reached. The old content is then intact, except after an UnknownWriteError."""
+    be reached. The old content is then intact, except after an UnknownWriteError.
+    """
 
     @property
     def poll_interval(self) -> float:
@@ -123,7 +127,8 @@ class Backend(Protocol):
 
         Raises ConflictError if the current version isn't `expected`, unless an earlier attempt of this same
         write has already succeeded. With `durable=False`, the backend needn't wait for the disk
-        (heartbeats)."""
+        (heartbeats).
+        """
 
     def delete(self, key: str) -> None:
         """Remove a blob if it exists."""
@@ -134,7 +139,8 @@ class Backend(Protocol):
     def lock(self, info: LockInfo, wait: float) -> AbstractContextManager[None]:
         """Hold the store's one lock, waiting at most `wait` seconds.
 
-        Raises MZ033 (exit 6), naming the owner, if another process holds it."""
+        Raises MZ033 (exit 6), naming the owner, if another process holds it.
+        """
 
     def holder(self) -> LockInfo | None:
         """Return the holder of the lock, or None."""
@@ -143,12 +149,14 @@ class Backend(Protocol):
         """Take the lock with this id from its holder.
 
         Returns the holder, or None if no lock has this id. Raises MZ033 if the holder's process lives on this
-        machine."""
+        machine.
+        """
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` on every commit or proposal, if the backend can. Return a function that stops this.
 
-        No caller may depend on these calls."""
+        No caller may depend on these calls.
+        """
 
     def describe(self) -> str:
         """Return the location, for people."""
@@ -185,7 +193,8 @@ def unknown_write(
 def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) -> MzplanError:
     """Return MZ033: who holds the state's lock, since when, and whether the holder's process still lives.
 
-    `by_hand`: whether `state lock` holds the lock, which needs no live process."""
+    `by_hand`: whether `state lock` holds the lock, which needs no live process.
+    """
     alive = holder.is_alive if holder is not None and not by_hand else None
     if holder is None:
         detail = f"Another mzplan command holds the lock of {place}."

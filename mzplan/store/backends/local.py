@@ -36,7 +36,8 @@ class LocalBackend:
     """A folder of files. No link below it is followed, and each write is atomic.
 
     A kernel lock on `.mutex`, held for microseconds, guards compare-and-swap. The store's lock is a kernel
-    lock on `lock`."""
+    lock on `lock`.
+    """
 
     poll_interval = 0.05
     idle_interval = 0.5

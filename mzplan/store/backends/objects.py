@@ -270,7 +270,8 @@ class ObjectStoreBackend:
 def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None]:
     """Hide the endpoint variable of the environment while a declared endpoint is used.
 
-    The library prefers the variable and has no setting to ignore it."""
+    The library prefers the variable and has no setting to ignore it.
+    """
     if not any("endpoint" in name.lower() for name in config):
         yield
         return
@@ -299,7 +300,8 @@ def _version(meta: Any) -> str:
 def _expected(version: Expected) -> dict[str, str]:
     """Return the condition of a write.
 
-    The quoted part is an ETag; the part before it is the store's version."""
+    The quoted part is an ETag; the part before it is the store's version.
+    """
     text = str(version)
     at = text.find('"')
     own, tag = (text[:at], text[at:]) if at >= 0 else ("", text)

@@ -137,7 +137,8 @@ class PostgresBackend:
         def retry() -> str:
             """Read the version, then try again under the same condition, so the write happens once.
 
-            If the server still executes the first attempt, that attempt locks the row, and this one waits."""
+            If the server still executes the first attempt, that attempt locks the row, and this one waits.
+            """
             try:
                 return own_version() or attempt(self._connection())
             except ConflictError:
@@ -220,7 +221,8 @@ class PostgresBackend:
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` on every commit or proposal; return a function that stops this.
 
-        This is best effort: a runner that isn't woken polls."""
+        This is best effort: a runner that isn't woken polls.
+        """
         stopping = threading.Event()
 
         def listen() -> None:

@@ -42,7 +42,8 @@ _NOBODY = "unknown"
 class LockSession:
     """The session that holds the lock, as the server sees it.
 
-    `pid` is on the server; `application` is the session's application name."""
+    `pid` is on the server; `application` is the session's application name.
+    """
 
     pid: int
     login: str
@@ -60,7 +61,8 @@ class PostgresLock:
         """Take the lock on a dedicated connection without a transaction.
 
         `name` becomes the connection's application name. Returns None if the lock was taken, or the session
-        that held it throughout `wait` seconds. Raises psycopg.Error."""
+        that held it throughout `wait` seconds. Raises psycopg.Error.
+        """
         connection.execute("SELECT set_config('application_name', %s, false)", (name,))
         connection.execute(_UNENDING)
         connection.execute(self._sql(_ENSURE), self._row)
