@@ -21,7 +21,7 @@ from mzplan.plan.causes import task_reason
 from mzplan.plan.manual_changes import plan_of
 from mzplan.schema.description import digest_of
 
-MAX_LISTED = 5  # sinks listed in a message
+MAX_LISTED = 5  # sinks shown_addresses in a message
 
 
 def unfinished_tasks(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:
@@ -69,7 +69,7 @@ def sinks_by_mode(state: State, address: Address) -> tuple[list[Address], list[A
     return sinks
 
 
-def listed(addresses: Sequence[Address]) -> str:
+def shown_addresses(addresses: Sequence[Address]) -> str:
     """Return the first addresses of a list as text."""
     return ", ".join(map(str, addresses[:MAX_LISTED])) + (" …" if len(addresses) > MAX_LISTED else "")
 
@@ -81,7 +81,7 @@ def overwriting_sinks(address: Address, sinks: Sequence[Address], rows: str, hin
         code="MZ045",
         summary=f"{count(len(sinks), 'sink writes', 'sinks write')} {rows} of {address} over newer rows of "
         "the same keys",
-        detail=f"{listed(sinks)}: with mode: upsert, the last row written for a key stays.",
+        detail=f"{shown_addresses(sinks)}: with mode: upsert, the last row written for a key stays.",
         hint=hint,
         address=address,
     )

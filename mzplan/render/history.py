@@ -9,7 +9,7 @@ from mzplan.model.address import natural_item
 from mzplan.model.history import CommitOutcome, CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
 from mzplan.model.words import count, span
-from mzplan.render.text import Paint, aligned, cut, paragraph, safe
+from mzplan.render.text import Paint, aligned_lines, cut, paragraph, safe
 
 MAX_UNDONE = 8  # commits that a rollback lists
 _COLUMNS = ("SERIAL", "WHEN", "WHO", "COMMAND", "CHANGES", "ENDED", "GIT", "MESSAGE")
@@ -25,7 +25,7 @@ def render_history(entries: Sequence[HistoryEntry], color: bool = False, now: da
     paint = Paint(color)
     rows = [_COLUMNS, *(_row(entry, now) for entry in entries)]
     lines = []
-    for number, (row, text) in enumerate(zip(rows, aligned(rows), strict=True)):
+    for number, (row, text) in enumerate(zip(rows, aligned_lines(rows), strict=True)):
         style = "bold" if number == 0 else _COLOURS.get(row[5].partition(" ")[0])
         lines.append(paint(text, style) if style else text)
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ from mzplan.model.times import instant_text
 from mzplan.model.words import count, first_names, size, span
 from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.resumption import task_to_json
-from mzplan.render.text import Paint, aligned, paragraph, safe
+from mzplan.render.text import Paint, aligned_lines, paragraph, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.reachability import Reachability
@@ -245,7 +245,7 @@ def render_status(
         lines.append(_counts(queries))
     rows = [COLUMNS, *(row(query, now) for query in queries)]
     lines.append("")
-    for number, (cells, text) in enumerate(zip(rows, aligned(rows), strict=True)):
+    for number, (cells, text) in enumerate(zip(rows, aligned_lines(rows), strict=True)):
         lines.append(paint(text, "bold") if number == 0 else _coloured(paint, cells[2], text))
     if stages := Counter(query.start_stage for query in status.queries if query.start_stage):
         lines += ["", f"Starting: {', '.join(f'{n} {stage}' for stage, n in sorted(stages.items()))}"]

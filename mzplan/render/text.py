@@ -18,7 +18,7 @@ __all__ = [
     "MAX_SERVER_VALUE",
     "MAX_VALUE",
     "Paint",
-    "aligned",
+    "aligned_lines",
     "brief",
     "cut",
     "edit_of",
@@ -80,7 +80,7 @@ def cut(text: str, length: int = MAX_VALUE) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+def aligned_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Return each row as a line, with its cells in columns. `right`: the columns aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

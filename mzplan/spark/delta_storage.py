@@ -70,7 +70,7 @@ class Tables(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reclaimed:
+class _Reclaim:
     """The last removal of a collection's old files.
 
     `tried`: when it was last tried, in monotonic seconds.
@@ -83,7 +83,7 @@ class _Reclaimed:
     since: Step
 
 
-_NEVER = _Reclaimed(-math.inf, 0, 0)
+_NEVER = _Reclaim(-math.inf, 0, 0)
 
 
 class DeltaStorage:
@@ -113,7 +113,7 @@ class DeltaStorage:
         self.reclaim_steps = reclaim_steps
         self.safety = safety
         self._alone = alone
-        self._reclaimed: dict[Place, _Reclaimed] = {}
+        self._reclaimed: dict[Place, _Reclaim] = {}
 
     def extent(self, place: Place) -> Extent:
         steps = StepHistory(self._warehouse, place).read(1)
@@ -144,7 +144,7 @@ class DeltaStorage:
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
             # Don't retry a failure every minute.
-            self._reclaimed[place] = _Reclaimed(now, upper, last.since)
+            self._reclaimed[place] = _Reclaim(now, upper, last.since)
             # A reader that starts at that step may still need a file that was replaced after it.
             older = max(self.safety, time.time() - oldest.time)
             if self._is_merged(history, oldest):
@@ -152,7 +152,7 @@ class DeltaStorage:
                 # are somewhat older than its commit.
                 older += _CHANGES_BEFORE
             self._tables.reclaim_files(collection, older)
-            self._reclaimed[place] = _Reclaimed(now, upper, since)
+            self._reclaimed[place] = _Reclaim(now, upper, since)
             failpoint(Failpoint.STORAGE_RECLAIMED)
             self._clean_log(history, since)
 

@@ -40,18 +40,18 @@ from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
 from mzplan.spark.interrupted_steps import InterruptedSteps
-from mzplan.spark.maintenance import compact_target, measured, vacuum
+from mzplan.spark.maintenance import compact_target, measure_backlog, vacuum
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
-from mzplan.spark.query import Running
+from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_views import QuerySessions, is_relational_view, outputs_by_sql
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
 from mzplan.spark.versions import require_features, require_readable
-from mzplan.spark.view_functions import computed_outputs, function_of
+from mzplan.spark.view_functions import function_of, outputs_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.storage import missing_storage
@@ -78,7 +78,7 @@ class SparkExecutor(SparkDriver):
         self._collections = Collections()
         self._interrupted_steps = InterruptedSteps()
         self._lock = threading.Lock()
-        self._running: dict[QueryName, Running] = {}
+        self._running: dict[QueryName, RunningQuery] = {}
         self._secrets: Secrets | None = None
         self._pools = SchedulerPools(lambda: pool_count(self._session()))
         self._starts = StartContext(
@@ -114,7 +114,7 @@ class SparkExecutor(SparkDriver):
             query = self._resolve(description, secrets)
         except MzplanError:  # a secret without a value
             return Measurement(at=time.time())
-        return measured(self._warehouse, query, self._connectors)
+        return measure_backlog(self._warehouse, query, self._connectors)
 
     def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return check_connection(connection, secrets, self._context.directory)
@@ -203,7 +203,7 @@ class SparkExecutor(SparkDriver):
             log.warning("%s: its rows could not be looked at: %s", query.address, problem)
             return ()
 
-    def _hosted_queries(self, address: Address) -> list[Running]:
+    def _hosted_queries(self, address: Address) -> list[RunningQuery]:
         with self._lock:
             return [query for name, query in self._running.items() if name.address == address]
 
@@ -239,7 +239,7 @@ class SparkExecutor(SparkDriver):
         if self._spark is None:
             return outputs_without_spark(query)
         if (compute := function_of(self._connectors, query)) is not None:
-            return computed_outputs(self._spark, compute, query, self._connectors)
+            return outputs_of_function(self._spark, compute, query, self._connectors)
         if is_relational_view(query):
             return outputs_by_sql(self._spark, query, self._connectors)
         return analysed_outputs(self._spark, query, self._connectors.position(query.description))
@@ -257,7 +257,7 @@ class SparkExecutor(SparkDriver):
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
         pool = self._pools.of(description.address)
-        running = Running(name, self._connector(query).route(query), pool)
+        running = RunningQuery(name, self._connector(query).route(query), pool)
         self._require_features(query)
         resolve_again = partial(self._resolve, secrets=secrets)
         try:
@@ -332,7 +332,7 @@ class SparkExecutor(SparkDriver):
         fix = "Fix: restart the runner: mzplan down, then mzplan up."
         return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243", error_kind="")
 
-    def _poll(self, running: list[Running], progress_by_run: Mapping[str, Progress | None]) -> bool:
+    def _poll(self, running: list[RunningQuery], progress_by_run: Mapping[str, Progress | None]) -> bool:
         """Ask Spark about its queries; return whether a query has ended since the last poll.
 
         Asks about every query that Spark reported as ended, then for a moment about the others: first about
@@ -340,8 +340,8 @@ class SparkExecutor(SparkDriver):
         of the rest always comes first: Spark may not have reported its end, and many others may be in long
         first micro-batches.
         """
-        ended: list[Running] = []
-        others: list[Running] = []
+        ended: list[RunningQuery] = []
+        others: list[RunningQuery] = []
         for query in running:
             if query.end_failure is None:
                 (ended if self._progress.has_ended(query.run_id) else others).append(query)

@@ -20,7 +20,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
-from mzplan.spark.query import Running
+from mzplan.spark.query import RunningQuery
 from mzplan.warehouse.checkpoints import Checkpoint, StepDescription
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.05
 
-RunOnce = Callable[[Description, Running], "StreamingQuery"]
+RunOnce = Callable[[Description, RunningQuery], "StreamingQuery"]
 """Submits a query for one micro-batch: the interrupted step, if there is one."""
 
 
@@ -37,7 +37,7 @@ class InterruptedSteps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: list[Running] = []
+        self._running: list[RunningQuery] = []
         self._closing = False
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class InterruptedSteps:
                 query.stop()
 
     def begin(
-        self, description: Description, checkpoint: Checkpoint, running: Running, run_once: RunOnce
+        self, description: Description, checkpoint: Checkpoint, running: RunningQuery, run_once: RunOnce
     ) -> None:
         """Finish a sink's step that began under another description; record the current description.
 
@@ -62,7 +62,7 @@ class InterruptedSteps:
         start = history.to_finish(step, rows)
         first = checkpoint.log.committed() + 1
         if start is not None and step is not None and not gives_same_rows(kind, start.rows, rows):
-            finishing = Running(running.name, running.place)
+            finishing = RunningQuery(running.name, running.place)
             problem = self._finish(start.earlier(description), finishing, run_once)
             running.warning, first = finishing.warning, step + 1
             if checkpoint.log.unfinished() is not None:
@@ -81,7 +81,7 @@ class InterruptedSteps:
             checkpoint.record_descriptions(now)
 
     def finish(
-        self, description: Description, checkpoint: Checkpoint, finishing: Running, run_once: RunOnce
+        self, description: Description, checkpoint: Checkpoint, finishing: RunningQuery, run_once: RunOnce
     ) -> None:
         """Finish an interrupted or planned step, if there is one, as a separate query (`finishing`).
 
@@ -100,7 +100,7 @@ class InterruptedSteps:
                 address=description.address,
             )
 
-    def _finish(self, earlier: Description, finishing: Running, run_once: RunOnce) -> str:
+    def _finish(self, earlier: Description, finishing: RunningQuery, run_once: RunOnce) -> str:
         """Run the step to its end. Return why it failed, "" if it didn't."""
         try:
             finishing.java = run_once(earlier, finishing)._jsq

@@ -18,7 +18,7 @@ from mzplan.model.diagnostics import MzplanError, error
 _PINS = Path(__file__).with_name("jars.sha256")
 
 
-def pinned() -> dict[str, str]:
+def pinned_digests() -> dict[str, str]:
     """Return the SHA-256 (64 hex digits) of each pinned jar `organisation_name-version.jar`."""
     lines = _PINS.read_text(encoding="utf-8").splitlines()
     pairs = (line.split() for line in lines if not line.startswith("#"))
@@ -40,7 +40,7 @@ def local_jars(uris: str | None) -> list[Path]:
 def is_as_pinned(jar: Path) -> bool:
     """Return whether the file exists and has the SHA-256 pinned for its name."""
     try:
-        return _sha256(jar) == pinned().get(jar.name)
+        return _sha256(jar) == pinned_digests().get(jar.name)
     except OSError:
         return False
 
@@ -52,7 +52,7 @@ def require_pinned(jars: Sequence[Path], packages: str | None, has_others: bool 
     Raises MzplanError MZ114 for a jar whose content differs from the pin, and for a jar that nobody
     asked for. Jars that the user asked for aren't checked.
     """
-    pins = pinned()
+    pins = pinned_digests()
     requested = [jar_name(package) for package in (packages or "").split(",") if package]
     has_others = has_others or any(name not in pins for name in requested)
     for jar in jars:

@@ -62,7 +62,7 @@ def vacuum(spark: SparkSession, table: str, older: float) -> None:
         spark.sql(f"VACUUM {table_at(table)} RETAIN {max(hours, _FULL_HOURS)} HOURS")
 
 
-def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measurement:
+def measure_backlog(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measurement:
     """Return the backlog of a query, whether it runs or not.
 
     The backlog comes from the logs of the collections that the query reads, or from its upstream. Needs no

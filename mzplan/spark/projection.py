@@ -22,7 +22,7 @@ from mzplan.schema.view_query import parse_view
 from mzplan.secrets.resolved import shortened
 from mzplan.spark.expression_trees import expression_check, time_in
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import analysed
+from mzplan.spark.query_trees import analysed_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,7 +148,7 @@ def _require_nodes(
 ) -> None:
     """Raise MzplanError MZ019 unless the rows' plan is these nodes, with allowed expressions, on `base`."""
     check = expression_check(rows.sparkSession.sparkContext._gateway)
-    if refusal := check.problem_of_projection(analysed(rows), analysed(base), nodes):
+    if refusal := check.problem_of_projection(analysed_plan(rows), analysed_plan(base), nodes):
         raise _too_much(query, place, refusal)
 
 
@@ -160,7 +160,7 @@ def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -
     query = read_by(query)
     projected = project(empty_rows(spark, query.columns, position), query)
     if query.keys and "where" in query.body:
-        _refuse_times(analysed(projected), query)
+        _refuse_times(analysed_plan(projected), query)
     return outputs_of(projected)
 
 

@@ -31,7 +31,7 @@ _NO_STEPS = RecordedSteps()
 
 
 @dataclass(slots=True)
-class Running:
+class RunningQuery:
     """A query that was started and not stopped.
 
     `place`: the server or folder that the query uses, for messages.
@@ -188,7 +188,7 @@ class Running:
         return True
 
 
-def resumed(checkpoint: Checkpoint, step: int) -> Mapping[str, Any] | None:
+def resume_point(checkpoint: Checkpoint, step: int) -> Mapping[str, Any] | None:
     """Return the step and position after which a run resumes, or None. See RunFacts."""
     if step < 0:
         return None

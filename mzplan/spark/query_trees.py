@@ -119,7 +119,7 @@ def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
             waiting += reversed(elements(node.children()))
 
 
-def analysed(rows: DataFrame) -> Any:
+def analysed_plan(rows: DataFrame) -> Any:
     """Return Spark's analysed plan of the rows."""
     return rows._jdf.queryExecution().analyzed()
 

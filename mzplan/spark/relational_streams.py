@@ -19,9 +19,9 @@ from mzplan.model.diagnostics import error
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
-from mzplan.spark.query_trees import analysed, nodes_of
+from mzplan.spark.query_trees import analysed_plan, nodes_of
 from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_sql import computed_by_sql
+from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions
 
@@ -120,7 +120,7 @@ class RelationalRun:
     def _computed(
         self, session: SparkSession, streams: Mapping[str, DataFrame], tables: Mapping[str, DataFrame]
     ) -> DataFrame:
-        rows = computed_by_sql(session, streams, tables, self.query, self.position)
+        rows = rows_by_sql(session, streams, tables, self.query, self.position)
         return with_all_columns(rows, self.query) if self.finishing else rows
 
     @contextmanager
@@ -154,7 +154,7 @@ def inputs_in_order(rows: DataFrame) -> list[str]:
     """Return the input name of each source of a stream, in the order of Spark's offset log."""
     seen: list[Any] = []
     names: list[str] = []
-    for name, node in nodes_of(analysed(rows)):
+    for name, node in nodes_of(analysed_plan(rows)):
         if name == "View" and not any(node.child().fastEquals(other) for other in seen):
             seen.append(node.child())
             names.append(str(node.desc().identifier().table()))

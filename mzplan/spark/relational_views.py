@@ -16,7 +16,7 @@ from mzplan.schema.source_columns import columns_of
 from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.projection import empty_rows, outputs_of
 from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_sql import computed_by_sql
+from mzplan.spark.view_sql import rows_by_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +70,7 @@ def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connec
         name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
         for name, read in description.snapshots.items()
     }
-    rows = computed_by_sql(session, streams, tables, query, connectors.position(description))
+    rows = rows_by_sql(session, streams, tables, query, connectors.position(description))
     require_stream(rows, query)
     return outputs_of(rows)
 

@@ -26,7 +26,7 @@ from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import ensure_columns, outputs_of, read_by, with_all_columns
-from mzplan.spark.query import Running, resumed
+from mzplan.spark.query import RunningQuery, resume_point
 from mzplan.spark.relational_streams import RelationalRun
 from mzplan.spark.relational_views import QuerySessions, is_relational_view
 from mzplan.spark.step_recorder import StepRecorder
@@ -39,7 +39,7 @@ from mzplan.spark.streams import (
 from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.versions import take_over
-from mzplan.spark.view_functions import computed, function_of
+from mzplan.spark.view_functions import function_of, rows_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove
 from mzplan.warehouse.predecessors import require_not_migrated
@@ -77,7 +77,7 @@ class QueryStart:
         context: StartContext,
         spark: SparkSession,
         query: ResolvedQuery,
-        running: Running,
+        running: RunningQuery,
         epoch: int,
         resolve: Callable[[Description], ResolvedQuery],
     ):
@@ -115,10 +115,10 @@ class QueryStart:
             self._migrate_rows()
         self._do_tasks()
         running.step = checkpoint.log.committed()
-        running.resumed = resumed(checkpoint, running.step)
+        running.resumed = resume_point(checkpoint, running.step)
         return self._start()
 
-    def _run_once(self, description: Description, finishing: Running) -> StreamingQuery:
+    def _run_once(self, description: Description, finishing: RunningQuery) -> StreamingQuery:
         query = self._resolve(description)
         start = QueryStart(self._context, self._spark, query, finishing, self._epoch, self._resolve)
         return start._start(once=True)
@@ -144,7 +144,7 @@ class QueryStart:
         while (earlier := moves.to_read()) is not None:
             running = self._running
             name = replace(running.name, digest=earlier.digest)
-            finishing = Running(name, running.place)
+            finishing = RunningQuery(name, running.place)
             try:
                 self._context.interrupted_steps.finish(earlier, self._checkpoint, finishing, self._run_once)
             finally:
@@ -175,7 +175,7 @@ class QueryStart:
         query, running = self._query, self._running
         if query.address.writes_collection:
             self._remember_upstream()
-        finishing = Running(running.name, running.place)
+        finishing = RunningQuery(running.name, running.place)
         self._context.interrupted_steps.finish(query.description, self._checkpoint, finishing, self._run_once)
         if query.address.writes_collection:
             self._own_collection()
@@ -273,7 +273,7 @@ class QueryStart:
             for name, read in query.description.reads.items()
         }
         position = self._context.connectors.position(query.description)
-        return computed(compute, inputs, query, position)
+        return rows_of_function(compute, inputs, query, position)
 
     def _readable(self, read: CollectionRead) -> str:
         """Ensure that a collection to read exists with its newest columns. Return its path or URI."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import analysed, nodes_of
+from mzplan.spark.query_trees import analysed_plan, nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +42,7 @@ def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
 
     `rows`: the rows of a relational view, computed from streams and tables.
     """
-    operators = {_operator(name, node) for name, node in nodes_of(analysed(rows))} - {""}
+    operators = {_operator(name, node) for name, node in nodes_of(analysed_plan(rows))} - {""}
     if query.description.snapshots and operators:
         raise _refused(
             query,
@@ -55,7 +55,7 @@ def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
     mode = modes.Update() if query.body["output"] == "update" else modes.Append()
     checker = spark._jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        checker.checkForStreaming(analysed(rows), mode)
+        checker.checkForStreaming(analysed_plan(rows), mode)
     except Exception as problem:
         raise _refused_by_spark(query, spark_message(problem)) from None
     # Spark reports this only in the first micro-batch.
@@ -79,7 +79,7 @@ def _joins_without_equality(rows: DataFrame) -> bool:
     """Return whether two streams are joined without equality, after Spark's optimization."""
     spark: Any = rows.sparkSession
     keys = spark._jvm.org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys
-    optimized = spark._jsparkSession.sessionState().optimizer().execute(analysed(rows))
+    optimized = spark._jsparkSession.sessionState().optimizer().execute(analysed_plan(rows))
     return any(
         _operator(name, node) == "a join" and keys.unapply(node).isEmpty()
         for name, node in nodes_of(optimized)

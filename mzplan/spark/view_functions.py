@@ -30,7 +30,7 @@ def function_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
     return connector.compute if isinstance(connector, View) else None
 
 
-def computed(
+def rows_of_function(
     compute: Compute, inputs: Mapping[str, DataFrame], query: ResolvedQuery, position: str
 ) -> DataFrame:
     """Return the function's rows, then `_position`, NULL unless the function keeps it.
@@ -59,15 +59,15 @@ def computed(
         ) from None
 
 
-def computed_outputs(
+def outputs_of_function(
     spark: SparkSession, compute: Compute, query: ResolvedQuery, connectors: Connectors
 ) -> tuple[Output, ...]:
     """Return the columns of the function's rows, without reading any table.
 
-    Raises the same errors as `computed`.
+    Raises the same errors as `rows_of_function`.
     """
     empty = {
         name: empty_rows(spark, columns_of(read.type, read.body), connectors.position(read))
         for name, read in query.description.reads.items()
     }
-    return outputs_of(computed(compute, empty, query, connectors.position(query.description)))
+    return outputs_of(rows_of_function(compute, empty, query, connectors.position(query.description)))

@@ -19,7 +19,7 @@ from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql_text import SqlTextError
 from mzplan.spark.expression_trees import expression_check
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import QueryCheck, analysed, time_in_plan
+from mzplan.spark.query_trees import QueryCheck, analysed_plan, time_in_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def computed_by_sql(
+def rows_by_sql(
     session: SparkSession,
     streams: Mapping[str, DataFrame],
     tables: Mapping[str, DataFrame],
@@ -82,9 +82,11 @@ def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataF
     if problem := check.problem_of_parsed(parsed, inputs):
         raise _not_allowed(query, problem)
     computed = session.sql(sql)
-    if problem := check.problem_of_analysed(analysed(computed), list(map(analysed, inputs.values()))):
+    if problem := check.problem_of_analysed(
+        analysed_plan(computed), list(map(analysed_plan, inputs.values()))
+    ):
         raise _not_allowed(query, problem)
-    if query.body.get("output") == "update" and (time := time_in_plan(analysed(computed))):
+    if query.body.get("output") == "update" and (time := time_in_plan(analysed_plan(computed))):
         why = f"Spark reads '{time}' as a time that changes, but rows of this view are computed again."
         raise _not_allowed(query, why)
     return computed

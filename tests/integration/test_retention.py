@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from mzplan.controller.terms import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.model.address import Address
 from mzplan.schema.description import InlinedConnection
-from mzplan.spark.delta_storage import DeltaStorage, _Reclaimed
+from mzplan.spark.delta_storage import DeltaStorage, _Reclaim
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.snapshot import small_files
 from tests.contract.controllers import (
@@ -89,7 +89,7 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     storage = controller.storage
     assert isinstance(storage, DeltaStorage)
     storage.merge_at, storage.safety, storage.reclaim_every = 8, 0.0, 3600.0
-    storage._reclaimed["a", 1] = _Reclaimed(time.monotonic(), 0, 0)
+    storage._reclaimed["a", 1] = _Reclaim(time.monotonic(), 0, 0)
     controller.update_configuration(StorageParameters(maintain_every=1.0))
     late = into_delta("late", lake)
     create(controller, SOURCE)

@@ -12,7 +12,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
-from mzplan.plan.tasks import listed, overwriting_sinks, plan_task, sinks_by_mode
+from mzplan.plan.tasks import overwriting_sinks, plan_task, shown_addresses, sinks_by_mode
 from mzplan.schema.source_columns import keys_of
 
 _NO_STATUS: Mapping[str, Status] = {}
@@ -43,7 +43,8 @@ def plan_backfill(
         notices.append(
             notice(
                 f"{subject} the rows of the backfill of {address} again",
-                f"{listed(appending)}: rows that are appended to the collection are appended to the target.",
+                f"{shown_addresses(appending)}: rows that are appended to the collection are appended to the "
+                "target.",
                 address=address,
             )
         )

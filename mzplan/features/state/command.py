@@ -274,21 +274,21 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
     the storage of deleted resources by themselves.
     """
     from mzplan.features.state.storage_gc import (
-        find_unclaimed,
-        remove_unclaimed,
-        render_unclaimed,
+        find_unused_storage,
+        remove_unused_storage,
+        render_unused_storage,
     )
 
     project, progress = invocation.project(), invocation.progress
     if apply:
-        unclaimed, problems = remove_unclaimed(project, progress, foreign=foreign)
+        unused, problems = remove_unused_storage(project, progress, foreign=foreign)
     else:
-        unclaimed, problems = find_unclaimed(project, progress, foreign=foreign), []
+        unused, problems = find_unused_storage(project, progress, foreign=foreign), []
     if invocation.json:
         listed = diagnostics_to_json(problems)
-        invocation.document({"storage": [encode(entry) for entry in unclaimed], "diagnostics": listed})
+        invocation.document({"storage": [encode(entry) for entry in unused], "diagnostics": listed})
     else:
-        invocation.out(render_unclaimed(unclaimed, applied=apply, color=invocation.color))
+        invocation.out(render_unused_storage(unused, applied=apply, color=invocation.color))
         if problems:
             invocation.show(problems)
     return ExitCode.ERROR if problems else ExitCode.OK

@@ -14,7 +14,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
 from mzplan.model.state import State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable
-from mzplan.render.text import Paint, aligned
+from mzplan.render.text import Paint, aligned_lines
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
@@ -25,7 +25,7 @@ from mzplan.warehouse.stored_files import stored_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unclaimed:
+class UnusedStorage:
     """The unused storage of one generation.
 
     - `address`: the query's last address; None if this state never had the id.
@@ -47,14 +47,14 @@ class Unclaimed:
         return (self.id, self.generation)
 
 
-def find_unclaimed(project: Project, reporter: Reporter, *, foreign: bool) -> list[Unclaimed]:
+def find_unused_storage(project: Project, reporter: Reporter, *, foreign: bool) -> list[UnusedStorage]:
     """Return the unused storage, and why some of it would be kept. Changes nothing, and takes no lock."""
-    return _unclaimed_storage(project, read_state(project.store, reporter), reporter, foreign)
+    return _unused_storage(project, read_state(project.store, reporter), reporter, foreign)
 
 
-def remove_unclaimed(
+def remove_unused_storage(
     project: Project, reporter: Reporter, *, foreign: bool
-) -> tuple[list[Unclaimed], list[Diagnostic]]:
+) -> tuple[list[UnusedStorage], list[Diagnostic]]:
     """Remove unused storage that nothing has written to for `retain_dropped`.
 
     Holds the lock, so no import or commit runs meanwhile. Returns the unused storage, and a diagnostic for
@@ -65,7 +65,7 @@ def remove_unclaimed(
     with locked(project.store, reporter, "state gc"):
         state = read_state(project.store, reporter)
         _ensure_quiet(project.store, state)
-        entries = _unclaimed_storage(project, state, reporter, foreign)
+        entries = _unused_storage(project, state, reporter, foreign)
         for index, entry in enumerate(entries):
             if entry.kept is not None:
                 continue
@@ -91,7 +91,7 @@ def _remove(project: Project, state: State, place: Place) -> None:
     remove_generation(warehouse, place, secrets, directory)
 
 
-def _unclaimed_storage(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:
+def _unused_storage(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[UnusedStorage]:
     warehouse = _warehouse(project, state)
     with reporter.working(f"looking at {warehouse}"):
         names, forgotten = _history(project.store, state)
@@ -123,7 +123,7 @@ def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]
 
 def _inspect(
     warehouse: str, place: Place, names: Mapping[str, Address], foreign: bool, retain: float
-) -> Unclaimed:
+) -> UnusedStorage:
     folders = {
         "collection": collection_path(warehouse, *place),
         "checkpoint": Checkpoint.of(warehouse, *place).folder,
@@ -134,7 +134,7 @@ def _inspect(
     times = [contents.changed for contents in stored.values()]
     known_times = [at for at in times if at is not None]
     changed = max(known_times) if known_times and len(known_times) == len(times) else None
-    return Unclaimed(
+    return UnusedStorage(
         id=place[0],
         generation=place[1],
         address=names.get(place[0]),
@@ -188,13 +188,13 @@ def _warehouse(project: Project, state: State) -> str:
     return absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
 
 
-def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
+def render_unused_storage(entries: list[UnusedStorage], *, applied: bool, color: bool = False) -> str:
     """Return a table, and a summary of the storage that would be removed or, with `applied`, was removed."""
     paint = Paint(color)
     if not entries:
         return "All storage in the warehouse is in use."
     header = ("WAS", "ID", "GENERATION", "WHAT", "SIZE", "LAST WRITTEN (UTC)", "")
-    first, *rows = aligned([header, *(_row(entry, applied) for entry in entries)])
+    first, *rows = aligned_lines([header, *(_row(entry, applied) for entry in entries)])
     lines = [paint(first, "bold"), *rows]
     removed = [entry for entry in entries if (entry.removed if applied else entry.kept is None)]
     total = size(sum(entry.bytes for entry in removed))
@@ -207,7 +207,7 @@ def render_unclaimed(entries: list[Unclaimed], *, applied: bool, color: bool = F
     return "\n".join(lines)
 
 
-def _row(entry: Unclaimed, applied: bool) -> tuple[str, ...]:
+def _row(entry: UnusedStorage, applied: bool) -> tuple[str, ...]:
     when = datetime.fromtimestamp(entry.changed, UTC).strftime("%Y-%m-%d %H:%M:%S") if entry.changed else "?"
     kept = f"kept: {entry.kept}" if entry.kept else "" if applied else "to remove"
     note = "removed" if entry.removed else kept

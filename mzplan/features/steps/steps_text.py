@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.model.codec import encode
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
-from mzplan.render.text import Paint, aligned, cut, safe
+from mzplan.render.text import Paint, aligned_lines, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.recomputed import RecomputationResult
@@ -42,7 +42,7 @@ def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False
         return _no_steps(f"{shown.resource.address} has no steps yet.", shown.never)
     is_source = shown.resource.address.writes_collection
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
-    first, *rows = aligned([header, *(_row(record, is_source) for record in records)], right={0, 2, 3})
+    first, *rows = aligned_lines([header, *(_row(record, is_source) for record in records)], right={0, 2, 3})
     lines = [str(shown.resource.address)] if titled else []
     lines.append(paint(first, "bold"))
     for record, row in zip(records, rows, strict=True):

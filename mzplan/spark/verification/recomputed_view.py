@@ -33,11 +33,11 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import close_command_session, open_command_session
-from mzplan.spark.query_trees import analysed
+from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.relational_views import own_session
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.exactness import Exactness, exactness_of
-from mzplan.spark.view_sql import computed_by_sql
+from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import decoding
@@ -113,8 +113,8 @@ class RecomputedView:
             )
             for name, read in query.description.reads.items()
         }
-        rows = computed_by_sql(session, streams, {}, query, self._position)
-        exactness = exactness_of(analysed(rows))
+        rows = rows_by_sql(session, streams, {}, query, self._position)
+        exactness = exactness_of(analysed_plan(rows))
         if exactness.problem:
             raise _not_repeatable(query, exactness.problem)
         schema = rows.schema

@@ -19,10 +19,10 @@ from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import close_command_session
 from mzplan.spark.projection import project, read_by
-from mzplan.spark.query_trees import analysed
+from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.relational_views import own_session
 from mzplan.spark.verification.exactness import exactness_of
-from mzplan.spark.view_sql import computed_by_sql
+from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -99,8 +99,8 @@ class ViewUpstream:
         session = own_session(self._spark)
         rows = read_parquet(session, files, ddl(columns_of(self._read.type, self._read.body)))
         tables = self._tables(session, step)
-        joined = computed_by_sql(session, {self._stream: rows}, tables, query, self._position)
-        exactness = exactness_of(analysed(joined))
+        joined = rows_by_sql(session, {self._stream: rows}, tables, query, self._position)
+        exactness = exactness_of(analysed_plan(joined))
         if exactness.problem or exactness.adds_floats:
             raise GoneError(exactness.problem or "Its query adds up floating-point numbers.")
         return joined

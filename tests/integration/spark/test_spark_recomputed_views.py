@@ -17,7 +17,7 @@ from mzplan.spark.collections import table_at
 from mzplan.spark.progress import late_rows_of
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.recomputed_view import RecomputedView
-from mzplan.spark.view_sql import computed_by_sql
+from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint, DescriptionHistory, StepDescription, collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_history import StepHistory
@@ -97,7 +97,7 @@ class Shop:
             name: collection_stream(session, self.query, self.path(read.id), begins=begins)
             for name, read in self.description.reads.items()
         }
-        rows = computed_by_sql(session, streams, {}, self.query, POSITION)
+        rows = rows_by_sql(session, streams, {}, self.query, POSITION)
         collection, keys = self.path(self.description.id), self.query.keys
 
         def update(batch: DataFrame, step: int) -> None:

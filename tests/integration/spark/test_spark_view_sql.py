@@ -16,7 +16,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.spark import query_trees
-from mzplan.spark.view_sql import computed_by_sql
+from mzplan.spark.view_sql import rows_by_sql
 from tests.hostile_queries import HOSTILE_QUERIES
 from tests.integration.spark_lab import Lab
 
@@ -158,7 +158,7 @@ def inputs(session: SparkSession) -> tuple[dict[str, DataFrame], dict[str, DataF
 @pytest.mark.parametrize("sql", GOOD)
 def test_a_relational_query_reads_its_inputs(lab: Lab, session: SparkSession, sql: str) -> None:
     for streams, tables in (inputs(session), ({}, _all(session))):
-        rows = computed_by_sql(session, streams, tables, query_of(lab, sql), TYPE)
+        rows = rows_by_sql(session, streams, tables, query_of(lab, sql), TYPE)
         expected = session.createDataFrame([], f"{GOOD[sql]}, {POSITION} {TYPE}")
         assert rows.columns == expected.columns
         assert [f.dataType.simpleString() for f in rows.schema] == [
@@ -176,7 +176,7 @@ def _all(session: SparkSession) -> dict[str, DataFrame]:
 def test_the_aggregates_of_spark_are_allowed(lab: Lab, session: SparkSession) -> None:
     for aggregate in AGGREGATES:
         sql = f"SELECT customer, {aggregate} AS x FROM orders GROUP BY customer"
-        rows = computed_by_sql(session, *inputs(session), query_of(lab, sql), TYPE)
+        rows = rows_by_sql(session, *inputs(session), query_of(lab, sql), TYPE)
         assert rows.columns == ["customer", "x", POSITION]
 
 
@@ -184,7 +184,7 @@ def test_a_watermark_counts_late_rows_by_its_column(lab: Lab, session: SparkSess
     sql = f"SELECT {WINDOW} AS w, count(*) AS n FROM orders GROUP BY 1"
     for delay in ("10 minutes", "10m"):
         marks = {"orders": {"column": "ts", "delay": delay}}
-        rows = computed_by_sql(session, *inputs(session), query_of(lab, sql, watermarks=marks), TYPE)
+        rows = rows_by_sql(session, *inputs(session), query_of(lab, sql, watermarks=marks), TYPE)
         assert "ts#" in rows._jdf.queryExecution().analyzed().toString()
         assert "T600000ms" in rows._jdf.queryExecution().analyzed().toString()
 
@@ -192,7 +192,7 @@ def test_a_watermark_counts_late_rows_by_its_column(lab: Lab, session: SparkSess
 def test_a_watermark_may_be_of_a_column_with_a_point_in_its_name(lab: Lab, session: SparkSession) -> None:
     sql = "SELECT window(`seen.at`, '1 minute') AS w, count(*) AS n FROM payments GROUP BY 1"
     marks = {"payments": {"column": "seen.at", "delay": "10m"}}
-    rows = computed_by_sql(session, *inputs(session), query_of(lab, sql, watermarks=marks), TYPE)
+    rows = rows_by_sql(session, *inputs(session), query_of(lab, sql, watermarks=marks), TYPE)
     assert "T600000ms" in rows._jdf.queryExecution().analyzed().toString()
 
 
@@ -239,7 +239,7 @@ def test_no_hostile_query_runs_if_the_parsed_tree_tells_nothing(
 def _refusal(lab: Lab, session: SparkSession, sql: str) -> str | None:
     """Why a query is refused; None if it is not."""
     try:
-        computed_by_sql(session, *inputs(session), query_of(lab, sql), TYPE)
+        rows_by_sql(session, *inputs(session), query_of(lab, sql), TYPE)
     except MzplanError as refused:
         assert {d.code for d in refused.diagnostics} == {"MZ019"}, sql
         assert "s3cr3t" not in str(refused)

@@ -21,7 +21,7 @@ from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import Progress, ProgressListener, parse_progress
 from mzplan.spark.projection import outputs_of
-from mzplan.spark.query import Running
+from mzplan.spark.query import RunningQuery
 from mzplan.spark.session import _not_started
 from mzplan.spark.settings import configuration_of, local_settings
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -30,7 +30,7 @@ from mzplan.warehouse.storage import is_untouched
 
 def test_a_run_that_finds_nothing_to_do_has_the_step_of_the_run_before() -> None:
     name = QueryName(project="p", address=Address.parse("sink.a"), generation=1, digest="1:f")
-    running = Running(name, "somewhere", step=7)
+    running = RunningQuery(name, "somewhere", step=7)
     assert [running.report(Progress(step=step)).step for step in (-1, 8)] == [7, 8]
 
 
@@ -58,7 +58,7 @@ def test_a_run_whose_report_is_on_its_way_was_not_idle() -> None:
         assert running.report(Progress(step=1)).triggered
 
 
-def a_run(said: list[str], run_id: str = "r", last: object = None) -> Running:
+def a_run(said: list[str], run_id: str = "r", last: object = None) -> RunningQuery:
     """A query of which Spark says that, one after the other; it has ended when nothing is left."""
     status = SimpleNamespace(message=lambda: said.pop(0))
     java = SimpleNamespace(
@@ -68,7 +68,7 @@ def a_run(said: list[str], run_id: str = "r", last: object = None) -> Running:
         exception=lambda: SimpleNamespace(isEmpty=lambda: True),
     )
     name = QueryName(project="shop", address=Address("sink", run_id), generation=1, digest="1:a")
-    return Running(name, "somewhere", java=java, run_id=run_id)
+    return RunningQuery(name, "somewhere", java=java, run_id=run_id)
 
 
 def test_of_many_queries_some_are_asked_at_each_look_and_those_that_have_ended_at_once(

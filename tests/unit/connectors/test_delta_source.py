@@ -241,7 +241,11 @@ SAME = {
 @pytest.mark.parametrize(
     ("name", "type_", "there"),
     [
-        ("price", "STRUCT<gross: BIGINT, net: BIGINT>", "price is STRUCT<net: BIGINT,gross: BIGINT> in the table"),
+        (
+            "price",
+            "STRUCT<gross: BIGINT, net: BIGINT>",
+            "price is STRUCT<net: BIGINT,gross: BIGINT> in the table",
+        ),
         ("price", "STRUCT<net: BIGINT, tax: BIGINT>", "price is"),
         ("price", "STRUCT<net: BIGINT>", "price is"),
         ("price", "STRUCT<net: BIGINT, gross: INT>", "price is"),

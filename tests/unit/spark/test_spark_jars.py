@@ -14,7 +14,7 @@ from mzplan.host.spark_lines import LINES, OLDEST, SparkLine
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark import jars, session, settings
-from mzplan.spark.jars import jar_name, local_jars, pinned, require_pinned
+from mzplan.spark.jars import jar_name, local_jars, pinned_digests, require_pinned
 from tools.pin_jars import BODIES
 
 OURS = "org.x:tool:1.0"
@@ -95,14 +95,16 @@ def test_every_package_that_a_schema_names_is_pinned(line: SparkLine) -> None:
         for package in resource_kind("connection", type_).packages(body)[0]
     }
     assert len(named) > 4
-    assert {jar_name(package) for package in (*line.packages, *line.compatible(named))} <= pinned().keys()
+    assert {
+        jar_name(package) for package in (*line.packages, *line.compatible(named))
+    } <= pinned_digests().keys()
     assert line.before_spark is None or line.before_spark in line.packages
 
 
 def test_what_no_line_wants_is_not_pinned() -> None:
     excluded = set.intersection(*(set(line.excluded) for line in LINES))
     names = tuple(f"{name.replace(':', '_')}-" for name in excluded)
-    assert names and not [name for name in pinned() if name.startswith(names)]
+    assert names and not [name for name in pinned_digests() if name.startswith(names)]
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.interrupted_steps import InterruptedSteps
-from mzplan.spark.query import Running
+from mzplan.spark.query import RunningQuery
 from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Checkpoint, DescriptionHistory, StepDescription
 from tests import stored_steps
 
@@ -97,7 +97,7 @@ class Spark:
         self.bodies: list[Any] = []
         self._jsq = Java()
 
-    def run_once(self, description: Description, finishing: Running) -> Any:
+    def run_once(self, description: Description, finishing: RunningQuery) -> Any:
         self.bodies.append(description.body)
         if self.fails:
             finishing.fail(error("MZ059", "PostgreSQL refused a batch", self.fails))
@@ -123,7 +123,7 @@ def interrupted(folder: Path) -> Checkpoint:
 
 
 def begin(description: Description, spark: Spark) -> str | None:
-    running = Running(QueryName.of("shop", description), "a server")
+    running = RunningQuery(QueryName.of("shop", description), "a server")
     InterruptedSteps().begin(description, spark.checkpoint, running, spark.run_once)
     return running.warning
 
@@ -190,7 +190,7 @@ def test_nothing_starts_when_the_runner_stops_meanwhile(tmp_path: Path) -> None:
     description = sink("1:b", **ALL)
     with pytest.raises(MzplanError) as stopped:
         unfinished.begin(
-            description, spark.checkpoint, Running(QueryName.of("shop", description), ""), spark.run_once
+            description, spark.checkpoint, RunningQuery(QueryName.of("shop", description), ""), spark.run_once
         )
     assert stopped.value.diagnostics[0].code == "MZ063"
     assert spark.checkpoint.descriptions() == DescriptionHistory((begun(0, ODD),))
