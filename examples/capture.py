@@ -1,8 +1,8 @@
-"""`make cdc`: changes of a PostgreSQL database, captured on real servers.
+"""`make cdc`: captures changes of a PostgreSQL database, on real servers.
 
-Starts PostgreSQL and Kafka here, applies a copy of examples/cdc, and changes orders while it runs: what is in
-the other database and in the topic follows. Everything it starts it ends again; what it leaves (build/cdc,
-state/cdc) can be deleted.
+Starts PostgreSQL and Kafka on this machine, applies a copy of examples/cdc, and changes orders while it runs.
+Another database and a topic follow the changes. At the end, it stops everything that it has started. You can
+delete the folders build/cdc and state/cdc, which stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
     phases = Phases(given.since)
     code = perform(Stage("cdc", given.root.resolve(), phases), show)
     if code == 0:
-        say("Where the time went")
+        say("Time spent")
         print(phases.table())
     return code
 
@@ -69,12 +69,12 @@ def show(stage: Stage) -> int:
     print(CHANGES.strip())
     run(shop, CHANGES)
     with phases.phase("the changes"):
-        phases.wait_for("the same in the other database and in the topic", as_it_is)
+        phases.wait_for("the same orders in the other database and in the topic", as_it_is)
 
     say("mzplan status")
     stage.mzplan("status")
     say(f"{len(rows(report, 'SELECT * FROM open_orders'))} open orders, {len(ids_in(kafka))} in the topic.")
-    say("mzplan destroy   (the slot and the publication go, too)")
+    say("mzplan destroy   (also drops the slot and the publication)")
     with phases.phase("mzplan destroy"):
         stage.mzplan("destroy", "--auto-approve")
         phases.wait_for(

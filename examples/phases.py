@@ -1,4 +1,4 @@
-"""The phases of a demonstration: printed while it waits, and with their seconds at the end."""
+"""The phases of a demonstration. It prints them while it waits, and their durations at the end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Phases:
                         print(f"  ✓ {task}: after {seconds:.1f} s", flush=True)
                         self._rows.append((f"  {task}", seconds))
                 if waiting and (failures or not ended):
-                    what = "waiting for" if not failures else "before all is ended, waiting for"
+                    what = "waiting for" if not failures else "to stop everything, waiting for"
                     print(f"  … {seconds:.0f} s: {what} {' and '.join(waiting.values())}", flush=True)
         except BaseException:  # Ctrl-C
             self.given_up.set()
@@ -82,7 +82,7 @@ class Phases:
         until = time.monotonic() + seconds
         while not done():
             if time.monotonic() > until:
-                raise ServerError(f"there are not {what} after {seconds:.0f} s")
+                raise ServerError(f"timed out after {seconds:.0f} s, waiting for {what}")
             time.sleep(0.2)
         print(f"  {what}", flush=True)
 

@@ -1,9 +1,9 @@
-"""`make quickstart`: the whole story on real servers.
+"""`make quickstart`: a complete demonstration on real servers.
 
-Starts Kafka, PostgreSQL and a runner here, applies a copy of examples/shop, produces orders, moves one
-connection to the broker's second listener while orders keep coming, and shows what restarted, what kept
-running, and the rows in PostgreSQL. Everything it starts it ends again; what it leaves (build/shop and
-state/shop) can be looked at, and deleted.
+Starts Kafka, PostgreSQL and a runner on this machine, applies a copy of examples/shop, and produces orders.
+While orders keep coming, it moves one connection to the broker's second listener. Then it shows which queries
+restarted, which kept running, and the rows in PostgreSQL. At the end, it stops everything that it started.
+You can inspect and delete the folders build/shop and state/shop, which stay.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def main() -> int:
     stage = Stage("shop", given.root.resolve(), phases)
     code = perform(stage, show)
     if code == 0:
-        say("Where the time went")
+        say("Time spent")
         print(phases.table())
-        say("What is there to look at, now that the servers have ended")
+        say("The servers have stopped. You can still inspect the project:")
         print(f"  {shown(stage.state / 'mzplan.state.json')} is the state (state/README.md)")
         for command in NEXT:
             print(f"  {shown(Path(sys.executable).with_name('mzplan'))} -C {shown(stage.project)} {command}")
@@ -89,7 +89,7 @@ def show(stage: Stage) -> int:
     with phases.phase(f"{ORDERS} more orders"):
         phases.wait_for(f"{2 * ORDERS} orders in PostgreSQL", lambda: count(dsn) >= 2 * ORDERS)
 
-    say("What restarted, and what kept running:")
+    say("Queries that restarted or kept running:")
     after = run_ids(stage.project)
     for address in sorted(after):
         print(f"  {address:22} {'restarted' if after[address] != before[address] else 'kept running'}")
@@ -99,15 +99,15 @@ def show(stage: Stage) -> int:
     stage.mzplan("status")
 
     total = count(dsn)
-    say(f"PostgreSQL has {total} orders; {2 * ORDERS} were sent. Each is there exactly once.")
+    say(f"PostgreSQL has {total} orders; {2 * ORDERS} were sent.")
     for row in sample(dsn):
         print("  ", *row)
-    say("view.spending sums them up by customer:")
+    say("view.spending has the sums by customer:")
     phases.wait_for("sums of all orders", lambda: sum(row[1] for row in spending(dsn)) == total)
     for row in spending(dsn):
         print("  ", *row)
     good = total == 2 * ORDERS and restarted == {"source.orders", "source.customers"}
-    print("\nIt works." if good else "\nThis is not what should have happened.", flush=True)
+    print("\nIt works." if good else "\nThis isn't the expected result.", flush=True)
     return 0 if good else 1
 
 

@@ -62,7 +62,7 @@ class Stage:
             except ServerError as problem:
                 taken.append(str(problem))
         if taken:
-            where = f"they are written in examples/{self.example} and examples/stage.py"
+            where = f"the ports are in examples/{self.example} and examples/stage.py"
             raise ServerError("; ".join([*taken, where]))
 
     def start(self, topics: Callable[[], object], tables: Callable[[], object]) -> None:
@@ -151,7 +151,7 @@ def perform(stage: Stage, show: Callable[[Stage], int]) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nending what was started …", file=sys.stderr)
+        print("\nstopping all servers …", file=sys.stderr)
         return 130
     finally:
         stage.stop()

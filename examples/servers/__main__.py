@@ -1,4 +1,4 @@
-"""``python -m examples.servers up|status|down --dir D``: both servers, until you end them.
+"""``python -m examples.servers up|status|down --dir D``: runs both servers until you stop them.
 
 ``send``, ``sql`` and ``move`` are what the tutorial does with them.
 """
@@ -176,12 +176,14 @@ def _alone(folder: Path) -> Iterator[None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.servers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start Kafka and PostgreSQL, unless they run, and leave them running")
-    up.add_argument("--kafka-ports", type=_port_pair, metavar="A,B", help="of the broker's two listeners")
+    up = commands.add_parser("up", help="start Kafka and PostgreSQL, unless they are running")
+    up.add_argument(
+        "--kafka-ports", type=_port_pair, metavar="A,B", help="ports of the broker's two listeners"
+    )
     up.add_argument("--postgres-port", type=_port, metavar="P")
-    down = commands.add_parser("down", help="end the servers that up has started, and nothing else")
-    down.add_argument("--delete-data", action="store_true", help="delete topics and databases as well")
-    commands.add_parser("status", help="show which of them run, and where; exit code 3 if one does not")
+    down = commands.add_parser("down", help="stop the servers that `up` has started")
+    down.add_argument("--delete-data", action="store_true", help="also delete topics and databases")
+    commands.add_parser("status", help="show which servers run, and where; exit code 3 if one doesn't")
     send = commands.add_parser("send", help="send each line of a file to a topic")
     send.add_argument("topic", metavar="TOPIC")
     send.add_argument("file", type=Path, metavar="FILE", help="JSON objects, one a line")
@@ -192,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     move.add_argument("--kafka-ports", type=_port_pair, metavar="A,B", required=True)
     for command in commands.choices.values():
         command.add_argument(
-            "--dir", type=Path, required=True, metavar="D", help="of data, logs and addresses"
+            "--dir", type=Path, required=True, metavar="D", help="folder for data, logs and addresses"
         )
     return parser
 
