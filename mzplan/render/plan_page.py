@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from dataclasses import replace
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Change, Plan
@@ -128,21 +129,11 @@ def _graph(plan: Plan) -> Markup:
     }
     if len(nodes) > COLLAPSED:
         nodes = {
-            address: node if node.href.startswith("#") or not node.href else _unlinked(node)
+            # A group has no link, because its members are in the list of changes.
+            address: replace(node, note=VERBS.get(node.look, ""), href="") if node.href[:1] == "?" else node
             for address, node in collapse(nodes, home_connections(references), by_look=True).items()
         }
     return draw(nodes, references, "What the plan changes, and what that reaches")
-
-
-def _unlinked(node: DrawnNode) -> DrawnNode:
-    """Return a group's node without a link, because its members are in the list of changes."""
-    return DrawnNode(
-        key=node.key,
-        column=node.column,
-        title=node.title,
-        note=VERBS.get(node.look, ""),
-        look=node.look,
-    )
 
 
 def _group(group: list[tuple[Change, list[str]]]) -> Markup:

@@ -175,21 +175,10 @@ def _page_values(overview: Overview | None) -> Iterator[object]:
     yield from (status.serial, overview.pending, overview.drift)
     yield from ((instance.name, instance.alive, instance.serial) for instance in status.instances)
     for query in status.queries:
-        observation = query.observation
-        yield (
-            query.condition,
-            observation
-            and (
-                *(
-                    observation.at_fault,
-                    observation.error,
-                    observation.held,
-                    observation.warning,
-                    observation.run_id,
-                ),
-                *(observation.failures, observation.retry_at),
-            ),
-        )
+        yield query.condition
+        if (seen := query.observation) is not None:
+            yield from (seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id)
+            yield from (seen.failures, seen.retry_at)
 
 
 _DEFECT = Diagnostic(

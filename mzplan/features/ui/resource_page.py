@@ -1,8 +1,9 @@
-"""The page of one resource: condition, dependents, impact of a change, and declaration."""
+"""The pages of one resource: condition, dependents, impact of a change, declaration; and the log."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from mzplan.features.ui.error_page import linked
@@ -12,13 +13,18 @@ from mzplan.features.ui.graph_page import drawing, resource_link
 from mzplan.features.ui.overview import Overview, declaration
 from mzplan.features.ui.samples import Point, Samples
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import MEASURES, Condition, Observation
 from mzplan.model.state import QueryStatus, ResourceState
 from mzplan.model.words import count
 from mzplan.operations.events import NOTHING, EventList
+from mzplan.operations.logs import read_logs
+from mzplan.operations.project import Project
 from mzplan.render.cause_text import cause_in_words
+from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, notes, row
+from mzplan.render.text import cut
 
 _MAX_STEPS = 20  # the most to show: a store may contain any number
 _STEP = ("Step", "When", "Rows")
@@ -26,6 +32,8 @@ _HOUR = 3600.0  # seconds
 _WIDTH, _HEIGHT, _LEFT, _FOOT = 640, 150, 64, 22
 _GAP = 150.0  # seconds without a sample that break the line; runners record one each minute
 _MAX_NODES = 200  # nodes; a larger impact is a list instead
+_MAX_ENTRIES = 200  # the newest entries; `mzplan logs` has all
+_MAX_CHARACTERS = 8000  # characters of an entry
 
 
 def resource_page(
@@ -244,3 +252,17 @@ def plot(points: Sequence[Point], label: str, now: float) -> Markup:
         aria_label=caption,
     )
     return element("figure", element("figcaption", caption), svg)
+
+
+def logs_page(project: Project, overview: Overview, address: Address) -> Content:
+    """Return the newest entries, the last one at the bottom, or why there is no log here."""
+    state, head = overview.state, element("h1", "Logs of ", resource_link(address))
+    try:
+        entries = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_MAX_ENTRIES)
+    except MzplanError as problem:
+        return [head, element("pre", linked(render_diagnostics(problem.diagnostics, False)), class_="box")]
+    if not entries:
+        return [head, element("p", "Its runner has logged nothing about it.", class_="quiet")]
+    text = "\n".join(cut(entry.text, _MAX_CHARACTERS) for entry in entries)
+    more = element("p", "All of them: ", element("code", f"mzplan logs {address}"), class_="quiet")
+    return [head, element("pre", linked(text), class_="box"), more]
