@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedConnection
-from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, remote_forward
+from mzplan.connectors.network.forwards import Forwards, remote_forward
+from mzplan.connectors.network.ssh import Hop, TunnelError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets.files import read_pem_text
