@@ -1,4 +1,4 @@
-"""A PostgreSQL source without Spark: its endpoint, and what a keyed collection would hold of it."""
+"""A PostgreSQL source without Spark: its endpoint, and a keyed collection of its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def connection_of(dsn: str, **more: Any) -> dict[str, Any]:
-    """The body of a connection to a database."""
+    """Return the body of a connection to a database."""
     parts = urlsplit(dsn)
     body = {
         "type": "postgres",
@@ -32,7 +32,7 @@ def connection_of(dsn: str, **more: Any) -> dict[str, Any]:
 
 
 def source(dsn: str, warehouse: Path, id_: str = "ab12", generation: int = 1, **body: Any) -> ResolvedQuery:
-    """A source of the table public.t by its id, as far as `body` does not say otherwise."""
+    """Return a source of table public.t with key id. `body` overrides properties."""
     given = {
         "connection": "pg",
         "tables": ["public.t"],
@@ -57,13 +57,13 @@ def source(dsn: str, warehouse: Path, id_: str = "ab12", generation: int = 1, **
 
 
 def endpoint(query: ResolvedQuery) -> PostgresInput:
-    """A new one, as after a restart."""
+    """Return a new endpoint, as after a restart."""
     return PostgresInputFactory(query).new_endpoint(endpoint_name(query), endpoint_config(query))
 
 
 class Collection:
-    """The latest row of each key, merged as the collection's writer does it: a change counts when its
-    position is beyond the stored row's."""
+    """The latest row of each key, merged as the collection's writer does: a change is applied if its position
+    is higher than the stored row's."""
 
     def __init__(self, *key: str):
         self.key = key
@@ -72,7 +72,7 @@ class Collection:
         self.deletes = 0
 
     def take(self, input_: PostgresInput, step: int) -> int:
-        """Merge a step; how many changes it had. (Not guarded by step: the writer's commit is.)"""
+        """Merge a step, and return its number of changes. A step may be merged twice."""
         changes: dict[tuple[Any, ...], Row] = {}
         count = 0
         for part in input_.parts(step):
@@ -96,8 +96,10 @@ class Collection:
         return count
 
     def follow(self, input_: PostgresInput) -> list[int]:
-        """Steps until there are no more, each committed downstream at once; how many changes each had. Begins
-        with those that are durable already, as after a crash."""
+        """Read all steps, and commit each downstream at once. Returns their numbers of changes.
+
+        Begins with the durable steps, as after a crash.
+        """
         counts = []
         for step in input_.steps():
             counts.append(self.take(input_, step))
@@ -110,8 +112,8 @@ class Collection:
 
 
 def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:
-    """Whether a step is offered soon; asked twice at least: under load, one look may go only as far as the
-    log was written a moment ago."""
+    """Return whether a step is offered soon. Asks at least twice, because under load the log's end may
+    lag."""
     deadline = time.monotonic() + seconds
     while not (found := input_.offers(step)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -119,7 +121,7 @@ def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:
 
 
 def committed_step(input_: PostgresInput) -> int:
-    """The next step, which is offered soon: durable from now on, and not read yet."""
+    """Wait for the next step, and make it durable without reading it."""
     step = input_.steps().stop
     assert offered(input_, step)
     input_.commit(step)

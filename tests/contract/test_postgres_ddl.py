@@ -1,5 +1,5 @@
-"""`mzplan ddl`: one script for psql, run by an administrator, and a role that nobody had granted anything can
-do all that validation asks for; without Spark."""
+"""`mzplan ddl`, without Spark: an administrator runs its script with psql. Then a role without any other
+privileges passes validation."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def mzplan(folder: Path, *arguments: str) -> Ran:
     return run("-C", str(folder), *arguments)
 
 
-def test_what_is_printed_is_all_that_a_fresh_role_needs(folder: Path, postgres: PostgresServer) -> None:
+def test_the_printed_statements_are_sufficient_for_a_new_role(folder: Path, postgres: PostgresServer) -> None:
     before = mzplan(folder, "--json", "validate", "--live", "--send-secrets")
     assert {d["code"] for d in before.json()["diagnostics"]} == {"MZ052", "MZ054", "MZ227"}
 

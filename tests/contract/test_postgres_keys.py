@@ -1,4 +1,4 @@
-"""Rows of a PostgreSQL table by key, without Spark: NULL in the key, and what else is unique."""
+"""Upserts into a PostgreSQL table, without Spark: NULL in the key, and other unique indexes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connection(postgres: PostgresServer, database: Callable[..., str]) -> Iterat
 def probed(
     server: PostgresServer, connection: Connection, ddl: str, *, keyed: bool = True, **body: Any
 ) -> tuple[Diagnostic, ...]:
-    """What the probe says of a sink of (id, email) into the table that `ddl` makes."""
+    """Return the probe's diagnostics for a sink of (id, email) into the table that `ddl` creates."""
     connection.execute(f"DROP TABLE IF EXISTS t, other CASCADE; {ddl}".encode())
     told = {
         "type": "postgres",
@@ -69,7 +69,7 @@ def probed(
     return PostgresSink().probe(query, outputs_without_spark(query)).diagnostics
 
 
-def test_null_in_the_key(postgres: PostgresServer, connection: Connection) -> None:
+def test_keys_that_allow_null(postgres: PostgresServer, connection: Connection) -> None:
     table = "CREATE TABLE t (id bigint UNIQUE, email text UNIQUE, at timestamptz)"
     by_email: dict[str, Any] = {"key": ["email"], "select": ["email", "at", "id"]}
     (found,) = (d for d in probed(postgres, connection, table, **by_email) if d.code == "MZ055")
@@ -95,7 +95,7 @@ def test_null_in_the_key(postgres: PostgresServer, connection: Connection) -> No
     assert (found.code, len(found.hint.splitlines())) == ("MZ055", 2)
 
 
-def test_what_else_is_unique(postgres: PostgresServer, connection: Connection) -> None:
+def test_other_unique_indexes(postgres: PostgresServer, connection: Connection) -> None:
     table = "CREATE TABLE t (id bigint PRIMARY KEY, email text UNIQUE, at timestamptz{})"
     told = {
         "": "",
@@ -117,8 +117,8 @@ def test_what_else_is_unique(postgres: PostgresServer, connection: Connection) -
 
 
 @pytest.mark.parametrize("refers", [False, True])
-def test_rows_that_have_handed_on_what_is_unique(connection: Connection, refers: bool) -> None:
-    """id 2: a → c, then id 1: b → a, in one step: no order of updates is without a clash with either."""
+def test_rows_that_swap_unique_values(connection: Connection, refers: bool) -> None:
+    """Rows pass a unique value on in one step, so that every order of updates violates the index."""
     connection.execute(b"DROP TABLE IF EXISTS t, other, stage CASCADE")
     connection.execute(b"CREATE TABLE t (id bigint PRIMARY KEY, email text UNIQUE)")
     connection.execute(b"INSERT INTO t VALUES (1, 'b'), (2, 'a'), (3, 'z')")

@@ -1,4 +1,4 @@
-"""`create: true`: a sink makes its table, and the columns that a source gains; nothing else, never twice."""
+"""`create: true`: a sink creates its table and added columns, each once, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def codes(probe: Probe) -> list[tuple[str, str]]:
     return [(one.severity, one.code) for one in probe.diagnostics]
 
 
-def test_a_table_and_then_a_column_are_made(server: Server) -> None:
+def test_create_makes_a_table_and_later_a_column(server: Server) -> None:
     sink = PostgresSink()
     query, outputs = asked(server, table="new.Orders", select=["id", "state"])
     before = sink.probe(query, outputs)
@@ -91,7 +91,7 @@ def rows(server: Server) -> list[Any]:
     return server.admin.execute(COLUMNS).fetchall()
 
 
-def test_what_is_there_and_differs_is_left_alone(server: Server) -> None:
+def test_existing_columns_that_differ_are_not_changed(server: Server) -> None:
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     server.run('CREATE TABLE new."Orders" (id bigint PRIMARY KEY, state boolean)')
@@ -115,7 +115,7 @@ def test_what_is_there_and_differs_is_left_alone(server: Server) -> None:
     assert codes(sink.probe(query, outputs)) == []
 
 
-def test_a_type_that_only_spark_knows_is_left_to_the_runner(server: Server) -> None:
+def test_the_runner_creates_columns_of_unknown_type(server: Server) -> None:
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     query, outputs = asked(server, table="new.Orders", select=["id", "id * '2' AS twice"])
@@ -127,8 +127,8 @@ def test_a_type_that_only_spark_knows_is_left_to_the_runner(server: Server) -> N
     assert rows(server) == [("id", "bigint"), ("twice", "bigint")]
 
 
-def test_the_alter_for_whatever_differs_does(server: Server) -> None:
-    """For a table that is there never a CREATE TABLE; what the ALTER converts is said."""
+def test_the_printed_alter_fixes_every_difference(server: Server) -> None:
+    """An existing table gets an ALTER TABLE, which says if it converts values."""
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     server.run(
@@ -160,7 +160,7 @@ def test_the_alter_for_whatever_differs_does(server: Server) -> None:
     assert list(map(str, kept or ())) == ["7", "1.25", "0.1", "12.3456", "2147483647.00", "true"]
 
 
-def test_what_no_alter_mends_is_said_of_the_sink(server: Server) -> None:
+def test_differences_that_only_the_sink_can_fix(server: Server) -> None:
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     server.run('CREATE TABLE new."Orders" (id int, n int GENERATED ALWAYS AS (id) STORED, PRIMARY KEY (id))')
@@ -175,7 +175,7 @@ def test_what_no_alter_mends_is_said_of_the_sink(server: Server) -> None:
     assert "create it (replace `...` with a type; only Spark knows it):\nCREATE TABLE" in found.hint
 
 
-def test_the_alter_that_is_printed_does(server: Server) -> None:
+def test_the_printed_alter_works(server: Server) -> None:
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     server.run('CREATE TABLE new."Orders" (id int PRIMARY KEY, d real, n numeric(4,1))')
@@ -211,7 +211,7 @@ def test_a_narrow_column_is_refused_and_create_widens_it(server: Server) -> None
 
 
 class Checking(InMemoryExecutor):
-    """Looks at targets and makes them as Spark's does; its queries only seem to run."""
+    """Probes and creates targets like Spark's executor, but runs no queries."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         return check_description(description, secrets, Connectors())
@@ -227,8 +227,8 @@ ORDER BY 1, a.attnum
 """
 
 
-def test_a_proposal_alters_nothing_whatever_it_claims(server: Server, tmp_path: Path) -> None:
-    """Who may write proposals need not be one who may commit: only what is committed is made."""
+def test_a_proposal_changes_no_table(server: Server, tmp_path: Path) -> None:
+    """The author of a proposal may not be allowed to commit, so only committed sinks create anything."""
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     server.run(f"CREATE TABLE new.payroll (id bigint PRIMARY KEY); ALTER TABLE new.payroll OWNER TO {ROLE}")
     store = Store(LocalBackend(tmp_path / "state"), "shop")
@@ -289,9 +289,7 @@ def test_a_proposal_alters_nothing_whatever_it_claims(server: Server, tmp_path: 
         assert tables() == [("new.later", "id"), *payroll]
 
 
-def test_a_column_that_was_dropped_by_hand_is_made_again_only_where_that_is_planned(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_column_dropped_by_hand_is_recreated_only_if_planned(server: Server, tmp_path: Path) -> None:
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     store = Store(LocalBackend(tmp_path / "state"), "shop")
     lease = store.leases.acquire("local", "test")
@@ -338,7 +336,7 @@ def test_a_column_that_was_dropped_by_hand_is_made_again_only_where_that_is_plan
 
 
 def state_of(sink: Description, serial: int) -> State:
-    """A state whose sink is this one; its source is somebody else's."""
+    """Return a state with this sink."""
     link = sink.connections["connection"]
     source = sink.rows_of
     elsewhere = Address("connection", source.body["connection"])

@@ -1,4 +1,4 @@
-"""The output contract over the postgres sink's own endpoints, straight and staged, on a real server."""
+"""The output contract for the postgres sink's endpoints, straight and staged, on a real server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 
 class Sinks:
-    """Endpoints into one table, each a run of its own."""
+    """Endpoints for one table, each for a run of its own."""
 
     dsn: ClassVar[str] = ""
     opened: ClassVar[list[Any]] = []
@@ -84,7 +84,7 @@ class Straight(PostgresOutput):
 
 
 class Staged(StagedOutput):
-    """The staged names are JSON texts, so that they must be cast."""
+    """The staged names are JSON texts, so they must be cast."""
 
     def push_buffer(self, batch: RecordBatch) -> None:
         names = [None if name is None else f'"{name}"' for name in batch.column(1).to_pylist()]
@@ -124,7 +124,7 @@ TestStraightOutput = output_contract(straight)
 TestStagedOutput = output_contract(staged)
 
 
-def test_a_table_that_is_altered_while_a_step_is_under_way() -> None:
+def test_a_table_altered_during_a_step() -> None:
     sinks = Sinks(staged=False)
     found = sinks.move.table
     shape = sinks.connection.execute(shape_of(found.oid).encode()).fetchone()
@@ -148,9 +148,9 @@ def test_a_table_that_is_altered_while_a_step_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("there", [None, "_there"], ids=["rows", "changes"])
-def test_the_latest_of_each_key_is_moved(there: str | None) -> None:
-    """Without Spark: staged rows of (id, name) with a position, of which the second field may say that the
-    row is not to be there."""
+def test_the_latest_row_of_each_key_is_moved(there: str | None) -> None:
+    """Without Spark: staged rows of (id, name) with a position. Its second field may say that the row is
+    deleted."""
     with psycopg.connect(Sinks.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE latest (id bigint PRIMARY KEY, name text UNIQUE)")
         connection.execute("INSERT INTO latest VALUES (1, 'one'), (2, 'two'), (3, 'three')")
@@ -196,7 +196,7 @@ def by_default(isolation: str) -> None:
 
 
 def meanwhile(work: Callable[[], object], looking: Connection) -> threading.Thread:
-    """Do it on a thread; returns when it waits for a lock, or is done."""
+    """Run work on a thread. Returns when the work waits for a lock, or has ended."""
     thread = threading.Thread(target=work)
     thread.start()
     waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -206,7 +206,7 @@ def meanwhile(work: Callable[[], object], looking: Connection) -> threading.Thre
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_generation_whose_step_ends_while_the_next_one_begins_writes_nothing(isolation: str) -> None:
+def test_an_old_generation_writes_nothing_while_a_new_one_begins(isolation: str) -> None:
     by_default(isolation)
     sinks = Sinks(staged=False)
     endpoint = sinks.new_endpoint("", {"compare": "warn"})
@@ -229,7 +229,7 @@ def test_a_generation_whose_step_ends_while_the_next_one_begins_writes_nothing(i
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_sink_that_begins_while_another_one_is_forgotten_keeps_its_row(isolation: str) -> None:
+def test_a_sink_that_begins_during_a_removal_keeps_its_row(isolation: str) -> None:
     by_default(isolation)
     sinks = Sinks(staged=False)
     with connect(Sinks.dsn) as beginning, connect(Sinks.dsn) as removing, connect(Sinks.dsn) as looking:
@@ -241,8 +241,8 @@ def test_a_sink_that_begins_while_another_one_is_forgotten_keeps_its_row(isolati
         assert looking.execute("SELECT sink FROM mzplan.writers").fetchall() == [("other",)]
 
 
-def test_a_login_that_may_only_connect_holds_up_no_sink_whose_tables_are_there() -> None:
-    """An advisory lock takes no right."""
+def test_another_users_advisory_lock_does_not_block_an_existing_sink() -> None:
+    """Every user may take an advisory lock."""
     sinks = Sinks(staged=True)
     with psycopg.connect(Sinks.dsn) as other, connect(Sinks.dsn) as beginning:
         other.execute("SELECT pg_advisory_lock(%s)", (SETUP_LOCK,))

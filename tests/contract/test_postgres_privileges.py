@@ -1,5 +1,5 @@
-"""What a sink's role must be allowed: all that is missing is found at once, and what is printed is enough to
-write; without Spark."""
+"""The privileges of a sink's role, without Spark. All missing privileges are found at once, and the printed
+script is sufficient to write."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CREATE TABLE shop.orders (id bigint PRIMARY KEY, state kinds.state, n serial);
 
 
 class Server:
-    """A database, as its superuser sees it and as two roles do."""
+    """A database with connections of its superuser and of two roles."""
 
     def __init__(self, server: PostgresServer, database: str):
         self.port, self.database = server.port, database
@@ -103,7 +103,7 @@ def probed(query: ResolvedQuery) -> tuple[Diagnostic, ...]:
 
 
 def allow(server: Server, query: ResolvedQuery) -> str:
-    """Run what is printed, which must be all. Returns it."""
+    """Run the printed script, which must be sufficient, and return it."""
     (found,) = probed(query)
     assert found.code == "MZ054", found.detail
     _, _, script = found.hint.partition("\n")
@@ -113,7 +113,7 @@ def allow(server: Server, query: ResolvedQuery) -> str:
 
 
 def write(query: ResolvedQuery, step: int, epoch: int, rows: int = 1) -> None:
-    """One step, by all that a run does with the server: from the first batch to the expiry of old steps."""
+    """Write one step with everything that a run does on the server, from the first batch to the expiry."""
     info = f"host=127.0.0.1 port={query.link.body['port']} dbname={query.link.body['database']} "
     info += f"user={query.link.body['user']} password=pw"
     outputs, keys = outputs_without_spark(query), key_of(query)
@@ -156,8 +156,8 @@ def write(query: ResolvedQuery, step: int, epoch: int, rows: int = 1) -> None:
         assert written is not None and written.rows == rows
 
 
-def test_another_user_needs_what_is_printed_and_no_more_is_found_later(server: Server) -> None:
-    """The staging table is the former user's, and the ledger."""
+def test_the_printed_script_is_sufficient_for_another_user(server: Server) -> None:
+    """The staging table and the ledger belong to the former user."""
     server.run(TABLE)
     keyed = {"mode": "upsert", "key": ["id"]}
     first = allow(server, server.query(FORMER, **keyed))
@@ -178,8 +178,8 @@ def test_another_user_needs_what_is_printed_and_no_more_is_found_later(server: S
     assert server.admin.execute("SELECT count(*) FROM shop.orders").fetchone() == (6002,)
 
 
-def test_what_another_role_has_made_since_is_asked_for_by_the_first_message(server: Server) -> None:
-    """Both may make schema mzplan when they are validated; one does, and the other then needs grants."""
+def test_objects_of_another_role_created_since_the_probe(server: Server) -> None:
+    """At validation, both roles may create schema mzplan. One creates it, and the other then needs grants."""
     server.run(TABLE)
     allow(server, server.query(FORMER))
     query = server.query(ROLE)
@@ -195,7 +195,7 @@ def test_what_another_role_has_made_since_is_asked_for_by_the_first_message(serv
     write(query, 1, epoch=2)
 
 
-def test_each_line_of_the_script_is_needed(server: Server) -> None:
+def test_each_line_of_the_script_is_necessary(server: Server) -> None:
     server.run(TABLE)
     keyed = {"mode": "upsert", "key": ["id"]}
     allow(server, server.query(FORMER, **keyed))
@@ -215,7 +215,7 @@ def test_each_line_of_the_script_is_needed(server: Server) -> None:
         server.run(f"ALTER TABLE mzplan.{writer_of(query).stage} OWNER TO {FORMER}; DROP OWNED BY {ROLE}")
 
 
-def test_rows_that_are_only_added_need_no_right_to_read_them(server: Server) -> None:
+def test_append_needs_no_select(server: Server) -> None:
     server.run("CREATE SCHEMA shop; CREATE TABLE shop.orders (id bigint, state text)")
     query = server.query(ROLE, keyed=False, mode="append")
     script = allow(server, query)
@@ -231,7 +231,7 @@ def test_rows_that_are_only_added_need_no_right_to_read_them(server: Server) -> 
     assert probed(anew) == ()
 
 
-def test_a_server_that_takes_no_writes(server: Server) -> None:
+def test_a_read_only_server(server: Server) -> None:
     server.run(TABLE)
     query = server.query(ROLE, mode="upsert", key=["id"])
     allow(server, query)
@@ -242,8 +242,8 @@ def test_a_server_that_takes_no_writes(server: Server) -> None:
     assert probed(query) == ()
 
 
-def test_mzplan_s_own_schema_is_not_taken_for_the_user_s(server: Server) -> None:
-    """A user who is called like the schema has it in the search path."""
+def test_tables_are_not_searched_in_the_staging_schema_first(server: Server) -> None:
+    """A user with the schema's name has the schema in the search path."""
     body: dict[str, Any] = {"keyed": False, "mode": "append", "staging_schema": ROLE}
     server.run("CREATE TABLE public.steps (id bigint, state text)")
     query = server.query(ROLE, table="steps", **body)
@@ -271,7 +271,7 @@ def made_there(server: Server) -> set[str]:
     return {name for (name,) in found.fetchall()}
 
 
-def test_the_last_sink_that_is_forgotten_takes_the_schema_along(server: Server) -> None:
+def test_removing_the_last_sink_drops_the_schema(server: Server) -> None:
     server.run(TABLE)
     keyed = {"mode": "upsert", "key": ["id"]}
     first, second, again = (server.query(FORMER, generation=one, **keyed) for one in (1, 2, 3))
@@ -291,7 +291,7 @@ def test_the_last_sink_that_is_forgotten_takes_the_schema_along(server: Server) 
     assert made_there(server) == {"mzplan.notes"}
 
 
-def test_what_may_not_be_removed_stays(server: Server) -> None:
+def test_a_schema_that_may_not_be_dropped_stays(server: Server) -> None:
     server.run(TABLE)
     keyed = {"mode": "upsert", "key": ["id"]}
     server.run(f"CREATE SCHEMA mzplan AUTHORIZATION {FORMER}")  # a role that could not make it anew
@@ -305,7 +305,7 @@ def test_what_may_not_be_removed_stays(server: Server) -> None:
     allow(server, another)
     write(another, 0, epoch=2)
     kept = made_there(server)
-    with pytest.raises(MzplanError, match="could not be removed") as refused:
+    with pytest.raises(MzplanError, match="couldn't be removed") as refused:
         PostgresSink().forget(another)
     assert made_there(server) == kept
     server.run(refused.value.diagnostics[0].hint)

@@ -69,11 +69,11 @@ def test_a_snapshot_then_changes_each_once(dsn: str, tmp_path: Path) -> None:
     input_.close()
 
 
-def test_an_interrupted_snapshot_goes_on_in_a_later_one(
+def test_an_interrupted_snapshot_continues_in_a_later_one(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each step the process dies; rows change, move to blocks that were read, and the file is written
-    anew in between. The collection is the table in the end."""
+    """The process dies after each step. In between, rows change or move to blocks that were read, and the
+    file is rewritten. In the end, the collection equals the table."""
     monkeypatch.setattr(postgres_snapshot, "_CHUNK_BLOCKS", 2)
     run(
         dsn,
@@ -112,7 +112,7 @@ def test_an_interrupted_snapshot_goes_on_in_a_later_one(
 
 
 def test_a_durable_step_is_the_same_whenever_it_is_read(dsn: str, tmp_path: Path) -> None:
-    """Whole transactions, one larger than what is decoded at a time, interleaved with another."""
+    """Steps have whole transactions. One exceeds the decoder's buffer, and two are interleaved."""
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))")
     query = source(dsn, tmp_path)
     input_, collection = endpoint(query), Collection("id")
@@ -144,7 +144,7 @@ def test_a_durable_step_is_the_same_whenever_it_is_read(dsn: str, tmp_path: Path
     assert places.field("sequence").to_pylist() == list(range(2, 240_001, 2))
 
 
-def test_the_slot_goes_on_only_after_expire_and_then_also_when_idle(
+def test_the_slot_advances_after_expire_and_when_idle(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_input, "_IDLE_EVERY_S", 0.0)
@@ -190,7 +190,7 @@ def test_the_slot_goes_on_only_after_expire_and_then_also_when_idle(
 
 
 def active_slots(dsn: str) -> int:
-    """How many slots of the database a connection still reads: the server lets go of one a moment later."""
+    """Return how many slots a connection still reads. The server releases a slot a moment later."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute(
             "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
@@ -200,7 +200,7 @@ def active_slots(dsn: str) -> int:
 
 
 @pytest.mark.parametrize("cut", ["before the steps are expired", "before the slot is advanced"])
-def test_an_expire_that_was_cut_off_is_no_moved_slot(
+def test_an_interrupted_expire_is_not_a_moved_slot(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (0, 'z')")
@@ -321,7 +321,7 @@ def test_every_type_by_snapshot_and_by_change(dsn: str, tmp_path: Path) -> None:
     input_.close()
 
 
-def test_a_snapshot_may_take_longer_than_a_role_s_statements(dsn: str, tmp_path: Path) -> None:
+def test_a_snapshot_may_exceed_the_roles_statement_timeout(dsn: str, tmp_path: Path) -> None:
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(1000))",
@@ -362,7 +362,7 @@ def test_a_snapshot_may_take_longer_than_a_role_s_statements(dsn: str, tmp_path:
         ("varchar(9)", "'abcdef'", "VARCHAR(5)"),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_and_never_rounded(
+def test_a_value_that_does_not_fit_is_an_error(
     dsn: str, tmp_path: Path, type_: str, value: str, declared: str
 ) -> None:
     run(
@@ -383,7 +383,7 @@ def test_a_value_that_does_not_fit_is_told_and_never_rounded(
     other.close()
 
 
-def test_large_values_that_do_not_change_are_kept(dsn: str, tmp_path: Path) -> None:
+def test_unchanged_large_values_are_kept(dsn: str, tmp_path: Path) -> None:
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, n int, name text)",
@@ -404,7 +404,7 @@ def test_large_values_that_do_not_change_are_kept(dsn: str, tmp_path: Path) -> N
     input_.close()
 
 
-def test_truncate_and_columns_that_come_and_go(dsn: str, tmp_path: Path) -> None:
+def test_truncate_and_added_or_dropped_columns(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
     query, collection = source(dsn, tmp_path), Collection("id")
     input_ = endpoint(query)
@@ -441,8 +441,8 @@ def test_truncate_and_columns_that_come_and_go(dsn: str, tmp_path: Path) -> None
     other.close()
 
 
-def test_several_tables_of_one_shape_and_one_that_is_added(dsn: str, tmp_path: Path) -> None:
-    """One of them is partitioned, one is in another schema; the third is read when it is added."""
+def test_several_tables_and_an_added_table(dsn: str, tmp_path: Path) -> None:
+    """One table is partitioned, one is in another schema, and the third is read when it is added."""
     run(
         dsn,
         'CREATE SCHEMA "Odd schema"',
@@ -488,7 +488,7 @@ def test_several_tables_of_one_shape_and_one_that_is_added(dsn: str, tmp_path: P
     }
 
 
-def test_a_slot_that_is_lost_or_moved_is_told(dsn: str, tmp_path: Path) -> None:
+def test_lost_and_moved_slots_are_reported(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
     query, collection = source(dsn, tmp_path), Collection("id")
     input_ = endpoint(query)
@@ -504,7 +504,7 @@ def test_a_slot_that_is_lost_or_moved_is_told(dsn: str, tmp_path: Path) -> None:
         collection.follow(endpoint(query))
 
 
-def test_what_mzplan_made_is_dropped_and_what_it_adopted_is_left(dsn: str, tmp_path: Path) -> None:
+def test_only_own_slots_and_publications_are_dropped(dsn: str, tmp_path: Path) -> None:
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))",
@@ -531,9 +531,7 @@ def test_what_mzplan_made_is_dropped_and_what_it_adopted_is_left(dsn: str, tmp_p
         assert find_slot(connection, Names.of(adopting).slot) is not None
 
 
-def test_a_table_that_is_another_one_now_is_told(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replaced_table_is_reported(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_input, "_TABLES_EVERY_S", 0.0)
     table = "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))"
     run(dsn, table, "INSERT INTO t VALUES (1, 'a')")
@@ -567,7 +565,7 @@ def test_a_table_that_is_another_one_now_is_told(
     assert told is not None and told.code == "MZ043" and "WHERE (id > 1)" in told.detail
 
 
-def test_a_key_that_left_the_log_is_told(dsn: str, tmp_path: Path) -> None:
+def test_a_key_that_is_no_longer_logged_is_reported(dsn: str, tmp_path: Path) -> None:
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, code int NOT NULL UNIQUE, name varchar(40))",
@@ -583,12 +581,12 @@ def test_a_key_that_left_the_log_is_told(dsn: str, tmp_path: Path) -> None:
     collection.follow(input_)
     assert names(collection) == {1: "a", 2: "b"}
     run(dsn, "UPDATE t SET id = 7 WHERE id = 1")
-    with pytest.raises(MzplanError, match=r"MZ228.*public\.t is not in the log"):
+    with pytest.raises(MzplanError, match=r"MZ228.*public\.t isn't in the log"):
         collection.follow(input_)
     input_.close()
 
 
-def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path: Path) -> None:
+def test_a_slot_advanced_by_another_client_is_reported(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
     query, collection = source(dsn, tmp_path), Collection("id")
     input_ = endpoint(query)
@@ -611,8 +609,8 @@ def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path
 
 
 def test_a_partition_without_full_replica_identity_loses_no_value(dsn: str, tmp_path: Path) -> None:
-    """The server calls the old row of an update that moves the key a whole one, as the root's identity is
-    FULL, though it holds nothing but the key."""
+    """The root's identity is FULL. So for an update of the key, the server says that the old row is complete,
+    but sends only its key."""
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id)",
@@ -632,10 +630,11 @@ def test_a_partition_without_full_replica_identity_loses_no_value(dsn: str, tmp_
     input_.close()
 
 
-def test_partitions_that_come_empty_and_with_rows(
+def test_partitions_attached_empty_and_with_rows(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that an attached one brings are read, for the log tells nothing of them; meanwhile they change."""
+    """The existing rows of an attached partition are read, because the log doesn't have them. They change
+    meanwhile."""
     monkeypatch.setattr(postgres_input, "_TABLES_EVERY_S", 0.0)
     columns = "(id bigint PRIMARY KEY, name varchar(40))"
     run(
@@ -698,8 +697,8 @@ def test_partitions_that_come_empty_and_with_rows(
     assert names(collection) == expected | {401: "c", 402: "d", 403: "e", 501: "x"}
 
 
-def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on where all values stay, and stops where PostgreSQL made others, also after a restart."""
+def test_a_column_with_a_changed_type(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source continues if all values stay the same. Otherwise it stops, also after a restart."""
     monkeypatch.setattr(postgres_input, "_TABLES_EVERY_S", 0.0)
     run(
         dsn,
@@ -741,10 +740,10 @@ def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: 
         ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "ms", "it no longer has sad"),
     ],
 )
-def test_values_that_change_without_a_row(
+def test_schema_changes_that_change_values_without_sending_rows(
     dsn: str, tmp_path: Path, statement: str, column: str, why: str
 ) -> None:
-    """PostgreSQL sends nothing of such a change: the source stops before it reads a later row."""
+    """PostgreSQL sends no rows for such a change. The source stops before it reads a later row."""
     run(
         dsn,
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
@@ -770,8 +769,9 @@ def test_values_that_change_without_a_row(
     assert found is not None and found.code == "MZ230" and "--replace" in found.hint
 
 
-def test_a_column_that_is_declared_while_changes_from_before_it_are_unread(dsn: str, tmp_path: Path) -> None:
-    """They have NULL there, also in a step that was durable before. One that is dropped later is told."""
+def test_a_column_declared_before_earlier_changes_are_read(dsn: str, tmp_path: Path) -> None:
+    """Earlier rows have NULL in it, also in a step that was durable before. Dropping the column is an
+    error."""
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9))", "INSERT INTO t VALUES (1, 'a')")
     input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
     collection.follow(input_)
@@ -801,8 +801,8 @@ def test_a_column_that_is_declared_while_changes_from_before_it_are_unread(dsn: 
         again.close()
 
 
-def test_a_column_is_declared_when_all_is_read_and_not_yet_expired(dsn: str, tmp_path: Path) -> None:
-    """The slot sends again what was read, as the table was then."""
+def test_a_column_declared_after_everything_was_read(dsn: str, tmp_path: Path) -> None:
+    """The slot sends rows again that were read, without the new column."""
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9))")
     input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
     collection.follow(input_)

@@ -1,4 +1,4 @@
-"""What the probe of a PostgreSQL source finds on a real server, each with the statement that mends it."""
+"""The probe of a PostgreSQL source on a real server: each problem comes with a statement that fixes it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ WRONG = {
         r"doesn't have the columns \(id\) \(public.low\)",
     ),
 }
-MENDED = ("MZ227 rows", "MZ227 columns", "MZ228 large partition", "MZ228 large")
+FIXED = ("MZ227 rows", "MZ227 columns", "MZ228 large partition", "MZ228 large")
 
 
 def found(dsn: str, folder: Path, **body: object) -> Sequence[Diagnostic]:
@@ -112,7 +112,7 @@ def run(dsn: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def test_what_is_wrong_with_tables_and_publications(
+def test_problems_of_tables_and_publications(
     database: Database, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     for number, (name, (statements, body, said)) in enumerate(WRONG.items()):
@@ -123,16 +123,16 @@ def test_what_is_wrong_with_tables_and_publications(
         with pytest.raises(AssertionError, match=said):
             raise AssertionError(one.detail)
         assert one.hint and postgres.password not in str(one)
-        if name in MENDED:  # by the statement that it prints
+        if name in FIXED:  # by the statement that it prints
             run(dsn, one.hint)
             assert found(dsn, tmp_path, **body) == ()
 
 
 @pytest.mark.parametrize("table", ["t", 'public.order "x"'])
-def test_the_publication_that_is_printed_can_be_made(
+def test_the_printed_publication_works(
     database: Database, postgres: PostgresServer, tmp_path: Path, table: str
 ) -> None:
-    """Also where a table is still missing: the statement names it, and works once it is there."""
+    """The statement also names a table that is missing, and works once the table exists."""
     dsn = postgres.dsn(database())
     role = f"maker_{tmp_path.name[-12:]}".lower()
     run(
@@ -156,7 +156,7 @@ def test_the_publication_that_is_printed_can_be_made(
         run(dsn, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
 
 
-def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_path: Path) -> None:
+def test_missing_privileges_of_a_role(database: Database, postgres: PostgresServer, tmp_path: Path) -> None:
     dsn = postgres.dsn(database())
     role = f"reader_{tmp_path.name[-12:]}".lower()
     run(dsn, *GOOD, f"CREATE ROLE {role} LOGIN PASSWORD 'reader'")
@@ -179,7 +179,7 @@ def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_pat
         )
         parts = {"tables": ["public.p"], "publication": "rooted"}
         (one,) = found(other, tmp_path, **parts)
-        assert one.code == "MZ054" and "of its partitions public.p1" in one.detail
+        assert one.code == "MZ054" and "on the partitions public.p1" in one.detail
         run(dsn, one.hint)
         assert found(other, tmp_path, **parts) == ()
         query = source(other, tmp_path, publication="theirs")
@@ -203,9 +203,7 @@ def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_pat
         run(dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-def test_a_server_that_does_not_log_enough_or_has_no_slots(
-    own_postgres: PostgresServer, tmp_path: Path
-) -> None:
+def test_a_server_with_a_low_wal_level_or_without_slots(own_postgres: PostgresServer, tmp_path: Path) -> None:
     own_postgres.create_database("small")
     dsn = own_postgres.dsn("small")
     run(dsn, *GOOD)
@@ -240,9 +238,7 @@ def test_a_server_that_does_not_log_enough_or_has_no_slots(
     input_.close()
 
 
-def test_another_database_is_refused_wherever_it_is(
-    database: Database, postgres: PostgresServer, tmp_path: Path
-) -> None:
+def test_another_database_is_refused(database: Database, postgres: PostgresServer, tmp_path: Path) -> None:
     dsns = [postgres.dsn(database(name)) for name in ("one", "two")]
     for dsn in dsns:
         run(dsn, *GOOD)
@@ -257,7 +253,7 @@ def test_another_database_is_refused_wherever_it_is(
     assert moved is not None and "system identifier is 1" in moved.detail
 
 
-def test_the_statement_that_mends_a_publication_of_partitions(
+def test_the_printed_fix_for_a_publication_of_partitions(
     database: Database, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     parted = [

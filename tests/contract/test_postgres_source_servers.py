@@ -1,4 +1,4 @@
-"""What becomes of a PostgreSQL source when its server discards log, is promoted, or goes back in time."""
+"""A PostgreSQL source whose server discards its log, is promoted, or is restored."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run(dsn: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def test_an_invalidated_slot_is_told(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """The server keeps no more log than it was told to: the source was away for too long."""
+def test_an_invalidated_slot_is_reported(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """The source was stopped for longer than the server keeps its log."""
     own_postgres.stop()
     own_postgres.settings |= {
         "max_slot_wal_keep_size": "16MB",
@@ -59,8 +59,9 @@ def test_an_invalidated_slot_is_told(own_postgres: PostgresServer, tmp_path: Pat
     assert len(collection.rows) == 1
 
 
-def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """Its files are put back from a copy, slot and all, and it lacks what the collection has."""
+def test_a_restored_server_is_reported(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """The server's files, including the slot, are restored from a copy. Rows of the collection are missing
+    there."""
     dsn = own_postgres.create_database("shop")
     run(dsn, TABLE, "INSERT INTO t VALUES (1, 'a')")
     query, collection = source(dsn, tmp_path), Collection("id")
@@ -100,9 +101,9 @@ def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, t
     assert "on timeline 2, which branched off timeline 1" in told.value.diagnostics[0].detail
 
 
-def test_a_promoted_server_goes_on_where_its_slot_does(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """Another timeline of the same database. With the slot (as one that is kept for a failover) it goes on;
-    without, that is told."""
+def test_a_promoted_server_continues_if_its_slot_does(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """The promoted server has another timeline. If it has the slot, the source continues; otherwise it
+    reports the loss."""
     dsn = own_postgres.create_database("shop")
     run(dsn, TABLE, "INSERT INTO t VALUES (1, 'a')")
     query, collection = source(dsn, tmp_path), Collection("id")
@@ -126,10 +127,10 @@ def test_a_promoted_server_goes_on_where_its_slot_does(own_postgres: PostgresSer
     assert sorted(row["id"] for row in collection.rows.values()) == [1, 2]
 
 
-def test_a_stream_that_ended_between_two_polls_is_opened_again(
+def test_an_ended_stream_is_opened_again(
     database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a trigger that comes less often than the server waits for an idle reader."""
+    """The trigger interval is longer than the server's timeout for an idle reader."""
     monkeypatch.setattr(replication, "_SENDER_TIMEOUT_S", 3.0)
     dsn = postgres.dsn(database())
     run(dsn, TABLE, "CREATE TABLE other (x int)", "INSERT INTO t VALUES (1, 'a')")
@@ -149,10 +150,10 @@ def test_a_stream_that_ended_between_two_polls_is_opened_again(
     input_.close()
 
 
-def test_a_server_that_decodes_what_is_not_published_is_no_dead_one(
+def test_a_server_that_decodes_unpublished_changes_is_alive(
     database: Database, postgres: PostgresServer
 ) -> None:
-    """While it does so it speaks when half of its time-out has passed, and is waited for longer than that."""
+    """Meanwhile the server replies only after half of its timeout. The source waits longer."""
     dsn = postgres.dsn(database())
     link = replication.ReplicationLink(dsn)
     try:
@@ -164,7 +165,7 @@ def test_a_server_that_decodes_what_is_not_published_is_no_dead_one(
     assert replication._SILENCE_S >= 2 * int(setting) / 1000 > 0
 
 
-def test_a_slot_that_waits_for_open_transactions_says_for_which(
+def test_a_waiting_slot_names_the_oldest_transaction(
     database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replication, "SESSION", replication.SESSION.replace("'60s'", "'1s'"))

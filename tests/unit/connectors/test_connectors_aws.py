@@ -1,4 +1,4 @@
-"""aws connections without AWS: what each client is given, and that no secret shows."""
+"""aws connections without AWS: the settings of each client. No secret is shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stripped(settings: dict[str, str]) -> dict[str, str]:
     return {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in settings.items()}
 
 
-def test_s3a_is_told_for_one_bucket() -> None:
+def test_s3a_settings_are_for_one_bucket() -> None:
     assert s3a_settings(aws(), "lake") == {}
     s3a = "org.apache.hadoop.fs.s3a"
     assert stripped(s3a_settings(aws(**KEY, region="eu-central-1"), "lake")) == {
@@ -123,14 +123,14 @@ def test_kafka_with_iam() -> None:
         ({"type": "aws"}, "region"),
     ],
 )
-def test_what_kafka_can_not_use(body: dict[str, Any], text: str) -> None:
+def test_aws_connections_that_kafka_cannot_use(body: dict[str, Any], text: str) -> None:
     (found,) = check_description(description(body), Secrets(".", {"AWS": "hunter2"})).diagnostics
     assert found.code == "MZ130" and text in found.summary + found.detail + found.hint
     assert "hunter2" not in repr(found)
 
 
-def test_no_credentials_to_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Told at once, and not by a client that waits for a token."""
+def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error comes at once. No client waits for a token."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -144,7 +144,7 @@ def test_no_credentials_to_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert found.code == "MZ050" and "hunter2" not in repr(found)  # nobody listens there
 
 
-def test_the_machine_s_own_credentials() -> None:
+def test_the_credentials_of_the_machine_are_used() -> None:
     query = resolve(description({"type": "aws", "region": "eu-central-1"}), Secrets(".", {}), ".")
     options = reader_options(query.link, ".")
     assert options["kafka.sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
@@ -165,7 +165,7 @@ def test_a_token_is_a_signed_request() -> None:
 
 
 def test_a_task_gets_a_token_and_no_credentials() -> None:
-    """Made on the way, so that it is fresh; librdkafka on the executor asks for nothing else."""
+    """Pickling makes a fresh token. librdkafka on the executor needs nothing else."""
     token = librdkafka_options(aws(**KEY, role_arn=ROLE, region="eu-central-1"))["oauth_cb"]
     token.settings.pop("role_arn")  # there is no STS here
     sent = pickle.dumps(token)
@@ -176,7 +176,7 @@ def test_a_task_gets_a_token_and_no_credentials() -> None:
         librdkafka_options(aws(**KEY, region="eu-central-1"))
 
 
-def test_jars_are_wanted_by_what_uses_aws() -> None:
+def test_connections_that_use_aws_need_jars() -> None:
     def state(name: str, type_: str, **body: Any) -> ResourceState:
         return ResourceState(address=Address("connection", name), id=name, type=type_, body=body)
 

@@ -1,4 +1,4 @@
-"""PostgreSQL without a server: types, what fits where, statements, and what is said of errors."""
+"""PostgreSQL without a server: types, statements, and the diagnostics of errors."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_created_type(spark: str, created: str) -> None:
         ("BINARY", column("text", "S"), "no"),
     ],
 )
-def test_what_fits(spark: str, target: TargetColumn, expected: str) -> None:
+def test_fit_of_spark_types_in_columns(spark: str, target: TargetColumn, expected: str) -> None:
     assert fit(spark, target) == expected
     if expected == "no":
         misfit = "would round" if target.typmod >= 0 else "can't store"
@@ -146,7 +146,9 @@ def test_what_fits(spark: str, target: TargetColumn, expected: str) -> None:
         ("MAP<STRING,INT>", column("json"), "text", False),
     ],
 )
-def test_how_a_column_travels(spark: str, target: TargetColumn, staged: str, straight: bool) -> None:
+def test_staging_type_and_direct_copy_of_a_column(
+    spark: str, target: TargetColumn, staged: str, straight: bool
+) -> None:
     assert staged_type(spark, target) == staged
     assert copies_straight([spark], [target]) is straight
     assert staged_as_json(spark, target) is (staged == "text" and spark != "STRING")
@@ -186,7 +188,7 @@ def sink(**body: Any) -> Description:
     )
 
 
-def test_create_table_shows_what_is_not_known() -> None:
+def test_create_table_marks_unknown_types() -> None:
     query = resolve(sink(mode="upsert", key=["id"]), Secrets(".", {"PW": "x"}), ".")
     outputs = [Output(name="id", type="BIGINT"), Output(name="Order", type=None)]
     assert create_table(query, outputs).splitlines() == [
@@ -198,7 +200,7 @@ def test_create_table_shows_what_is_not_known() -> None:
     ]
 
 
-def test_columns_match_by_name_then_by_case_if_just_one() -> None:
+def test_columns_match_by_name_then_ignoring_case() -> None:
     columns = tuple(column("int8", "N", name=name) for name in ("id", "ID", "Total"))
     table = Table(oid=1, schema="public", name="orders", columns=columns, takes_copy=True)
     assert [getattr(table.column(name), "name", None) for name in ("id", "ID", "Id", "total")] == [
@@ -219,7 +221,7 @@ def test_two_outputs_into_one_column_are_refused() -> None:
     assert found is not None and "two outputs go into its column id" in found.detail
 
 
-def test_names() -> None:
+def test_table_names_are_split_and_quoted() -> None:
     assert split_name("public.orders") == ("public", "orders")
     assert split_name("orders") == (None, "orders")
     assert [shown(name) for name in ("orders", "order", "Orders", 'a"b')] == [
@@ -230,7 +232,7 @@ def test_names() -> None:
     ]
 
 
-def test_statements_of_a_step_hold_no_loose_ends() -> None:
+def test_ledger_statements_quote_their_values() -> None:
     ledger = Ledger(schema='a"b', sink="it's", generation=2, epoch=3, query_id="q")
     assert "'it''s'" in ledger.claim(5, 4, None) and '"a""b".writers' in ledger.claim(5, 4, None)
     assert "row_count = 7" in ledger.claim(5, 5, Written(rows=7))
@@ -248,7 +250,7 @@ def link() -> ResolvedConnection:
     return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body)
 
 
-def test_conninfo_quotes_what_it_is_given() -> None:
+def test_conninfo_quotes_values() -> None:
     info = conninfo(link(), ".")
     assert "password='p\\' w\\\\'" in info
     assert "host=db" in info
@@ -268,7 +270,7 @@ def test_conninfo_quotes_what_it_is_given() -> None:
         ("no answer within 6 s", "MZ050"),
     ],
 )
-def test_why_there_is_no_connection(text: str, code: str) -> None:
+def test_connection_problems_are_explained(text: str, code: str) -> None:
     address = Address("sink", "x")
     description = Description(address=address, id="x", generation=1, digest="", type="postgres", body={})
     query = ResolvedQuery(description=description, body={}, connection=link(), columns=(), directory=".")
@@ -277,14 +279,14 @@ def test_why_there_is_no_connection(text: str, code: str) -> None:
     assert "connection.pg (db:5432, database shop)" in found.detail
 
 
-def test_a_password_in_a_message_is_masked() -> None:
+def test_passwords_in_messages_are_masked() -> None:
     assert (
         reason_of(RuntimeError("ERROR:  bad password p' w\\ here\nmore"), "p' w\\") == "bad password *** here"
     )
 
 
-def test_transactions_without_changes_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL 14 sends their begin and commit."""
+def test_transactions_without_changes_use_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL 14 also sends their begin and commit."""
     made: list[postgres_decode._Pending] = []
 
     class Seen(postgres_decode._Pending):
@@ -305,8 +307,8 @@ def test_transactions_without_changes_take_no_memory(monkeypatch: pytest.MonkeyP
     assert max(len(one.transactions) for one in made) == 1
 
 
-def test_tables_without_end_take_no_memory() -> None:
-    """Nothing is kept of those that nobody reads, and they say what they are again and again."""
+def test_skipped_tables_use_no_memory() -> None:
+    """Only tables that the source reads are remembered. The server describes the other tables repeatedly."""
     header = bytes(postgres_decode.HEADER)
 
     def messages() -> Iterator[tuple[int | None, bytes]]:
@@ -324,7 +326,7 @@ def test_tables_without_end_take_no_memory() -> None:
     assert set(decoder._relations) == set(decoder._key_of) == {7, 500}
 
 
-def test_a_check_has_its_time_for_the_timeline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_of_a_check_includes_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[float] = []
     monkeypatch.setattr(endpoint, "session", lambda query, within_s: nullcontext(("", None)))
     monkeypatch.setattr(endpoint, "check_slot", lambda *given: None)
@@ -371,7 +373,7 @@ def test_a_check_has_its_time_for_the_timeline_too(monkeypatch: pytest.MonkeyPat
         ("TIMESTAMP_NTZ", "2147483648-01-01 00:00:00", None),
     ],
 )
-def test_values_that_a_server_writes(spark: str, text: str, value: str | None) -> None:
+def test_text_values_are_converted_exactly_or_refused(spark: str, text: str, value: str | None) -> None:
     values = pa.array([None, text])
     if value is None:
         with pytest.raises(UnfitValueError) as told:
@@ -404,7 +406,7 @@ def test_values_that_a_server_writes(spark: str, text: str, value: str | None) -
         (("text", -1), ("jsonb", -1), False, False),
     ],
 )
-def test_which_changes_of_a_type_keep_all_values(
+def test_type_changes_that_keep_all_values(
     was: tuple[str, int], now: tuple[str, int], kept: bool, kept_as_text: bool
 ) -> None:
     assert keeps_values(was, now, as_text=False) is kept
@@ -415,7 +417,7 @@ def test_which_changes_of_a_type_keep_all_values(
     ("precision", "scale", "wanted"),
     [(10, 2, "DECIMAL(10,2)"), (5, -2, "DECIMAL(7,0)"), (2, 5, "DECIMAL(5,5)"), (50, 10, "STRING")],
 )
-def test_the_type_that_takes_a_numeric(precision: int, scale: int, wanted: str) -> None:
+def test_the_spark_type_for_a_numeric(precision: int, scale: int, wanted: str) -> None:
     assert wanted_types(numeric(precision, scale & 0x7FF)) == wanted
 
 
@@ -427,7 +429,7 @@ def test_the_type_that_takes_a_numeric(precision: int, scale: int, wanted: str) 
     ],
 )
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_batch_that_is_denied_asks_for_what_is_missing(
+def test_a_denied_batch_lists_the_missing_privileges(
     monkeypatch: pytest.MonkeyPatch, problem: Exception, answers: bool
 ) -> None:
     query = resolve(sink(), Secrets(".", {"PW": "pw"}), ".")
@@ -448,6 +450,6 @@ def test_a_batch_that_is_denied_asks_for_what_is_missing(
     assert found.code == "MZ054" and "correct the table" not in found.hint
 
 
-def test_a_server_that_ends_is_a_lost_connection() -> None:
+def test_a_server_that_shuts_down_is_a_lost_connection() -> None:
     assert is_lost(psycopg.errors.AdminShutdown()) and is_lost(psycopg.errors.CrashShutdown())
     assert is_lost(psycopg.OperationalError("closed")) and not is_lost(psycopg.errors.UniqueViolation())

@@ -1,4 +1,4 @@
-"""What a connection to PostgreSQL is to tasks on machines without the driver's files."""
+"""Connections to PostgreSQL from tasks on machines without the driver's files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.executors import run_elsewhere
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """Of a server that does TLS as PostgreSQL does, and then says that it is full."""
+    """Return the port of a server that accepts TLS as PostgreSQL does, and then reports that it is full."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*make_certificate(tmp_path, "ca"))
     listener = socket.create_server(("127.0.0.1", 0))
@@ -64,7 +64,7 @@ def connection(port: int, **tls: str) -> ResolvedConnection:
     return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body, connections={})
 
 
-def test_certificates_go_along(port: int, tmp_path: Path) -> None:
+def test_certificates_are_sent_to_tasks(port: int, tmp_path: Path) -> None:
     link = connection(port, mode="verify-full", ca="ca.pem")
     target = Target(
         conninfo=conninfo(link, str(tmp_path)),
@@ -78,7 +78,9 @@ def test_certificates_go_along(port: int, tmp_path: Path) -> None:
     assert "we are full" in run_elsewhere(task, [batch], tmp_path)
 
 
-def test_what_the_machine_trusts_is_that_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_task_trusts_the_certificates_of_its_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = remote_options_of(connection(1, mode="verify-full"), str(tmp_path))
     assert found == RemoteOptions(use_system_roots=True)
     monkeypatch.setattr("mzplan.connectors.postgres.remote_options.system_roots", lambda: "/it's/here")

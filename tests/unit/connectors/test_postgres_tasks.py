@@ -1,5 +1,5 @@
-"""What a task tells of a row that PostgreSQL refuses: the reason and the column, never a value. And how many
-rows one takes at a time."""
+"""A task's error for a refused row has the reason and the column, never a value. Tasks read rows in small
+batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", 
         ({}, "server closed the connection: ***"),
     ],
 )
-def test_of_a_refused_row_no_value_is_told(details: dict[str, str], told: str) -> None:
+def test_errors_show_no_value_of_a_refused_row(details: dict[str, str], told: str) -> None:
     def push(*_: Any) -> dict[str, Any]:
         raise IntegrityError(
             "server closed the connection: p4ss",
@@ -45,7 +45,7 @@ def test_of_a_refused_row_no_value_is_told(details: dict[str, str], told: str) -
     assert str(raised.value) == f"mzplan[COPY]: {told}"
 
 
-def test_large_rows_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = MagicMock()
     copy = connection.__enter__().cursor().__enter__().copy().__enter__()
     copy.rows.return_value = iter([("x" * 40, None)] * 5)

@@ -86,7 +86,7 @@ def statuses(folder: Path) -> dict[str, str]:
     return {query["address"]: query["run_id"] for query in queries}
 
 
-def test_a_review_job_takes_it_for_unchanged_and_says_so(
+def test_a_review_job_without_the_secret_assumes_no_rotation(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ROTATE_KAFKA")
@@ -97,9 +97,7 @@ def test_a_review_job_takes_it_for_unchanged_and_says_so(
     assert "${env:ROTATE_KAFKA}" in notice["detail"] and "ROTATE_PG" not in notice["detail"]
 
 
-def test_a_change_that_restarts_anyway_takes_no_second_restart(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rotation_and_a_change_cause_one_restart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROTATE_KAFKA", "second secret")
     file = folder / "pipeline.yaml"
     file.write_text(file.read_text().replace("a:9092", "c:9092"))
@@ -157,7 +155,7 @@ def test_a_file_rotated_under_a_live_runner(tmp_path: Path, monkeypatch: pytest.
         assert plan(tmp_path)["changes"] == []
 
 
-def test_digests_tell_values_apart_and_nothing_else() -> None:
+def test_digests_distinguish_values() -> None:
     salt = new_salt()
     digest = digest_secret("${env:A}", "value", salt)
     assert is_comparable(digest)
@@ -168,8 +166,8 @@ def test_digests_tell_values_apart_and_nothing_else() -> None:
         assert is_same_secret("${env:A}", "value", other_format) and salt_of(other_format) is None
 
 
-def test_without_the_key_nobody_can_try_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has the store has the salt, the cost and the digest; the key is what is missing."""
+def test_without_the_key_passwords_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of the store has the salt, the cost and the digest, but not the key."""
     digest = digest_secret("${env:A}", "Summer2026", "00")
     _, cost, _, salt, there = digest.split(":")
     unkeyed = hashlib.scrypt(
@@ -188,7 +186,7 @@ def test_without_the_key_nobody_can_try_passwords(monkeypatch: pytest.MonkeyPatc
     assert not is_comparable(digest) and is_same_secret("${env:A}", "another", digest)
 
 
-def test_the_key_is_a_file_of_the_user_alone_and_commands_that_look_make_none(
+def test_the_key_file_is_private_and_only_runners_create_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MZPLAN_SECRETS_KEY")
@@ -205,12 +203,12 @@ def test_the_key_is_a_file_of_the_user_alone_and_commands_that_look_make_none(
     assert digest_secret("${env:A}", "v", "00") == digest_secret("${env:A}", "v", "00")
 
 
-def test_a_given_key_must_be_long_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_key_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MZPLAN_SECRETS_KEY", "short")
     assert run("-C", str(folder), "plan", "--json").error()["code"] == "MZ112"
 
 
-def test_with_another_key_a_plan_says_what_it_can_not_see(
+def test_a_plan_with_another_key_reports_uncompared_secrets(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MZPLAN_SECRETS_KEY", "k" * 32)
@@ -221,7 +219,7 @@ def test_with_another_key_a_plan_says_what_it_can_not_see(
     assert notice["code"] == "MZ078" and "MZPLAN_SECRETS_KEY" in notice["detail"]
 
 
-def test_the_status_is_for_its_owner_alone(folder: Path) -> None:
+def test_only_the_owner_can_read_the_status(folder: Path) -> None:
     state = folder / "state"
     assert (state / "status" / "local.json").stat().st_mode & 0o777 == 0o600
     assert (state / "mzplan.state.json").stat().st_mode & 0o777 == 0o644  # has no digest, and is for git
@@ -244,7 +242,7 @@ def test_a_provider_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def keeper(name: str) -> str | None:
-    """A provider as a third party would write one."""
+    """A provider of another package."""
     if name == "boom":
         raise RuntimeError("what it says may hold a secret")
     return None if name == "none" else f"from the keeper: {name}"

@@ -1,5 +1,5 @@
-"""Values of `${env:…}` references that commands hand to a runner of this machine: in use only once they are
-validated and committed."""
+"""Values of `${env:…}` references that commands hand to a runner of this machine. The runner uses them only
+once they are validated and committed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ sinks:
 
 
 class Server(InMemoryExecutor):
-    """Queries that reach a server with a password."""
+    """Queries that sign in to a server with a password."""
 
     password = "right"
 
@@ -79,7 +79,7 @@ class World:
 
 @contextmanager
 def leading(folder: Path, environment: dict[str, str]) -> Iterator[World]:
-    """The runner of the embedded instance, in this process, with an environment of its own."""
+    """Run the embedded instance's runner in this process, with an environment of its own."""
     store = Store(LocalBackend(folder / "state"), "shop")
     server, secrets, values = Server("shop"), Secrets(str(folder), environment), ReceivedSecretValues()
     lease = store.leases.acquire("local", "test")
@@ -127,7 +127,7 @@ def edit(folder: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-def test_a_refused_apply_leaves_no_value_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_apply_leaves_no_secret_value(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.runs()
     monkeypatch.setenv("HANDED_PG", "wrong")
     refused = world.apply()
@@ -143,7 +143,7 @@ def test_a_refused_apply_leaves_no_value_behind(world: World, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("command", ["resume sink.out", "restart source.orders", "pause source.orders"])
-def test_a_command_hands_over_only_what_was_validated_with_what_it_starts(
+def test_commands_hand_over_only_validated_values(
     world: World, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("HANDED_PG", "wrong")
@@ -156,7 +156,7 @@ def test_a_command_hands_over_only_what_was_validated_with_what_it_starts(
     assert world.secrets.environment == {"HANDED_PG": "second"}
 
 
-def test_a_new_value_is_validated_and_taken_over_with_the_commit(
+def test_a_new_value_is_validated_and_used_after_the_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = world.runs()
@@ -169,7 +169,7 @@ def test_a_new_value_is_validated_and_taken_over_with_the_commit(
     assert {a for a, run in world.runs().items() if before[a] != run} == {"sink.out"}
 
 
-def test_an_apply_without_changes_heals_what_failed_for_want_of_a_value(
+def test_an_apply_without_changes_provides_a_missing_value(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HANDED_PG", raising=False)
@@ -184,10 +184,8 @@ def test_an_apply_without_changes_heals_what_failed_for_want_of_a_value(
         assert mzplan(folder, "plan", "--json").json()["changes"] == []
 
 
-def test_a_failure_that_was_under_way_is_not_told_of_a_new_value(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A start that has read the former value fails after the new one was handed over."""
+def test_a_start_that_read_the_former_value_is_retried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query's start has read the former value, and fails after the new one was handed over."""
     monkeypatch.setenv("HANDED_PG", "right")
     with leading(folder, {"HANDED_PG": "wrong"}) as world:
         reading, go_on = threading.Event(), threading.Event()
@@ -216,7 +214,7 @@ def test_a_failure_that_was_under_way_is_not_told_of_a_new_value(
         assert world.conditions()["sink.out"] == "running"
 
 
-def test_validation_says_whose_values_it_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_names_the_source_of_the_values(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = mzplan(world.folder, "validate", "--live")
     assert "on instance local, with HANDED_PG from here" in checked.err
     monkeypatch.delenv("HANDED_PG")
@@ -228,7 +226,7 @@ def test_validation_says_whose_values_it_used(world: World, monkeypatch: pytest.
     assert world.secrets.environment == {"HANDED_PG": "right"}
 
 
-def test_values_wait_for_their_own_state_and_no_other() -> None:
+def test_values_are_used_only_with_their_own_state() -> None:
     values = ReceivedSecretValues()
     assert values.receive(SecretValues(values={"A": "1"}, state="digest")) == 0
     assert values.receive(SecretValues(values={"A": "2"}, proposal="p")) == 0

@@ -1,4 +1,4 @@
-"""Secrets in AWS Secrets Manager: `${aws-sm:NAME#KEY}`, by botocore, from moto's server."""
+"""Secrets in AWS Secrets Manager: `${aws-sm:NAME#KEY}`, read with botocore from moto's server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def manager(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A client that stores secrets, and a process whose operator has set what its libraries read."""
+    """Return a client that stores secrets, and set the variables that AWS's libraries read."""
     who_is_let_in(endpoint, "inf")
     requests.post(f"{endpoint}/moto-api/reset", timeout=5)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION"):
@@ -91,7 +91,7 @@ def test_a_new_version_is_read_within_a_minute(manager: Any, secrets: Secrets, c
     assert secrets.resolve("${aws-sm:pg}") == "two"
 
 
-def test_what_is_not_there_or_no_text(manager: Any, secrets: Secrets) -> None:
+def test_missing_secrets_and_secrets_that_are_not_text(manager: Any, secrets: Secrets) -> None:
     manager.create_secret(Name="going", SecretString="x")
     manager.delete_secret(SecretId="going")
     manager.create_secret(Name="bytes", SecretBinary=b"x")
@@ -100,7 +100,7 @@ def test_what_is_not_there_or_no_text(manager: Any, secrets: Secrets) -> None:
     assert problem(secrets, "${aws-sm:bytes}").code == "MZ261"
 
 
-def test_a_login_that_may_not(manager: Any, secrets: Secrets, endpoint: str) -> None:
+def test_a_login_without_permission(manager: Any, secrets: Secrets, endpoint: str) -> None:
     manager.create_secret(Name="pg", SecretString="one")
     who_is_let_in(endpoint, "0")
     found = problem(secrets, "${aws-sm:pg}")
@@ -111,7 +111,7 @@ def test_a_login_that_may_not(manager: Any, secrets: Secrets, endpoint: str) -> 
     ("unset", "code", "said"),
     [("AWS_ACCESS_KEY_ID", "MZ261", "no login"), ("AWS_REGION", "MZ261", "AWS_REGION")],
 )
-def test_what_the_operator_has_to_set(
+def test_missing_settings_are_reported(
     unset: str, code: str, said: str, manager: Any, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(unset)
@@ -119,7 +119,9 @@ def test_what_the_operator_has_to_set(
     assert found.code == code and said in f"{found.detail} {found.hint}"
 
 
-def test_one_that_does_not_answer(manager: Any, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer(
+    manager: Any, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     found = problem(secrets, "${aws-sm:pg}")
     assert found.code == "MZ260" and "EndpointConnectionError" in found.detail
@@ -129,10 +131,10 @@ ODD = (b"[]", b"null", b"[" * 100_000, b'{"__type": ["x"]}')
 
 
 @pytest.mark.parametrize("status", [200, 403, 503])
-def test_what_answers_otherwise_stops_no_query(
+def test_invalid_answers_stop_no_query(
     status: int, manager: Any, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a proxy does, or a load balancer: what was read before is used meanwhile."""
+    """A proxy or a load balancer answers. Cached values stay in use."""
     manager.create_secret(Name="pg", SecretString="one")
     assert secrets.resolve("${aws-sm:pg}") == "one"
     monkeypatch.setattr(URLLib3Session, "send", lambda *_: AWSResponse("https://aws", status, {}, None))
@@ -144,16 +146,16 @@ def test_what_answers_otherwise_stops_no_query(
         assert found.code == "MZ260" and "AWS_ENDPOINT_URL" in found.hint
 
 
-def test_values_that_a_command_hands_over_do_not_move_it(manager: Any, clock: Clock) -> None:
+def test_handed_over_values_do_not_change_the_server(manager: Any, clock: Clock) -> None:
     manager.create_secret(Name="pg", SecretString="one")
     handed = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "us-east-1"}
     assert Secrets(".", handed, RemoteSecrets(60.0, clock)).resolve("${aws-sm:pg}") == "one"
 
 
-def test_no_file_that_aws_signs_in_with_is_a_secret_of_a_connection(
+def test_aws_login_files_cannot_be_secrets_of_a_connection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Keys in variables may be: a sink can have the same ones for its bucket."""
+    """Keys in variables are allowed, because a sink may use the same keys for its bucket."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".aws").mkdir()
     files = {

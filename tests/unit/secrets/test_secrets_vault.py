@@ -1,4 +1,4 @@
-"""Secrets in HashiCorp Vault: `${vault:PATH#KEY}`, by hvac, from what speaks its API (vault_stand_in)."""
+"""Secrets in HashiCorp Vault: `${vault:PATH#KEY}`, read with hvac from a stand-in (vault_stand_in)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def server() -> Iterator[VaultStandIn]:
 
 @pytest.fixture
 def there(server: VaultStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VaultStandIn:
-    """Its secrets and faults as at first, and a process that is signed in to it with a token."""
+    """Reset the stand-in, and set the variables to sign in with a token."""
     server.kept = {"secret/shop/pg": {"password": VALUE, "user": "app"}, "old/pg": {"password": "one"}}
     server.tokens, server.denied, server.asked = {"root"}, set(), []
     server.namespace, server.sealed, server.slow, server.parts = "", False, 0.0, ()
@@ -86,7 +86,7 @@ def test_both_versions_of_kv_are_read_as_vault_kv_get_does(there: VaultStandIn, 
     assert scrub(f"it says {VALUE}") == "it says ***"
 
 
-def test_a_thousand_references_of_one_secret_cost_one_request(
+def test_a_thousand_references_to_one_secret_cost_one_request(
     there: VaultStandIn, secrets: Secrets, clock: Clock
 ) -> None:
     there.kept["secret/many"] = {f"k{i}": f"value {i}" for i in range(1000)}
@@ -110,7 +110,7 @@ def test_a_new_value_is_read_within_a_minute(there: VaultStandIn, secrets: Secre
     assert secrets.resolve("${vault:old/pg#password}") == "two"
 
 
-def test_what_is_not_there(there: VaultStandIn, secrets: Secrets) -> None:
+def test_missing_secrets(there: VaultStandIn, secrets: Secrets) -> None:
     for reference in ("${vault:secret/none#password}", "${vault:secret/shop/pg#other}"):
         found = problem(secrets, reference)
         assert found.code == "MZ056" and "store it in vault at secret/" in found.hint
@@ -136,17 +136,17 @@ def test_a_vault_that_is_sealed_or_down(
     assert "http://127.0.0.1:1" in problem(secrets, "${vault:old/pg#password}").hint
 
 
-def test_a_vault_that_is_slow(there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_vault(there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vault, "TIMEOUT", 0.2)
     there.slow = 0.6
     found = problem(secrets)
     assert (found.code, "0.2 s" in found.detail) == ("MZ260", True)
 
 
-def test_an_answer_that_never_ends(
+def test_an_endless_answer(
     there: VaultStandIn, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by and by, with a part in each timeout, nor at once."""
+    """Neither slowly, with a part within each timeout, nor at once."""
     monkeypatch.setattr(vault, "TIMEOUT", 0.2)
     there.parts, there.slow = (b" ",) * 12, 0.05
     found = problem(secrets)
@@ -160,7 +160,7 @@ def test_an_answer_that_never_ends(
 
 @pytest.fixture
 def no_finalizers() -> Iterator[None]:
-    """Nothing is collected while a deeply nested answer uses up the stack: a finalizer would fail there."""
+    """Disable garbage collection: a finalizer would fail while a deeply nested answer uses up the stack."""
     gc.collect()
     gc.disable()
     yield
@@ -169,7 +169,7 @@ def no_finalizers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_finalizers")
 @pytest.mark.parametrize("body", [b"[]", b"null", b"5", b"[" * 100_000, b"<html>", b'{"data": []}'])
-def test_what_answers_otherwise_stops_no_query(
+def test_invalid_answers_stop_no_query(
     body: bytes, there: VaultStandIn, secrets: Secrets, clock: Clock
 ) -> None:
     assert secrets.resolve("${vault:old/pg#password}") == "one"
@@ -178,8 +178,8 @@ def test_what_answers_otherwise_stops_no_query(
     assert problem(secrets, "${vault:old/other#password}").code == "MZ260"
 
 
-def test_no_token_goes_from_tls_to_an_address_without(there: VaultStandIn) -> None:
-    """As a redirect names it."""
+def test_a_redirect_to_http_gets_no_token(there: VaultStandIn) -> None:
+    """A redirect names such an address."""
     with requests.Session() as session:
         guard(session, "https://vault.example")
         with pytest.raises(NotReachableError, match="sends no token"):
@@ -194,13 +194,13 @@ def test_a_path_that_the_runner_may_not_read(there: VaultStandIn, secrets: Secre
     assert problem(secrets, "${vault:database/creds/x#password}").code == "MZ261"
 
 
-def test_a_token_that_has_expired(there: VaultStandIn, secrets: Secrets, clock: Clock) -> None:
+def test_an_expired_token(there: VaultStandIn, secrets: Secrets, clock: Clock) -> None:
     there.tokens = set()
     found = problem(secrets)
     assert found.code == "MZ261" and "expired" in found.detail and vault.ROLE_ID in found.hint
 
 
-def test_a_token_in_its_file_is_read_anew(
+def test_a_token_file_is_read_again(
     there: VaultStandIn, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VAULT_TOKEN")
@@ -213,7 +213,7 @@ def test_a_token_in_its_file_is_read_anew(
 
 
 @pytest.mark.parametrize("way", ["approle", "secret-id-file", "kubernetes"])
-def test_a_login_that_is_made_anew_when_its_token_lapses(
+def test_an_expired_login_is_renewed(
     way: str,
     there: VaultStandIn,
     secrets: Secrets,
@@ -249,20 +249,20 @@ def test_a_namespace(there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.
     assert secrets.resolve("${vault:old/pg#password}") == "one"
 
 
-def test_nothing_of_a_project_moves_it(there: VaultStandIn, tmp_path: Path, clock: Clock) -> None:
-    """Values that a command hands to a runner are in an environment of their own."""
+def test_a_project_cannot_change_the_server(there: VaultStandIn, tmp_path: Path, clock: Clock) -> None:
+    """Values that a command hands to a runner don't change its environment."""
     handed = {"VAULT_ADDR": "http://127.0.0.1:1", "VAULT_TOKEN": "theirs", "VAULT_NAMESPACE": "theirs"}
     secrets = Secrets(str(tmp_path), handed, RemoteSecrets(60.0, clock)).proposed(handed)
     assert secrets.resolve("${vault:old/pg#password}") == "one"
 
 
 @pytest.mark.parametrize("reference", ["${env:VAULT_TOKEN}", "${env:MZPLAN_VAULT_SECRET_ID}"])
-def test_the_runner_s_own_login_is_no_secret_of_a_connection(reference: str, secrets: Secrets) -> None:
+def test_the_runners_own_login_cannot_be_a_secret_of_a_connection(reference: str, secrets: Secrets) -> None:
     secrets.environment.update(VAULT_TOKEN="root", MZPLAN_VAULT_SECRET_ID="root")
     assert problem(secrets, reference).code == "MZ263"
 
 
-def test_nor_is_a_file_that_holds_one(
+def test_a_file_with_the_runners_login_cannot_be_a_secret(
     there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in (".vault-token", "id", "jwt"):
@@ -281,12 +281,12 @@ def test_nor_is_a_file_that_holds_one(
 @pytest.mark.parametrize(
     "path", ["secret/../sys/x", "secret/./x", "secret", "secret//x", "secret/a?b", "secret/%2e"]
 )
-def test_a_path_that_leads_elsewhere_is_not_asked(path: str, there: VaultStandIn, secrets: Secrets) -> None:
+def test_paths_outside_the_engine_are_not_requested(path: str, there: VaultStandIn, secrets: Secrets) -> None:
     assert problem(secrets, f"${{vault:{path}#k}}").code == "MZ261"
     assert there.asked == []
 
 
-def test_commands_do_not_ask(there: VaultStandIn, tmp_path: Path) -> None:
+def test_commands_do_not_ask_vault(there: VaultStandIn, tmp_path: Path) -> None:
     found = problem(Secrets(str(tmp_path)))
     assert found.code == "MZ264" and there.asked == []
 
@@ -298,6 +298,6 @@ def test_without_the_package(there: VaultStandIn, secrets: Secrets, monkeypatch:
 
 
 @pytest.mark.parametrize("value", [5432, {"a": "b"}, "\ud800", "x" * (1 << 21)])
-def test_what_can_not_be_a_secret(value: object, there: VaultStandIn, secrets: Secrets) -> None:
+def test_values_that_cannot_be_secrets(value: object, there: VaultStandIn, secrets: Secrets) -> None:
     there.kept["old/pg"] = {"password": value}
     assert problem(secrets, "${vault:old/pg#password}").code == "MZ103"

@@ -1,5 +1,5 @@
-"""A runner finds by itself, without a restart, that a secret has another value: in Vault, in a file that
-Kubernetes mounts, in what another package's provider keeps. A plan has it from the status."""
+"""A runner detects without a restart that a secret has a new value: in Vault, in a mounted file, or at
+another package's provider. Plans read this from the status."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def eventually(holds: Callable[[], object], what: str) -> None:
 def rotated_under_a_runner(
     folder: Path, reference: str, secrets: Secrets, change: Callable[[], object]
 ) -> list[str]:
-    """Apply, change the value, and see exactly its dependent restart. Returns what the first plan says."""
+    """Apply, change the value, and check that only its user restarts. Returns the first plan."""
     with following(folder, secrets=secrets) as executor:
         assert run("-C", str(folder), "apply", "--auto-approve").code == 0
         first = {str(a): r.run_id for a, r in executor.running().items()}
@@ -99,7 +99,7 @@ def rotated_under_a_runner(
     return [d["detail"] for d in before["diagnostics"] if d["code"] == "MZ078"]
 
 
-def test_in_vault(tmp_path: Path, server: VaultStandIn) -> None:
+def test_a_secret_rotated_in_vault(tmp_path: Path, server: VaultStandIn) -> None:
     reference = "${vault:secret/kafka#password}"
     folder = written(tmp_path, reference)
     server.kept["secret/kafka"] = {"password": "the first", "user": "u"}
@@ -114,7 +114,7 @@ def test_in_vault(tmp_path: Path, server: VaultStandIn) -> None:
         assert not file.is_file() or not re.search(rb"the (first|second)", file.read_bytes())
 
 
-def test_a_vault_that_is_sealed_stops_nothing(tmp_path: Path, server: VaultStandIn) -> None:
+def test_a_sealed_vault_stops_no_query(tmp_path: Path, server: VaultStandIn) -> None:
     folder = written(tmp_path, "${vault:secret/kafka#password}")
     server.kept["secret/kafka"] = {"password": "the first"}
 
@@ -137,8 +137,8 @@ def test_a_vault_that_is_sealed_stops_nothing(tmp_path: Path, server: VaultStand
         eventually(lambda: not warning(), "it is over")
 
 
-def test_in_a_file_that_kubernetes_mounts(tmp_path: Path) -> None:
-    """A secret's volume is a folder that `..data` points to, and is replaced as a whole."""
+def test_a_secret_rotated_in_a_mounted_file(tmp_path: Path) -> None:
+    """Kubernetes replaces a secret's files by changing the link `..data`."""
     pod, folder = tmp_path / "pod", written(tmp_path / "project", "${file:mounted/password}")
     mounted = pod / "mounted"
     mounted.mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_in_a_file_that_kubernetes_mounts(tmp_path: Path) -> None:
     assert "${file:mounted/password}" in said[0]
 
 
-def test_what_fails_is_tried_again_with_the_new_value(tmp_path: Path) -> None:
+def test_failed_queries_are_retried_with_the_new_value(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("wrong")
     watch = secrets_in_use.SecretsWatch(Secrets(str(tmp_path)), _Inline(), time.monotonic)  # type: ignore[arg-type]
     in_use = {"${file:password}": {b"what it was started with"}}
@@ -173,8 +173,8 @@ def test_what_fails_is_tried_again_with_the_new_value(tmp_path: Path) -> None:
     assert "MZ056" in str(watch.problems) and "can't be read" not in str(watch.problem(["${env:HOME}"]))
 
 
-def test_what_an_apply_has_restarted_a_query_for_is_no_news(tmp_path: Path) -> None:
-    """The look that sees it comes up to five seconds after the apply."""
+def test_a_rotation_that_an_apply_handled_is_not_reported(tmp_path: Path) -> None:
+    """The runner reads the new value up to five seconds after the apply."""
     (tmp_path / "password").write_text("first")
     in_use = secrets_in_use.SecretsInUse(Secrets(str(tmp_path)), {}, _Inline(), time.monotonic)  # type: ignore[arg-type]
     sink, source = Address("sink", "s"), Address("source", "s")
@@ -198,7 +198,7 @@ def test_what_an_apply_has_restarted_a_query_for_is_no_news(tmp_path: Path) -> N
 
 
 class _Inline:
-    """Does at once what it is given."""
+    """Runs tasks at once."""
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Any:
         call(*arguments)
@@ -213,7 +213,7 @@ class _Ended:
 # --- what may be asked for
 
 
-def test_what_a_policy_does_not_allow_is_not_asked_for(tmp_path: Path, server: VaultStandIn) -> None:
+def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, server: VaultStandIn) -> None:
     server.kept = {f"secret/{one}/pg": {"password": "p"} for one in ("shop", "other")}
     path = tmp_path / "policy.toml"
     path.write_text('[[allow]]\nreferences = ["${vault:secret/shop/*}"]\nhosts = ["*"]\n')
@@ -245,7 +245,7 @@ def test_a_malformed_reference_is_found_by_validate(reference: str, said: str, t
     assert (found["code"], said in found["detail"]) == ("MZ017", True) and "vault" in found["hint"]
 
 
-def test_how_often_is_the_operators_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_sets_the_refresh_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, seconds in (("", 60.0), ("5", 5.0), ("0", 60.0), ("soon", 60.0), ("nan", 60.0)):
         monkeypatch.setenv(REFRESH_VARIABLE, given)
         assert refresh_s() == seconds
@@ -255,7 +255,7 @@ def test_how_often_is_the_operators_word(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def example() -> str:
-    """The provider that the documentation shows."""
+    """Return the code of the provider in the documentation."""
     page = (ROOT / "docs" / "how-to" / "secrets-from-vault.md").read_text()
     return next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def read" in block)
 
@@ -294,7 +294,7 @@ class Broken:
         raise RuntimeError("what it says may hold a secret")
 
 
-def test_a_broken_provider_says_nothing_of_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_broken_provider_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mzplan.secrets.references._provider", lambda _: Broken())
     with pytest.raises(MzplanError, match="MZ261") as caught:
         Secrets(".", {}, RemoteSecrets(60.0)).resolve("${keeper:x}")

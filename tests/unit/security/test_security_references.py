@@ -1,4 +1,4 @@
-"""Where a reference to a secret may stand, what it may name, and who resolves it."""
+"""Where secret references are allowed, which files they may name, and who resolves them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_reference_elsewhere_is_an_error_that_names_the_property(place: str, t
     assert "${var.NAME}" in found.hint and found.range is not None and VALUE not in all_text([found])
 
 
-def test_where_its_form_is_wrong_too_the_hint_is_the_same(tmp_path: Path) -> None:
+def test_a_misplaced_malformed_reference_has_the_same_hint(tmp_path: Path) -> None:
     for name, value in (
         ("topic: orders", "topic: '${env:REFERRED}'"),
         ("user: app", "user: app\n    port: '${env:P}'"),
@@ -65,7 +65,7 @@ def test_where_its_form_is_wrong_too_the_hint_is_the_same(tmp_path: Path) -> Non
         assert found.code == "MZ005" and "${var.NAME}" in found.hint
 
 
-def test_a_variable_can_not_carry_one_there(tmp_path: Path) -> None:
+def test_a_variable_cannot_contain_a_misplaced_reference(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "mzplan.yaml": PROJECT + "variables: {host: {}}\n",
         "a.yaml": SHOP.replace("host: localhost", "host: '${var.host}'"),
@@ -109,7 +109,7 @@ def test_names_that_belong_to_a_password_may_be_references(tmp_path: Path) -> No
         ("warehouse: 's3://${env:REFERRED}/x'", "warehouse"),
     ],
 )  # fmt: skip
-def test_nor_may_settings_of_the_project(settings: str, place: str, tmp_path: Path) -> None:
+def test_project_settings_cannot_have_references(settings: str, place: str, tmp_path: Path) -> None:
     (found,) = errors(tmp_path, {"mzplan.yaml": f"{PROJECT}{settings}\n"})
     assert found.code == "MZ102" and f'"{place}"' in found.summary
 
@@ -124,7 +124,7 @@ def test_secrets_of_the_state_are_references(tmp_path: Path) -> None:
         assert errors(tmp_path, {"mzplan.yaml": PROJECT + options % (name, "plain")}) == []
 
 
-def test_other_packages_say_it_in_the_same_words() -> None:
+def test_other_packages_use_the_same_message() -> None:
     plain: dict[str, Any] = {"type": "string", "description": "d", "x-change": "restart", "x-sql": None}
     item = {
         "type": "object",
@@ -187,7 +187,7 @@ def described(connection: dict[str, Any], **body: Any) -> Description:
         (described({}, tables=["${env:REFERRED}"]), "tables[0]"),
     ],
 )
-def test_a_description_of_the_store_is_refused_and_nothing_resolved(
+def test_an_invalid_description_in_the_store_is_refused_before_resolving(
     description: Description, place: str, secrets: Secrets
 ) -> None:
     with pytest.raises(MzplanError) as caught:
@@ -204,7 +204,7 @@ def test_a_description_of_the_store_is_refused_and_nothing_resolved(
     assert set(USED) <= allowed
 
 
-def test_what_may_stand_there_is_resolved(secrets: Secrets) -> None:
+def test_allowed_references_are_resolved(secrets: Secrets) -> None:
     pg = described({"user": "${env:REFERRED}", "password": "${env:REFERRED}"}).connections["connection"]
     assert resolve_connection(pg, secrets).body["password"] == VALUE
 
@@ -245,7 +245,7 @@ def test_a_secret_is_a_small_regular_file(
     assert found.code == "MZ103" and what in found.summary and f"${{file:{name}}}" in found.summary
 
 
-def test_files_that_are_secrets(tmp_path: Path) -> None:
+def test_files_with_secrets(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / "..data" / "pw").write_text("äöü\r\n")  # as Kubernetes mounts them
     (tmp_path / "pw").symlink_to("..data/pw")
@@ -273,7 +273,9 @@ def test_a_file_that_becomes_a_pipe_does_not_hang(tmp_path: Path, monkeypatch: p
 # --- who resolves one
 
 
-def test_what_only_a_status_names_is_not_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_that_only_a_status_names_are_not_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PG_PASSWORD", "one")
     (tmp_path / "mzplan.yaml").write_text(f"{PROJECT}instances: {{local: {{type: dry}}}}\n")
     (tmp_path / "a.yaml").write_text(SHOP)

@@ -143,9 +143,9 @@ class Writer:
             connection.execute(f"CREATE UNLOGGED TABLE {self.stage_sql} ({columns})")
 
     def lock(self, connection: Connection, for_update: bool = True) -> int:
-        """Return the last written step (-1 if none), and lock the sink's row until the transaction ends.
+        """Return the last written step, -1 if none. Raises MzplanError MZ068 or MZ069 if another run writes.
 
-        Raises MzplanError MZ068 if a newer run has taken over, MZ069 if another checkpoint wrote.
+        `for_update`: lock the sink's row until the transaction ends.
         """
         ledger = self.ledger
         row = connection.execute(

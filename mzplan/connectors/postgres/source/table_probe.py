@@ -108,7 +108,7 @@ class TableCheck(Check):
         if unreadable:
             grants.append(grant("SELECT", ", ".join(unreadable), self._role))
         if grants:
-            parts = f" on its partitions {', '.join(unreadable)}" if unreadable else ""
+            parts = f" on the partitions {', '.join(unreadable)}" if unreadable else ""
             yield self._problem(
                 "MZ054",
                 f"{self._query.address} can't read table {name}",
