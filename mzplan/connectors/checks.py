@@ -132,7 +132,8 @@ def _reach(type_: str) -> Callable[[ResolvedQuery], Diagnostic | None] | None:
 def check_connection(
     connection: InlinedConnection, secrets: Secrets, directory: str
 ) -> tuple[Diagnostic, ...]:
-    """Return why this connection can't be used; () if it can, or if its type can't be checked by itself."""
+    """Return why this connection can't be used; () if it can, or if its type can't be checked without a
+    query."""
     reach = _reach(connection.type)
     if reach is None:
         return ()

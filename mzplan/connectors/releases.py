@@ -63,8 +63,8 @@ def release_upstream(warehouse: str, place: Place, secrets: Secrets, directory: 
 def remove_generation(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove the storage of a generation, and its data in its target.
 
-    If the target can't be reached or refuses, the data stays there, because it must not block the removal.
-    Raises MzplanError, see remove_storage.
+    If removing the data fails, for example because the target can't be reached, the storage is removed
+    anyway. Raises MzplanError, see remove_storage.
     """
     try:
         description = _recorded_description(warehouse, place)
@@ -73,7 +73,7 @@ def remove_generation(warehouse: str, place: Place, secrets: Secrets, directory:
             if connector.needs_cleanup:
                 connector.forget(resolve(description, secrets, directory, warehouse))
     except MzplanError as problem:
-        log.warning("the data of %s g%d in its target stays there: %s", *place, problem)
+        log.warning("can't remove the data of %s g%d from its target: %s", *place, problem)
     remove_storage(warehouse, *place)
 
 

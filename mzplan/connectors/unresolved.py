@@ -22,7 +22,7 @@ from mzplan.warehouse.checkpoints import collection_path
 class LineageEnd:
     """An input or output of a query.
 
-    - `columns`: the columns, as far as they are known.
+    - `columns`: the known columns.
     - `origins`: the columns of the query's input from which each column is computed.
     - `filtered`: the columns of the query's input that the `where` reads.
     """

@@ -1,4 +1,4 @@
-"""Counts the rows that a Delta source has read and its table no longer holds, from the table's log."""
+"""Counts the rows that a Delta source has read and that its table no longer has, from the table's log."""
 
 from __future__ import annotations
 

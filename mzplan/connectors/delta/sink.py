@@ -115,7 +115,7 @@ class DeltaSink(SinkConnector):
         rows = as_stored(rows, partitions or existing)
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
-            # An existing table partitions by its own column names, whatever their case.
+            # An existing table keeps its own spelling of these names.
             columns = () if _same_names(partitions, existing) else partitions
             return appended.option("mergeSchema", "true").option("path", path).partitionBy(*columns)
         keys = tuple(run.query.body["key"])

@@ -80,7 +80,7 @@ def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
     if not empties_target(run.query):
         raise error(
             "MZ057",
-            f"Folder {folder} holds another query's output",
+            f"Folder {folder} contains another query's output",
             f"{run.query.link.address}: this query would mistake the steps in its {LOG} for its own.",
             "give the sink a folder of its own, or empty this one.",
             address=run.query.address,

@@ -236,7 +236,7 @@ def _records(rows: DataFrame, row: Expression, one_file_each: bool) -> Records:
 
 
 _READ_TWICE = (
-    ": its name holds one of [ ] { } * ? \\, and Spark would read the other files of the step again. "
+    ": its name contains one of [ ] { } * ? \\, and Spark would read the other files of the step again. "
     "Rename it and replace the source, or let a new source read one file a step (max_files_per_trigger: 1)"
 )
 

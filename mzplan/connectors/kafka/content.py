@@ -1,4 +1,4 @@
-"""The records of a sink that a topic holds, and the steps that Kafka has recorded, for `mzplan verify`."""
+"""A kafka sink's records in its topic, and its steps in the step record, for `mzplan verify`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KafkaContent(Content):
         if query.body["format"]["type"] == "avro":
             raise incomparable(
                 query,
-                "An avro record holds the id of the schema that wrote it, so equal rows can differ.",
+                "An avro record contains the id of its schema, so records of equal rows can differ.",
             )
         require_packages(spark, query)
         self._query, self._as_records = query, as_records
@@ -78,8 +78,8 @@ class KafkaContent(Content):
             if time.monotonic() > deadline:
                 raise incomparable(
                     self._query,
-                    f"For {_QUIET_S:g} s, somebody wrote to topic {self._topic} without a pause, or a "
-                    "transaction was open, so the end of a step's rows can't be determined.",
+                    f"For {_QUIET_S:g} s, topic {self._topic} was written without a pause, or a transaction "
+                    "was open, so the end of a step's rows can't be determined.",
                     f"compare while the sink is paused: mzplan pause {self._query.address}",
                 )
             time.sleep(_BETWEEN_S)

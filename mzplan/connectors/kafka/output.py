@@ -1,6 +1,6 @@
 """The kafka sink as an OutputEndpoint, and the task in which Spark pushes a step into it.
 
-The whole module is sent to executors (see task_code): they need pyarrow and confluent-kafka, but no mzplan.
+The whole module is sent to executors (see task_code), which need pyarrow and confluent-kafka, but not mzplan.
 """
 
 from __future__ import annotations

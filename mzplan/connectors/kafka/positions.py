@@ -37,13 +37,13 @@ class _Record(NamedTuple):
 
 
 class KafkaPositions:
-    """Answers questions about a source's position."""
+    """The part of KafkaSource that compares positions with the topic."""
 
     def __init__(self) -> None:
         self._probe = KafkaProbe()
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Return MZ067 if the topic no longer holds the next offsets."""
+        """Return MZ067 if the topic no longer has the records at the next offsets."""
         topic = query.body["topic"]
         try:
             next_offsets = _offsets_in(position, topic)

@@ -54,8 +54,8 @@ class KafkaSink(SinkConnector):
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Check that the topic exists, may be written, is the one that the sink has written so far, and has a
-        schema that fits the columns."""
+        """Check that the topic exists and may be written, that the sink has written its steps to this topic
+        so far, and that the topic's schema fits the columns."""
         probe = self._probe.probe(query, writes=True)
         more = (
             *self._other_target(query, probe),

@@ -66,8 +66,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
         return compare_upstreams(query, recorded, found)
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
-        """Return a check that compares cluster and topic id. Spark's offsets carry neither, so a topic that
-        is re-created while the query runs looks like one that has grown."""
+        """Return a check that compares cluster and topic id. Spark's offsets contain neither: to Spark, a
+        topic that was re-created while the query runs looks like a topic that has grown."""
         recorded = query.checkpoint.upstream() if query.checkpoint is not None else None
         if recorded is None:
             return None

@@ -96,7 +96,7 @@ def _fail(value: Any, type_: str) -> NoReturn:
     shown = repr(value) if not isinstance(value, Decimal) else str(value)
     if isinstance(value, dict | list):
         shown = "an object" if isinstance(value, dict) else "a list"
-    raise ValueFormError(f"is {shown if len(shown) <= 40 else shown[:39] + '…'}, which is not a {type_}")
+    raise ValueFormError(f"is {shown if len(shown) <= 40 else shown[:39] + '…'}, not {type_}")
 
 
 def _integer(value: Any, type_: str) -> int:
@@ -154,7 +154,7 @@ def _string(type_: str) -> Convert:
         if limit is not None and len(value) > limit:
             raise ValueFormError(f"has {len(value)} characters, more than {type_}")
         if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
-            raise ValueFormError("is not Unicode text: it holds half of a surrogate pair")
+            raise ValueFormError("is not Unicode text: it contains half of a surrogate pair")
         return value
 
     return convert
@@ -164,7 +164,7 @@ def _binary(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise ValueFormError("is not base64, as a BINARY is written") from None
+        raise ValueFormError("is not base64, the form of a BINARY") from None
 
 
 def _time(type_: str) -> Convert:
@@ -177,11 +177,11 @@ def _time(type_: str) -> Convert:
             moment = datetime.fromisoformat(value)
         except ValueError:
             how = "2024-01-31" if type_ == "DATE" else "2024-01-31T12:00:00Z"
-            raise ValueFormError(f"is {value[:40]!r}, which is not a {type_}, as {how!r}") from None
+            raise ValueFormError(f"is {value[:40]!r}, not a {type_} such as {how!r}") from None
         if type_ == "TIMESTAMP":  # without a zone: UTC, as everywhere in mzplan
             return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         if moment.tzinfo is not None:
-            raise ValueFormError(f"is {value[:40]!r}, and a TIMESTAMP_NTZ has no time zone")
+            raise ValueFormError(f"is {value[:40]!r}, but a TIMESTAMP_NTZ has no time zone")
         return moment
 
     return convert

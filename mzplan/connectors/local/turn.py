@@ -1,4 +1,4 @@
-"""Appends to a local source while nobody else can append."""
+"""The appends to a local source by one writer, while it holds the lock."""
 
 from __future__ import annotations
 

@@ -397,7 +397,7 @@ def test_a_file_is_read_once_whatever_its_name_or_not_at_all(
     def refused(source: Description) -> None:
         lab.start(source)
         ended = lab.ended(source)
-        assert ended.error_code == "MZ066" and "its name holds one of [ ] { } * ?" in str(ended.error)
+        assert ended.error_code == "MZ066" and "its name contains one of [ ] { } * ?" in str(ended.error)
         assert lab.count(source) == 0
 
     with monkeypatch.context() as patched:  # names that come while it runs, or in an object store
