@@ -147,7 +147,7 @@ def test_a_mistake_names_line_and_column(record: str, said: str) -> None:
         ({"s": {"b": 1}}, "s.a is missing (NOT NULL)"),
         ({"s": {"a": 1, "c": 1}}, "s has 'c', which is not one of its fields"),
         ({"m": {"x": "y"}}, "m.x is 'x', not INT"),
-        ({"raw": "%"}, "raw is not base64, as a BINARY is written"),
+        ({"raw": "%"}, "raw is not base64, the form of a BINARY"),
         ({"n": 128}, "n is 128, not TINYINT"),
     ],
 )
