@@ -73,18 +73,18 @@ class KafkaPositions:
         topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
         try:
             position = log.entry(log.committed()) if log is not None else None
-            read = _offsets_in(position, topic)
+            next_offsets = _offsets_in(position, topic)
             client = self._probe.client_of(query)
             partitions = range(identify(client, query, False)["partitions"])
             end = _offsets(client, query, topic, partitions, "latest")
-            new_partitions = [partition for partition in partitions if partition not in read]
+            new_partitions = [partition for partition in partitions if partition not in next_offsets]
             if position:  # partitions added since
                 first = _offsets(client, query, topic, new_partitions, "earliest") if new_partitions else {}
             else:
                 first = _start_offsets(client, query, new_partitions)
         except (ClusterError, ValueError, KeyError, OSError):
             return None
-        return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
+        return {"records": sum(max(0, end[p] - {**first, **next_offsets}[p]) for p in partitions)}
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return the number of lost records. Counts offsets, so the markers that end transactions also
@@ -102,10 +102,9 @@ class KafkaPositions:
         accepts = recorded is None or query.body.get("on_upstream_change") == "accept"
         difference = topic_difference(recorded, identity) if recorded is not None and not accepts else None
         if topics := sorted({name for name, _ in ranges} - {topic}):
-            difference = f"topic {topic} instead of {', '.join(topics)}"
+            difference = f"it would read topic {topic} instead of {', '.join(topics)}"
         if difference is not None:
-            where = f"{route(query)}: it would read {difference}"
-            return Loss(lost=read, read=read, unit="records", where=where)
+            return Loss(lost=read, read=read, unit="records", where=f"{route(query)}: {difference}")
         starts = _start_offsets(client, query, range(identity["partitions"]))
         gone = {
             partition: range(span.start, min(span.stop, starts.get(partition, span.stop)))
@@ -158,9 +157,9 @@ class KafkaPositions:
         """
         topic = query.body["topic"]
         try:
-            read = _offsets_in(position, topic)
+            next_offsets = _offsets_in(position, topic)
         except ValueError:  # a position in another topic: nothing was read from this one
-            read = {}
+            next_offsets = {}
         client = self._probe.client_of(query)
         partitions = range(identify(client, query, False)["partitions"])
         first = _offsets(client, query, topic, partitions, "earliest")
@@ -176,7 +175,7 @@ class KafkaPositions:
         }
         if oldest_times or not present:
             raise _range_gone(query, start, end, oldest_times)
-        end_offsets = {p: min(end_offsets[p], read.get(p, 0)) for p in present}
+        end_offsets = {p: min(end_offsets[p], next_offsets.get(p, 0)) for p in present}
         parts = sorted(p for p in present if first_records[p].offset < end_offsets[p])
         if not parts:
             raise refusal(

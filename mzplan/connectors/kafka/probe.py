@@ -138,7 +138,7 @@ def topic_difference(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> s
     """Return why offsets of the recorded topic are invalid in the found one, or None if they are valid."""
     topic = found["topic"]
     if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
-        return f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
+        return f"this is Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
     if recorded.get("topic_id") and found["topic_id"] and found["topic_id"] != recorded["topic_id"]:
         ids = f"id {found['topic_id']} instead of {recorded['topic_id']}"
         return f"topic {topic} was deleted and created again ({ids})"
