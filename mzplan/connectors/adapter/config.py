@@ -81,13 +81,10 @@ def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ..
     return secrets
 
 
-def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
-    """Return a connector's exception as an MzplanError that shows no secrets. None if it isn't an
-    Exception."""
+def as_error(problem: Exception, subject: str, secrets: Sequence[str]) -> MzplanError:
+    """Return a connector's exception as an MzplanError that shows no secrets."""
     if isinstance(problem, MzplanError):
         return problem
-    if not isinstance(problem, Exception):
-        return None
     for secret in secrets:  # a task's process has resolved no secret itself
         remember(secret)
     text = shortened(re.sub(r"\s+", " ", scrub(str(problem).strip() or type(problem).__name__)), 500)
@@ -112,7 +109,5 @@ def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> Mz
 def as_task_error(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
     """Return a connector's exception as a code and one line of text. mzplan.spark.failures reads them from
     the error of a Spark task."""
-    explanation = as_error(problem, subject, secrets)
-    assert explanation is not None, "an Exception is explained"
-    first = explanation.diagnostics[0]
+    first = as_error(problem, subject, secrets).diagnostics[0]
     return RuntimeError(f"{MARK}[{first.code}]: {' '.join(sentence(first).splitlines())}")

@@ -50,7 +50,7 @@ class StepRows:
 
 
 def read_step(endpoint: DurableInputEndpoint, step: Step) -> list[RecordBatch]:
-    """Return the rows of a durable step. Raises StepError if the endpoint leaves its end out."""
+    """Return the rows of a durable step. Raises StepError if the endpoint doesn't report the step's end."""
     rows = StepRows(keep=True)
     endpoint.read(step, rows)
     if not rows.complete:
@@ -70,7 +70,7 @@ def with_positions(
 
 
 def _positions(step: Step, rows: range) -> StructArray:
-    """Return the positions. They are made from buffers, because to convert a list, pyarrow imports pandas,
+    """Return the positions. They are made from buffers, because pyarrow imports pandas to convert a list,
     which takes a second."""
     import pyarrow as pa
 
@@ -106,8 +106,7 @@ class EndpointUpstream:
             raise
         except Exception as problem:
             explanation = as_error(problem, str(query.address), secret_values(query))
-            detail = explanation.diagnostics[0].detail if explanation is not None else ""
-            raise GoneError(f"The upstream: {detail}") from None
+            raise GoneError(f"The upstream: {explanation.diagnostics[0].detail}") from None
 
     def _rows(self, endpoint: DurableInputEndpoint, step: Step) -> Iterator[RecordBatch]:
         steps = endpoint.steps()

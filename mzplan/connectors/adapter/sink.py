@@ -101,8 +101,11 @@ class EndpointSink(SinkConnector):
                     rows_written = table.num_rows
                 warn_repeated(run, warnings)
             except BaseException as problem:
-                is_marked = f"{MARK}[" in str(problem)  # a task has already made it an error for people
-                run.fail(problem if is_marked else as_error(problem, str(query.address), secrets) or problem)
+                # A task has already made a marked error one for people.
+                if isinstance(problem, Exception) and f"{MARK}[" not in str(problem):
+                    run.fail(as_error(problem, str(query.address), secrets))
+                else:
+                    run.fail(problem)
                 raise
             run.wrote(step, rows_written)
 
@@ -115,7 +118,7 @@ class EndpointSink(SinkConnector):
 
 @dataclass
 class EndpointRecorded:
-    """The steps that a connector's endpoints have recorded (`written`). Adds up parallel endpoints."""
+    """The steps that a connector's endpoints have recorded (`written`). Parallel endpoints are added up."""
 
     endpoints: Sequence[SupportsWritten]
     keys: Sequence[str] = ()

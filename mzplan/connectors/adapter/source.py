@@ -106,7 +106,7 @@ class EndpointSource(SourceConnector):
             return diagnostics_of(problem, query)[0]
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Return the steps that have expired."""
+        """Return the number of steps that were read and have expired."""
         steps_read = _steps_read(former)
         if not steps_read:
             return None
@@ -133,8 +133,7 @@ class EndpointSource(SourceConnector):
                 first = step_of(position) if position else None
                 waiting_steps = range(max(steps.start, steps.start if first is None else first), steps.stop)
                 rows = _row_count(endpoint, waiting_steps)
-        except Exception as problem:
-            diagnostics_of(problem, query)  # raises anything but an Exception
+        except Exception:
             return None
         return {"steps": len(waiting_steps), **({"rows": rows} if rows is not None else {})}
 
@@ -227,11 +226,9 @@ def step_of(offset: str) -> Step | None:
         return None
 
 
-def diagnostics_of(problem: BaseException, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
+def diagnostics_of(problem: Exception, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
     """Return a connector's exception as diagnostics of the query."""
     explanation = as_error(problem, str(query.address), secret_values(query))
-    if explanation is None:
-        raise problem
     return tuple(
         replace(diagnostic, address=diagnostic.address or query.address)
         for diagnostic in explanation.diagnostics

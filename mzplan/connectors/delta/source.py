@@ -51,8 +51,9 @@ class DeltaSource(SourceConnector):
     """Reads the table's rows, then the rows added to it; with a key, all its changes."""
 
     position = "STRUCT<version: BIGINT, is_there: INT, file: STRING, row: BIGINT>"
-    """With a key: the change's version, and 0 for a row that the change removes or 1 for a row that exists
-    after it. An update removes the old row. Without a key: the file; `row` grows along its rows."""
+    """With a key, `version` is the version of the change. `is_there` is 1 for a row that exists after the
+    change and 0 for a removed row; an update also removes the old row. Without a key, `file` is the row's
+    file, and `row` grows along the file."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Check that the table exists, has the declared columns and, with a key, a change feed."""

@@ -33,8 +33,8 @@ _NAMES = {
 
 
 def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Return MZ053 if columns have other types in the newest file on this machine. Files may have different
-    columns: readers accept that."""
+    """Return MZ053 if columns have other types in the newest file on this machine. Readers accept missing and
+    additional columns."""
     begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
     if local_path(folder) is None or (begins and empties_target(query)):
         return []  # In an object store, Spark reports it. Files that will be removed don't matter.

@@ -1,4 +1,4 @@
-"""The files source: Spark's own file stream over a folder: lines of JSON, CSV or text, or Parquet."""
+"""The files source: Spark's own file stream over a folder with JSON lines, CSV, text or Parquet."""
 
 from __future__ import annotations
 
@@ -189,8 +189,8 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file_each: bool) -> DataFrame:
-    """Return the rows of a folder's files (`reader` reads a stream) or of these files (it reads a batch).
-    `one_file_each`: Spark reads each file by itself."""
+    """Return the rows in `place`: a folder for a stream's reader, or files for a batch's reader.
+    `one_file_each`: Spark reads each file separately."""
     body = query.body
     format_, on_error = body["format"], body["on_error"]
     columns = record_columns(query.description.type, body)
@@ -244,7 +244,7 @@ _READ_TWICE = (
 def adoption_problems(
     source: AdoptingSource, query: ForeignQuery, position: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield why the source can't continue from a query: that must have read only files of its folder."""
+    """Yield why the source can't continue from a query, which must have read only files below its folder."""
     if set(position) != {"logOffset"}:
         yield "It doesn't read a folder of files."
         return

@@ -1,4 +1,4 @@
-"""The admin client of a Kafka cluster, its answers, and its errors as messages for people.
+"""The admin client of a Kafka cluster: waits for its answers, and explains its errors.
 
 No pyspark. Every request has a time limit.
 """
@@ -33,7 +33,7 @@ _SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
 
 @dataclass(slots=True)
 class Client:
-    """An admin client and its errors, newest last."""
+    """An admin client. `problems`: the errors that it has reported, newest last."""
 
     admin: AdminClient
     problems: list[KafkaError]

@@ -76,7 +76,7 @@ class KafkaOutput:
             warn=self._warn,
         )
         if not replay.repeats:
-            self._begin_transaction()  # begins while the first records are being read
+            self._begin_transaction()  # meanwhile, Spark reads the first records
         self._replay, self._batches = replay, 0
 
     def push_buffer(self, batch: RecordBatch) -> None:

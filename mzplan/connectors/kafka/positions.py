@@ -234,8 +234,8 @@ def _offsets(
     *,
     dirty: bool = False,
 ) -> dict[int, int]:
-    """Return the first or last offsets that the source may read. `dirty`: also after the first open
-    transaction."""
+    """Return the first or last offsets of partitions that the source may read. `dirty`: includes the
+    records of open transactions."""
     spec: OffsetSpec = getattr(OffsetSpec, edge)()
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     dirty = dirty or query.link.body["options"].get("isolation.level") == "read_uncommitted"

@@ -1,4 +1,4 @@
-"""Probes a Kafka cluster: does it answer and accept the login, does the topic exist, and which one is it?
+"""Probes a Kafka cluster: whether it answers and accepts the login, and the identity of a topic.
 
 No pyspark. Every request has a time limit, and one admin client serves all queries of a connection.
 """

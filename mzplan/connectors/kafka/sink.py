@@ -45,7 +45,8 @@ _JSON = {
 
 
 class KafkaSink(SinkConnector):
-    """Writes rows to an existing topic: all of them, or the latest of each key in each micro-batch."""
+    """Writes to an existing topic: all rows or, for an upsert, the latest row of each key in a
+    micro-batch."""
 
     def __init__(self) -> None:
         self._probe = KafkaProbe()

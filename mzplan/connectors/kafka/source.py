@@ -213,7 +213,7 @@ def _between(start: Any, end: Any) -> dict[str, str]:
 
 
 def adoption_problems(source: AdoptingSource, position: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why the source can't continue from another query: that must have read only the source's topic."""
+    """Yield why the source can't continue from a query, which must have read only the source's topic."""
     topics, topic = sorted(position), source.body["topic"]
     if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
         yield "It doesn't read Kafka."

@@ -26,7 +26,7 @@ Older = tuple[tuple[int, int, str], ...]
 class KafkaStepRecord:
     """The record that a sink commits with each step.
 
-    - `epoch`: the epoch of the newest runner. It records it before it writes; older runners see it and stop.
+    - `epoch`: the epoch of the newest runner, recorded before it writes. Older runners see it and stop.
     - `step`: the last written step; -1 for none.
     - `rows`, `hash`: the row count and content hash of that step. The hash is UNKNOWN if the sink didn't
       write the step, because the record was created after the checkpoint.

@@ -90,7 +90,7 @@ class KafkaTransaction:
                 try:
                     return self._before_open_transactions()
                 except confluent_kafka.KafkaException:
-                    pass  # not an open transaction: the broker doesn't answer
+                    pass  # no open transaction is the cause: the broker doesn't answer
             time.sleep(_BETWEEN_TRIES_S)
 
     def _committed(self, consumer: Any, seconds: float) -> str | None:

@@ -257,7 +257,6 @@ def test_what_a_connector_raises_is_told_without_secrets(problem: Exception, cod
     (one,) = found.diagnostics
     assert (one.code, one.detail) == (code, said)
     assert as_error(found, "source.s", ()) is found
-    assert as_error(KeyboardInterrupt(), "source.s", ()) is None
 
 
 def test_a_step_is_read_without_pandas(tmp_path: Path) -> None:
