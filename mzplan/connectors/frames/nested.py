@@ -1,6 +1,6 @@
 """Casts nested values to another type by the names of their fields.
 
-Spark's own cast matches the fields of a struct by position: it would silently swap two amounts.
+Spark's own cast matches the fields of a struct by position, so it would silently swap two fields.
 """
 
 from __future__ import annotations
