@@ -24,7 +24,15 @@ from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, route, target_problems, unfit_partitions
+from mzplan.connectors.network.folders import (
+    are_same_columns,
+    folder_of,
+    partition_mismatch,
+    rewrite_hint,
+    route,
+    target_problems,
+    unfit_partitions,
+)
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION, canonical_type
@@ -116,7 +124,7 @@ class DeltaSink(SinkConnector):
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             # An existing table keeps its own spelling of these names.
-            columns = () if _same_names(partitions, existing) else partitions
+            columns = () if are_same_columns(partitions, existing) else partitions
             return appended.option("mergeSchema", "true").option("path", path).partitionBy(*columns)
         keys = tuple(run.query.body["key"])
 
@@ -196,8 +204,8 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
             )
         ]
     wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
-    if wanted and not _same_names(wanted, partitions):
-        return [_partition_mismatch(query, folder, partitions)]
+    if wanted and not are_same_columns(wanted, partitions):
+        return [partition_mismatch(query, folder, partitions, can_rewrite=True)]
     retyped = [
         f"{output.name} is {stored} in the table, but the sink writes {output.type}"
         for output in outputs
@@ -207,39 +215,16 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         and output.type
         and not holds(stored, output.type)
     ]
-    return [_type_mismatch(query, folder, retyped)] if retyped else []
-
-
-def _type_mismatch(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
-    return unfit_target(
-        query,
-        f"The column types of table {folder} don't fit {query.address}",
-        f"{'; '.join(retyped)}.",
-        f"cast the column in `select`; {_rewrite_hint(query, 'types')}",
-    )
-
-
-def _partition_mismatch(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
-    current = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
-    adapt = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
-    return unfit_target(
-        query,
-        f"The partition columns of table {folder} differ from those of {query.address}",
-        f"{current}, but the sink has partition_by: [{', '.join(query.body['partition_by'])}].",
-        f"{adapt}; {_rewrite_hint(query, 'partition columns')}",
-    )
-
-
-def _rewrite_hint(query: ResolvedQuery, columns: str) -> str:
-    return (
-        f"or rewrite the table with the sink's {columns}: on_replace: truncate in the sink, and "
-        f"mzplan apply --replace {query.address} --allow-replace; or give the sink a path of its own."
-    )
-
-
-def _same_names(names: Sequence[str], other_names: Sequence[str]) -> bool:
-    """Whether the names are the same to Spark, which ignores case."""
-    return [name.lower() for name in names] == [name.lower() for name in other_names]
+    if not retyped:
+        return []
+    return [
+        unfit_target(
+            query,
+            f"The column types of table {folder} don't fit {query.address}",
+            f"{'; '.join(retyped)}.",
+            f"cast the column in `select`; or {rewrite_hint(query)}; or give the sink a path of its own.",
+        )
+    ]
 
 
 def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:

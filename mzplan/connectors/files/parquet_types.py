@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
 from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.files.manifest import read_list
+from mzplan.connectors.network.folders import rewrite_hint
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.warehouse.paths import local_path
 
@@ -52,8 +53,7 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
             query,
             f"The column types of the files in {folder} don't fit {query.address}",
             f"{'; '.join(retyped)}. Readers refuse a folder with both types.",
-            "cast or rename the column in `select`; or use another path; or rewrite all files: on_replace: "
-            f"truncate in the sink, and mzplan apply --replace {query.address} --allow-replace.",
+            f"cast or rename the column in `select`; or use another path; or {rewrite_hint(query)}.",
         )
     ]
 

@@ -6,14 +6,12 @@ Readers refuse a folder with several sets of partition columns, but Spark would 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
 from urllib.parse import unquote
 
 from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import ResolvedQuery, empties_target
-from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.files.manifest import LOG
-from mzplan.connectors.network.folders import open_below
+from mzplan.connectors.network.folders import are_same_columns, open_below, partition_mismatch
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import one_line
 
@@ -34,8 +32,11 @@ def unfit_partition_folders(query: ResolvedQuery, folder: str) -> list[Diagnosti
     except (OSError, TimeoutError, ValueError):  # the start reports the problem
         return []
     wanted = query.body.get("partition_by", ())
-    other_columns = next((names for names in combinations if _lower(names) != _lower(wanted)), None)
-    return [_partition_mismatch(query, folder, other_columns, has_list)] if other_columns is not None else []
+    other_columns = next((names for names in combinations if not are_same_columns(names, wanted)), None)
+    if other_columns is None:
+        return []
+    printable_names = [one_line(name) for name in other_columns]  # folder names may contain any bytes
+    return [partition_mismatch(query, folder, printable_names, can_rewrite=has_list)]
 
 
 def _partition_columns(query: ResolvedQuery, folder: str) -> list[tuple[str, ...]]:
@@ -61,31 +62,3 @@ def _partition_columns(query: ResolvedQuery, folder: str) -> list[tuple[str, ...
                 if queued_counts[inner_columns] <= _MAX_PER_COLUMNS:
                     queue.append((f"{inner}/{name}", inner_columns))
     return list(combinations)
-
-
-def _partition_mismatch(
-    query: ResolvedQuery, folder: str, columns: Sequence[str], has_list: bool
-) -> Diagnostic:
-    """Return MZ053 for a folder with other partition columns. `has_list`: a files sink has written there."""
-    wanted = ", ".join(query.body.get("partition_by", ()))
-    names = ", ".join(map(one_line, columns))  # these names may hold any bytes
-    location = f"in folders of {names}" if columns else "in no partition folders"
-    setting = f"partition_by: [{wanted}]" if wanted else "no partition_by"
-    adapt = f"write `partition_by: [{names}]`" if columns else "remove `partition_by`"
-    rewrite = (
-        "or rewrite all files: on_replace: truncate in the sink, and mzplan apply --replace "
-        f"{query.address} --allow-replace; "
-        if has_list
-        else ""
-    )
-    return unfit_target(
-        query,
-        f"The partition columns of folder {folder} differ from those of {query.address}",
-        f"its files are {location}, but the sink has {setting}.",
-        f"{adapt}; {rewrite}or give the sink a path of its own.",
-    )
-
-
-def _lower(names: Sequence[str]) -> list[str]:
-    """Return the names in lower case, because Spark ignores case when it compares names."""
-    return [name.lower() for name in names]

@@ -132,6 +132,37 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
     ]
 
 
+def partition_mismatch(
+    query: ResolvedQuery, folder: str, columns: Sequence[str], *, can_rewrite: bool
+) -> Diagnostic:
+    """Return MZ053 for a target that is partitioned by other columns than the sink's. `can_rewrite`: the sink
+    may empty it."""
+    wanted = query.body.get("partition_by", ())
+    stored_columns = f"is partitioned by {', '.join(columns)}" if columns else "has no partition columns"
+    setting = f"partition_by: [{', '.join(wanted)}]" if wanted else "no partition_by"
+    adapt = f"write `partition_by: [{', '.join(columns)}]`" if columns else "remove `partition_by`"
+    rewrite = f"or {rewrite_hint(query)}; " if can_rewrite else ""
+    return unfit_target(
+        query,
+        f"The partition columns of {folder} differ from those of {query.address}",
+        f"{folder} {stored_columns}, but the sink has {setting}.",
+        f"{adapt}; {rewrite}or give the sink a path of its own.",
+    )
+
+
+def rewrite_hint(query: ResolvedQuery) -> str:
+    """Return the hint to write all rows of a sink again, into an emptied target."""
+    return (
+        "rewrite the target: on_replace: truncate in the sink, and "
+        f"mzplan apply --replace {query.address} --allow-replace"
+    )
+
+
+def are_same_columns(names: Sequence[str], other_names: Sequence[str]) -> bool:
+    """Whether the names are the same to Spark, which ignores case."""
+    return [name.lower() for name in names] == [name.lower() for name in other_names]
+
+
 def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     from pyarrow import fs
 

@@ -131,7 +131,7 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     lab.stop(read)
     others = with_aws(lab.sink(source, "files", {"type": "files"}, **{**body, "partition_by": ["id"]}), store)
     (refused,) = lab.executor.check(others, lab_secrets(second)).diagnostics
-    assert refused.code == "MZ053" and "lie in folders of place" in refused.detail
+    assert refused.code == "MZ053" and "is partitioned by place" in refused.detail
 
     # What is there is found by the names that are in lists and logs.
     with pytest.MonkeyPatch.context() as patch:

@@ -48,10 +48,10 @@ def test_a_table_keeps_its_partition_columns(tmp_path: Path) -> None:
         assert found(sink(table)) == []
     assert found(sink(divided, partition_by=["Kind", "DAY"])) == []
     ((code, detail, hint),) = found(sink(divided, partition_by=["day", "kind"]))
-    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or rewrite the table")
-    assert "it is partitioned by kind, day, but the sink has partition_by: [day, kind]" in detail
+    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or rewrite the target")
+    assert "is partitioned by kind, day, but the sink has partition_by: [day, kind]" in detail
     ((code, detail, hint),) = found(sink(whole, partition_by=["day"]))
-    assert code == "MZ053" and "it has no partition columns" in detail
+    assert code == "MZ053" and "has no partition columns" in detail
     assert hint.startswith("remove `partition_by`; or rewrite") and "on_replace: truncate" in hint
 
 
@@ -88,17 +88,17 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
 
     ((code, detail, hint),) = found_in_files(of_files(divided, partition_by=["day", "kind"]))
     assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a path")
-    assert "files are in folders of kind, day, but the sink has partition_by: [day, kind]" in detail
+    assert "is partitioned by kind, day, but the sink has partition_by: [day, kind]" in detail
     ((_, detail, _),) = found_in_files(of_files(divided))
     assert "but the sink has no partition_by" in detail
     ((code, detail, hint),) = found_in_files(of_files(whole, "json", partition_by=["day"]))
-    assert code == "MZ053" and "files are in no partition folders" in detail
+    assert code == "MZ053" and "has no partition columns" in detail
     assert hint.startswith("remove `partition_by`; or give the sink a path")
 
     strange = tmp_path / "strange"
     put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that is no text
     ((_, detail, hint),) = found_in_files(of_files(strange))
-    assert "in folders of \\udcff\\x1b[2J, but" in detail and (detail + hint).isprintable()
+    assert "is partitioned by \\udcff\\x1b[2J, but" in detail and (detail + hint).isprintable()
 
     # What a files sink has written can be removed by the next one.
     put(whole / LOG / "0")
