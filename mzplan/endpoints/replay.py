@@ -10,7 +10,8 @@ Rows that are pushed again are compared with the written rows and discarded, up 
 length. Rows beyond that length are appended if the rows before them equal the written rows, and if the step
 is the last one in the output. Otherwise the output keeps the step as it is, and the replay reports the
 difference. If the rows differ, the new rows belong to another version of the step: some rows would be lost
-and others duplicated. If the output has later steps, appended rows would be out of order."""
+and others duplicated. If the output has later steps, appended rows would be out of order.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 
 Each test calls the function with an empty folder. The function must create an upstream or target for this
 test alone. Records have the columns `id BIGINT, name STRING` (`COLUMNS`). The configuration must declare
-them; `config_columns()` returns them in mzplan's format."""
+them; `config_columns()` returns them in mzplan's format.
+"""
 
 from __future__ import annotations
 

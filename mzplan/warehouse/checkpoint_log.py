@@ -14,8 +14,8 @@ from typing import Any
 from mzplan.warehouse.folder import Folder, decoded, decoding, open_folder, read_text, replace_file
 from mzplan.warehouse.step_record import StepRecord
 
-_MOVED = "mzplanMoved"  # marks, in its settings, a step that only moved the checkpoint
-_REREAD_STEPS = 3  # steps: the last done step, the one before it, and an interrupted one
+_MOVED = "mzplanMoved"  # in a step's settings: the step only moved the checkpoint
+_REREAD_STEPS = 3  # that Spark reads at a start: the last done step, the one before, and an interrupted one
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -28,7 +28,7 @@ class CheckpointLog:
         self._commits: Folder = open_folder(f"{spark}/commits")
 
     def has_begun(self) -> bool:
-        """Whether the checkpoint has offsets or a source's own log, so its position matters."""
+        """Whether the query has read anything: the checkpoint has offsets, or the log of a source."""
         return bool(open_folder(f"{self.spark}/sources").names() or self._offsets.names())
 
     def query_id(self) -> str | None:
@@ -52,7 +52,7 @@ class CheckpointLog:
     def unfinished(self) -> int | None:
         """Return the step that is planned but not done, if any.
 
-        Spark runs it again, so its rows may already be in the target."""
+        Spark will run this step again, and its rows may already be in the target."""
         newest = self.newest()
         return newest if newest > self.committed() else None
 
@@ -63,9 +63,10 @@ class CheckpointLog:
         return next(steps, -1)
 
     def is_written(self, step: int) -> bool:
-        """Whether Spark has run this done step; if not, mzplan moved the checkpoint past it.
+        """Whether Spark has run this done step. If not, mzplan only moved the checkpoint.
 
-        A move leaves no trace elsewhere. Returns False for a step whose offsets aren't kept any more."""
+        A step that only moved the checkpoint has no commit in the table. Also False if the step's offsets are
+        no longer kept."""
         lines = self.lines(step)
         with decoding(f"{self.spark}/offsets/{step}"):
             return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
@@ -95,9 +96,9 @@ class CheckpointLog:
             return offsets[0] if len(offsets) == 1 else offsets, began / 1000 if began else None
 
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
-        """Start a query with this id at `position` of an earlier checkpoint, after a done step 0.
+        """Prepare a new query with this id: step 0 is done, and ends at `position` of an earlier checkpoint.
 
-        The query must be new and must not run. Repeating the call gives the same result."""
+        The query must not run. Idempotent."""
         folder = open_folder(self.spark)
         head = earlier.lines(earlier.committed())[:2] or earlier.lines(earlier.newest())[:2]
         replace_file(folder, "metadata", json.dumps({"id": query_id}).encode())
@@ -124,8 +125,8 @@ class CheckpointLog:
     def order_sources(self, tables: Sequence[str | None]) -> None:
         """Order the sources in the recent offsets by their Delta tables, as in the query's plan.
 
-        Spark tells sources apart only by their place. If the checkpoint has other tables, nothing changes and
-        Spark refuses to start. The query must not run."""
+        Spark identifies a source only by its place in the order. If the checkpoint has other tables, nothing
+        changes, and Spark refuses to start. The query must not run."""
         for step in self.planned()[-_REREAD_STEPS:]:
             lines = self.lines(step)
             by_table: dict[str | None, list[str]] = {}
@@ -139,9 +140,9 @@ class CheckpointLog:
                 self._write_offsets(step, [*lines[:2], *ordered])
 
     def move(self, position: str) -> None:
-        """Move the start of the next step to `position`, by a step without rows that is done at once.
+        """Move the checkpoint to `position`, by recording a step without rows as planned and done.
 
-        It replaces a step that is planned but not done. The query must not run."""
+        This step replaces a step that is planned but not done. The query must not run."""
         head = self.lines(self.newest())[:2]
         if len(head) < 2:
             settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
@@ -152,8 +153,8 @@ class CheckpointLog:
     def skip(self, step: int) -> None:
         """Record a step that has read nothing as planned and done, at the position of the step before.
 
-        Repeating this gives the same result, even by a runner that was frozen meanwhile. The query must not
-        run. Raises OSError if the step before is no longer known."""
+        Idempotent, even if a runner that was frozen meanwhile repeats it. The query must not run. Raises
+        OSError if the step before is no longer known."""
         lines, commit = self.lines(step - 1), self._commits.read(str(step - 1))
         if len(lines) != 3 or commit is None:
             raise OSError(f"{self.spark} no longer says where step {step - 1} has ended")
@@ -161,7 +162,7 @@ class CheckpointLog:
         self._write_done(step, lines, commit)
 
     def _last_commit(self) -> bytes:
-        """Return Spark's record of the last done step, which a further step without rows repeats."""
+        """Return Spark's record of the last done step, to copy it for a step without rows."""
         committed = self.committed()
         data = self._commits.read(str(committed)) if committed >= 0 else None
         return data or _NO_WATERMARK
@@ -178,7 +179,7 @@ class CheckpointLog:
         data = open_folder(f"{self.spark}/sources/0").read("0")
         with decoding(f"{self.spark}/sources/0/0"):
             offset = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
-        # A file source logs the files of its first batch in the same place.
+        # In the same place, a file source logs the files of its first batch.
         return (
             offset if isinstance(offset, dict) and all(isinstance(v, dict) for v in offset.values()) else None
         )

@@ -1,11 +1,11 @@
-"""The files below the warehouse that a query must not lose, and its upstream's identity.
+"""The files of a query's generation in the warehouse.
 
     <warehouse>/collections/<id>/g<n>              the Delta table of a source
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        a durable endpoint's own records of its steps
-    <warehouse>/checkpoints/<id>/g<n>/tasks        the one-off tasks that have begun, and which are done
+    <warehouse>/checkpoints/<id>/g<n>/tasks        the one-off tasks that have begun or are done
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
@@ -13,25 +13,25 @@
     <warehouse>/checkpoints/<id>/g<n>/read.json
     <warehouse>/checkpoints/<id>/g<n>/snapshots    see snapshot_versions.py
 
-- `collection.json`: the id of the source's table. A running query recreates a table that somebody removed,
-  and without the id nobody would notice the lost rows.
-- `upstream.json`: written before the very first start, because Spark's offsets don't say what they count. It
-  is readable without Spark, so a check works before a session is open.
-- `delivery.json`: how and where a sink last wrote. The steps that its target remembers are meaningful only
-  together with it.
+- `collection.json`: the id of the source's table. If somebody removes the table, the running query creates it
+  again. Without the id, nobody would notice the lost rows.
+- `upstream.json`: the identity of the upstream, because Spark's offsets don't say what they belong to. It is
+  written before the first start, and can be read without Spark.
+- `delivery.json`: how and where a sink last wrote. The target's record of steps is valid only for this
+  delivery.
 - `begun.json`: the descriptions under which the sink's steps began. Spark repeats an interrupted step with
-  the current query, but the target may already hold part of it. So a step is finished under the description
-  that began it, and the next steps begin under the new one. Only the properties that decide a step's rows are
-  kept (`x-rows` in the sink's schema).
-- `tasks` (see docs/internals/protocol.md): the file of a source's step is written before its rows, so that a
-  runner that resumes after a kill writes the same rows. It is kept, because Spark's log says only that such a
-  step read nothing. The file of a sink's task is written after its rows are in the target; repeating the task
-  changes nothing there.
+  the current query, but the target may already hold part of the step. So mzplan finishes a step under the
+  description that began it, and only then uses the new one. The file has only the properties that decide a
+  step's rows (`x-rows` in the sink's schema).
+- `tasks` (see docs/internals/protocol.md): a source's task is recorded before its rows are written, so that a
+  runner that resumes after a kill writes the same rows. The file is kept, because in Spark's log such a step
+  has read nothing. A sink's task is recorded after its rows are in the target. Repeating it changes nothing
+  there.
 - `versions.json`: the Spark and Delta versions that last wrote here, recorded before they write.
-- `migrated.json`: the rows of an earlier generation with which a source begins, and the position where it
-  continues. It is written before the rows.
-- `read.json`: the last version that a Delta source has read or is about to read, and the digest of that
-  commit, because another copy of the table may have the same version.
+- `migrated.json`: the rows of an earlier generation with which a source begins, and the position from which
+  it continues. It is written before the rows.
+- `read.json`: the last version that a Delta source has read or is about to read, and the digest of its
+  commit: another copy of the table may have another commit with this version.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from mzplan.warehouse.step_record import Count
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-OUTCOMES = 8  # outcomes of done tasks in a status
-LAYOUT = 1  # of collections and checkpoints, see docs/internals/protocol.md
+OUTCOMES = 8  # of done tasks in a Status
+LAYOUT = 1  # version of the layout of collections and checkpoints, see docs/internals/protocol.md
 MAX_DESCRIPTIONS = 100
 
 
@@ -74,8 +74,8 @@ class MigratedRows:
     - `table`, `version`: the id and version of its table that has the rows. Without rows, `table` is None.
     - `position`: the entry of Spark's offset log where the new generation continues; None if nothing was
       read.
-    - `origin`: the generation that first counted such positions and set up its upstream for them. Later
-      migrations have continued both. None if nothing was read.
+    - `origin`: the generation that first used these positions and created its objects on the upstream. Later
+      generations use the same objects. None if nothing was read.
     - `written`: once `done`, the version of the new generation's table that has the rows.
     """
 
@@ -100,7 +100,7 @@ class StepDescription:
     rows: Mapping[str, Any]
 
     def earlier(self, now: Description) -> Description:
-        """Return the query's description `now`, with its row properties as they were then."""
+        """Return the query's description `now`, but with the earlier values of its row properties."""
         names = resource_kind(now.address.kind, now.type).row_properties
         other = {name: value for name, value in now.body.items() if name not in names}
         return replace(now, body={**other, **self.rows})
@@ -119,20 +119,20 @@ class DescriptionHistory:
     def to_finish(self, step: int | None, rows: Mapping[str, Any]) -> StepDescription | None:
         """Return the earlier description that must finish an interrupted step.
 
-        Returns None if no step was interrupted, or if its rows are decided as they are now."""
+        Returns None if no step was interrupted, or if the current properties (`rows`) are the same."""
         entry = self.description_of(step) if step is not None else None
         return entry if entry is not None and entry.rows != rows else None
 
     def change_at(self, step: int) -> StepDescription | None:
-        """Return the description after a change at this step, or the first known one.
+        """Return the description that began with this step or with the next one, if any.
 
-        The step may have been pushed under that description too."""
+        The step's rows may also have been written under that description."""
         return next((entry for entry in self.entries if 0 < entry.step in (step, step + 1)), None)
 
     def extended_by(self, now: StepDescription) -> DescriptionHistory:
-        """Return the history with `now` added, or an equal one if the description is unchanged.
+        """Return the history with `now` added, unless the description is unchanged.
 
-        Entries for later steps are dropped: they are from before the checkpoint was set back."""
+        Drops the entries of later steps: they are older than a reset of the checkpoint."""
         earlier = tuple(entry for entry in self.entries if entry.step < now.step)
         if earlier and (earlier[-1].digest, earlier[-1].rows) == (now.digest, now.rows):
             return DescriptionHistory(earlier)
@@ -145,9 +145,9 @@ class TaskRecord:
 
     - `step`: the step of the collection that the task writes; None for a task of a sink.
     - `start`, `end`: the entries of Spark's offset log between which it reads its upstream, if it reads it.
-    - `details`: what its kind needs to resume after a kill, as JSON.
-    - `outcome`: its result, or the result it will have once it is done.
-    - `done`: its rows are written, and the checkpoint is past its step. A task that was given up stays.
+    - `details`: data with which its kind resumes after a kill, as JSON.
+    - `outcome`: its result, or the result that it will have once it is done.
+    - `done`: whether its rows are written and the checkpoint is past its step. Abandoned tasks stay recorded.
     """
 
     task: Task
@@ -250,12 +250,12 @@ class Checkpoint:
         return self._fact("departure", lambda fact: fact if self.log.committed() <= fact["batch"] else None)
 
     def record_departure(self, upstream: Mapping[str, Any], position: str) -> None:
-        """Durably record the upstream and position that a move is about to leave."""
+        """Record durably the upstream and the position that the checkpoint is about to leave."""
         fact = {"upstream": dict(upstream), "position": position, "batch": self.log.committed() + 1}
         self._record("departure", fact)
 
     def forget_departure(self) -> None:
-        """Forget the departure: the checkpoint has moved back."""
+        """Forget the departure, because the checkpoint has moved back."""
         self._record("departure", {"upstream": {}, "position": "", "batch": -2})
 
     def was_moved(self) -> bool:
@@ -263,7 +263,7 @@ class Checkpoint:
         return bool(self._fact("departure", lambda fact: fact["upstream"]))
 
     def last_read(self) -> tuple[int, str] | None:
-        """Return the last version read of an upstream Delta table, with its commit's digest, if any.
+        """Return the last version that was read of an upstream Delta table, and its commit's digest, if any.
 
         Raises OSError, also for a file with invalid content."""
         return self._fact("read", lambda fact: (int(fact["version"]), str(fact["commit"])))
@@ -321,9 +321,9 @@ class Checkpoint:
         self._record("versions", encode(versions))
 
     def leaves(self) -> dict[str, Any] | None:
-        """Return the description (as JSON) of a query that created objects on its upstream or target.
+        """Return the description (as JSON) of the query that created objects on its upstream or target.
 
-        They are to be removed with this generation. Returns None if nothing was recorded, and an empty
+        These objects must be removed with this generation. Returns None if nothing was recorded, and an empty
         mapping once they are removed. Raises OSError."""
         return self._fact("leaves", dict)
 

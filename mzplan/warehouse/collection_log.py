@@ -64,7 +64,7 @@ class CollectionLog:
             commit = self.commit(version)
             if commit is not None and commit.transaction is not None and commit.transaction[0] == application:
                 return commit.transaction[1]
-        # The log was cut off. Delta's checkpoints keep each writer's newest transaction.
+        # Old entries of the log are gone. Delta's checkpoints keep each writer's newest transaction.
         if not versions or versions[0] == 0:
             return None
         with decoding(f"the checkpoint of {self.collection}"):
@@ -120,7 +120,7 @@ class CollectionLog:
 
 
 def name_list(names: Sequence[str]) -> str:
-    """Return the first of these names as text. Others chose the names, so they are shortened."""
+    """Return the first of these names as text. The names come from others, so each is shortened."""
     return ", ".join([shortened(name, 80) for name in names[:_MAX_NAMES]] + ["…"] * (len(names) > _MAX_NAMES))
 
 
@@ -131,10 +131,9 @@ def _is_version(stem: str) -> bool:
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
     """Return the first and last version between two of Delta's offsets in the collection, if any.
 
-    An offset is a version and the index of a file in it; a negative index comes before all its files. With
-    `isStartingVersion`, it lies in the snapshot of that version and all before, with which a reader begins.
-    For changes of a keyed collection, an offset stays at the last file of a version that was read.
-    """
+    An offset is a version and the index of a file in it; a negative index is before all files. With
+    `isStartingVersion`, the offset is within the snapshot with which a reader begins. For a keyed
+    collection's changes, the offset stays at the last file of the version that was read."""
     if not isinstance(end, dict) or "reservoirVersion" not in end:
         return None
     with decoding(f"an offset in {collection.collection}"):
@@ -154,7 +153,7 @@ def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[in
     if not steps:
         return None, None
     if len(commits) <= last - first:
-        # The oldest log entries are gone, but a reader that began at 0 has read step 0.
+        # The oldest entries of the log are gone, but a reader that began at version 0 has read step 0.
         return ((0 if first == 0 else min(steps)), max(steps)), None
     rows = [commit.rows for commit in commits if commit.step is not None]
     total = sum(r for r in rows if r is not None) if None not in rows else None

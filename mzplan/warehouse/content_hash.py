@@ -5,11 +5,11 @@ their lower-cased names. Each value is hashed with the hash so far as its seed. 
 unchanged, so a row keeps its hash when its collection gains a column. The hash of a step is the sum of its
 rows' hashes modulo 2^64. It doesn't depend on the rows' order or on how they are spread over files.
 
-It detects accidents, not attacks. It misses a value that moved into a neighbouring column that was NULL.
+The hash detects accidents, not attacks. It doesn't notice if a value moves to a neighbouring column that was
+NULL.
 
-The stored text names the kind of hash: `1:` and 16 hexadecimal digits. Older versions of mzplan wrote only
-the digits, for the same hash. Any other text is of a kind that this version can't compute, and isn't
-compared.
+A hash is stored as text: `1:`, which is the kind of hash, and 16 hexadecimal digits. Older versions of mzplan
+wrote only the digits of the same hash. This version can't compute any other kind, and doesn't compare it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _LONG_DECIMAL = 18  # digits: Spark hashes a decimal up to this precision as a l
 
 @dataclass(frozen=True, slots=True)
 class ContentHash:
-    """A number of rows, and the sum of their hashes modulo 2^64. Add the parts of a step."""
+    """A number of rows, and the sum of their hashes modulo 2^64. The hash of a step is the sum of its
+    parts."""
 
     rows: int = 0
     digest: int = 0
@@ -53,15 +54,16 @@ class ContentHash:
 
     @classmethod
     def parse(cls, rows: int, stored: str | None) -> ContentHash | None:
-        """Parse a stored hash; None if there is none or it is of another kind."""
+        """Parse a stored hash. Returns None for None and for another kind of hash."""
         match = _STORED.fullmatch(stored) if stored is not None else None
         return cls(rows, int(match[1], 16)) if match else None
 
     @classmethod
     def of_sums(cls, rows: int, high: int | None, low: int | None) -> ContentHash:
-        """Combine Spark's sums of the upper and lower halves of the hashes (NULL without rows).
+        """Combine Spark's sums of the upper and lower halves of the hashes. Both are NULL if there are no
+        rows.
 
-        A sum of whole hashes would overflow, which ANSI SQL refuses."""
+        Spark can't sum up whole hashes, because in ANSI SQL an overflow is an error."""
         return cls(rows, (((high or 0) << 32) + (low or 0)) & _MASK)
 
 
@@ -78,7 +80,7 @@ def content_hash(parts: Iterable[pa.Table | pa.RecordBatch]) -> ContentHash:
 
 
 def hash_of(rows: pa.RecordBatch) -> ContentHash:
-    """Return the hash of a batch, from the column HASH if it has one.
+    """Return the hash of a batch. Takes the rows' hashes from the column HASH if the batch has it.
 
     Raises TypeError for a type that no collection has."""
     import numpy as np
@@ -105,7 +107,7 @@ def row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:
             column = rows.column(name)
             if isinstance(column, pa.ChunkedArray):
                 column = column.combine_chunks()
-            if isinstance(column, pa.ChunkedArray):  # too much text for 32-bit offsets
+            if isinstance(column, pa.ChunkedArray):  # still, because the text is too long for 32-bit offsets
                 column = pa.concat_arrays([c.cast(_large(c.type)) for c in column.chunks])
             hashes = _hashed(column, hashes)
     return hashes
@@ -164,7 +166,7 @@ def _hash_of(type_: pa.DataType) -> Callable[[pa.Array, Hashes], Hashes]:
     raise TypeError(f"no collection has values of type {type_}")
 
 
-# ── Hashes of values of one type; except for structs, no value is NULL
+# ── Hashes of values of one type. Only structs may be NULL
 
 
 def _words(values: pa.Array, dtype: str) -> Any:
@@ -176,7 +178,7 @@ def _words(values: pa.Array, dtype: str) -> Any:
 def _buffer(values: pa.Array, dtype: str) -> Any:
     """Return the values of a fixed-width array without NULLs.
 
-    `to_numpy` would import pandas, which costs a second of CPU."""
+    `to_numpy` isn't used because it imports pandas, which takes a second of CPU."""
     import numpy as np
 
     data = values.buffers()[1]
@@ -246,7 +248,7 @@ def _bytes(values: Iterable[bytes | memoryview], seeds: Hashes) -> Hashes:
 
 
 def _structs(values: pa.Array, seeds: Hashes) -> Hashes:
-    """Hash one field after the other. All fields of a NULL are NULL and leave the seed unchanged."""
+    """Hash one field after the other. If a struct is NULL, so are its fields, and its seed doesn't change."""
     for field in values.flatten():
         seeds = _hashed(field, seeds)
     return seeds

@@ -1,8 +1,7 @@
 """Copies a folder, with everything below it, into a warehouse.
 
-Others choose the names that an object store lists, so a name with `..` could lead anywhere on this machine. A
-store may also never answer. Worker threads talk to it, so the main thread, which holds the state's lock, can
-handle signals and give up after a while without progress.
+An object store may never answer. So worker threads talk to it. The main thread, which holds the state's lock,
+handles signals, and gives up after a while without progress.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from mzplan.warehouse.paths import local_path, split_storage
 
 _AT_ONCE = 8
 _CHUNK = 4 << 20  # bytes
-_NO_PROGRESS_S = 120.0  # without progress, after which the copy gives up
-_END_S = 2.0  # that threads have to notice that the copy is over
+_NO_PROGRESS_S = 120.0  # time without progress after which the copy gives up
+_END_S = 2.0  # time for the threads to end once the copy is over
 
 Value = TypeVar("Value")
 Files = dict[str, int]  # sizes in bytes, by name below a folder
 
 
 def copy_folder(from_: str, to: str) -> None:
-    """Copy everything below a path or URI to below another one.
+    """Copy everything below a path or URI to another path or URI.
 
-    Raises OSError, also for a name that leads out of the folder, for lack of space, and for a store that
+    Raises OSError, also for a name that leads out of the folder, if the disk is too small, and if the store
     makes no progress for two minutes."""
     local_source, local_target = local_path(from_), local_path(to)
     if local_source is not None and local_target is not None:
@@ -130,13 +129,13 @@ class _Remote:
 
 
 class _Threads:
-    """Worker threads that talk to a store, while the waiting thread handles signals.
+    """Worker threads that talk to a store. Meanwhile, the waiting thread can handle signals.
 
-    A request may never end: its thread is then left behind and ends with the process."""
+    If a request never ends, its thread stays until the process ends."""
 
     def __init__(self, place: str):
         self._place = place
-        self._signs: queue.SimpleQueue[BaseException | bool] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[BaseException | bool] = queue.SimpleQueue()
         self._is_over = False
         self._threads: list[threading.Thread] = []
 
@@ -152,8 +151,8 @@ class _Threads:
     def report_progress(self) -> None:
         """Report progress, from a worker thread. Raises OSError once the copy is over."""
         if self._is_over:
-            raise OSError(errno.ECANCELED, "nobody waits for it any more", self._place)
-        self._signs.put(False)
+            raise OSError(errno.ECANCELED, "the copy was given up", self._place)
+        self._events.put(False)
 
     def result(self, work: Callable[[], Value]) -> Value:
         """Return the result of `work` on one thread. Raises its errors, and TimeoutError."""
@@ -162,7 +161,7 @@ class _Threads:
         return results[0]
 
     def run_all(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Run all tasks, several at once; the first error ends them. Raises TimeoutError."""
+        """Run all tasks, several at once. Raises the first error of a task, and TimeoutError."""
         remaining, lock = iter(tasks), threading.Lock()
 
         def work() -> None:
@@ -174,9 +173,9 @@ class _Threads:
                         break
                     task()
                     self.report_progress()
-                self._signs.put(True)
+                self._events.put(True)
             except BaseException as problem:
-                self._signs.put(problem)
+                self._events.put(problem)
 
         running = min(_AT_ONCE, len(tasks))
         for _ in range(running):
@@ -186,15 +185,15 @@ class _Threads:
             running -= self._wait_for_end()
 
     def _wait_for_end(self) -> bool:
-        """Wait for a sign; return whether a thread has ended."""
+        """Wait for a thread's report: progress, its end or its error. Return whether it has ended."""
         try:
-            sign = self._signs.get(timeout=_NO_PROGRESS_S)
+            event = self._events.get(timeout=_NO_PROGRESS_S)
         except queue.Empty:
             text = f"no answer within {_NO_PROGRESS_S:.0f} s"
             raise TimeoutError(errno.ETIMEDOUT, text, self._place) from None
-        if isinstance(sign, BaseException):
-            raise sign
-        return sign
+        if isinstance(event, BaseException):
+            raise event
+        return event
 
 
 def _names(folder: GuardedFolder, inner: str = "") -> Iterator[str]:
@@ -209,7 +208,7 @@ def _names(folder: GuardedFolder, inner: str = "") -> Iterator[str]:
 def _link_or_copy(source: GuardedFolder, target: GuardedFolder) -> None:
     """Copy between local folders without following links on either side.
 
-    A data file, which Delta never changes in place, is hard-linked if the disk allows it."""
+    Data files become hard links if the disk allows it, because Delta never changes them in place."""
     for name in _names(source):
         inner, _, last = name.rpartition("/")
         with target.folder(inner, make=True) as descriptor, os.fdopen(source.open(name), "rb") as file:

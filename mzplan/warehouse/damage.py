@@ -1,7 +1,7 @@
-"""Missing or changed files of a collection: removed by Delta itself, or damaged.
+"""Missing files of a collection: whether Delta has removed a file, or it was lost.
 
 A version may take a file out of the table (OPTIMIZE, MERGE), and VACUUM removes the file later. The table's
-log records both. A file that is missing without such records was lost.
+log records both. If the log has no such records, the file was lost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def missing_file_error(log: CollectionLog, file: str, use: str) -> GoneError | D
             f"{file}, {use}, is missing, and no version has taken it out of the table: neither mzplan nor "
             "Delta has removed it"
         )
-    # No version takes change-feed files out of the table: VACUUM goes by their age.
+    # No version takes files of the change feed out of the table. VACUUM removes them by their age.
     vacuum = next((version for version in removals.vacuums if version > (removed_in or 0)), None)
     if vacuum is None and removals.last_checked < (removed_in or 0):
         return DamagedError(
@@ -80,9 +80,9 @@ def _removals(log: CollectionLog) -> _Removals:
 
 
 def last_vacuumed(collection: str) -> int:
-    """Return the last version older than the last VACUUM … LITE's retention; -1 if none ran.
+    """Return the last version that was older than the retention of the last VACUUM … LITE; -1 if none ran.
 
-    The next VACUUM … LITE reads the log from there on. Raises OSError."""
+    The next VACUUM … LITE reads the log from this version on. Raises OSError."""
     data = open_folder(f"{collection}/_delta_log").read(_VACUUMED)
     try:
         with decoding(_VACUUMED):

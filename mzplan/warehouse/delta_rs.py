@@ -1,4 +1,4 @@
-"""Opens Delta tables with delta-rs. All such access goes through here."""
+"""Opens Delta tables with delta-rs. No other module does."""
 
 from __future__ import annotations
 

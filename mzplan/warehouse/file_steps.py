@@ -1,4 +1,4 @@
-"""The steps by which a sink read each file of its source's collection, including merged files."""
+"""Finds the steps in which a sink read each file of its source's collection, including merged files."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from mzplan.warehouse.step_record import StepRecord
 OLDEST = -1
 """Stands for a step before all known ones."""
 Span = tuple[int, int]
-"""The first and last step whose rows a file has."""
+"""The first and last step whose rows are in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSteps:
-    """The spans of files by name, without folders; any other file has the span (OLDEST, OLDEST).
+    """The span of each file.
 
-    Every step from `known_from` on is known."""
+    - `spans`: by the file's name without folders. Any other file has the span (OLDEST, OLDEST).
+    - `known_from`: the first step from which on every step is known.
+    """
 
     spans: dict[str, Span]
     known_from: int
 
 
 def steps_of_files(log: CollectionLog, records: Iterable[StepRecord]) -> FileSteps:
-    """Return the steps by which a sink read the files, as far as the logs go. Raises OSError.
+    """Return the steps in which a sink read the files, as far back as the logs go. Raises OSError.
 
-    A file made by OPTIMIZE has the rows, and so the steps, of the files that it replaced."""
+    A file that OPTIMIZE wrote has the rows, and so the steps, of the files that it replaced."""
     spans: dict[str, Span] = {}
     listed = list(records)
     known_from = listed[0].step if listed else 0
     for record in listed:
         try:
             for place in files_of(log, record):
-                # Even if a version is read in parts, each file is read once.
+                # Each file is read once, even if several steps read parts of its version.
                 spans[_name(place)] = record.step, record.step
         except GoneError:
             known_from = record.step + 1

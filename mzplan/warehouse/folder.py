@@ -15,8 +15,8 @@ from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
 _IN_URIS = "%/:?#[]@!$&'()*+,;=~"
-_MAX_MESSAGE = 200  # characters of a decoder's message, which may repeat its input
-_RETRIES_S = 15  # of a request to Google's object store, whose client would retry for 15 minutes
+_MAX_MESSAGE = 200  # characters of a decoder's message, because it may repeat the input
+_RETRIES_S = 15  # for a request to Google's object store; its client would retry for 15 minutes
 # The errors of decoding text that others may have written. For example, `1e999` as a step is an
 # OverflowError, and a hundred thousand brackets are a RecursionError.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -25,8 +25,7 @@ _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 class Folder(Protocol):
     """Files by name. A write is atomic, and durable when it returns.
 
-    Raises OSError; UnfitError for anything but a regular file, and for a link in any component below the
-    warehouse."""
+    Raises OSError, and UnfitError for anything but a regular file, and for a link below the warehouse."""
 
     def names(self) -> list[str]:
         """Return the names of the visible files, sorted; none if the folder is missing."""
@@ -37,7 +36,7 @@ class Folder(Protocol):
     def extend(self, name: str, lines: bytes) -> None:
         """Append whole lines to a file, or create it.
 
-        If the storage can append, the write isn't durable: a power failure may lose it, and a kill may leave
+        On a file system, this write isn't durable: a power failure may lose it, and a kill may leave only
         part of the last line."""
 
     def write(self, name: str, data: Data) -> None:
@@ -50,9 +49,9 @@ class Folder(Protocol):
         """Remove a file if it exists."""
 
     def lock(self) -> contextlib.AbstractContextManager[bool]:
-        """Keep out other writers on this and other machines. Yields False if the storage can't.
+        """Keep out other writers on this and other machines. Yields False if the storage has no locks.
 
-        All writers must hold the lock, because it removes half-written files of killed writers."""
+        All writers must hold the lock: whoever gets it removes half-written files of killed writers."""
 
 
 def open_folder(place: str) -> Folder:
@@ -115,9 +114,7 @@ def decoded(data: bytes, place: str) -> str:
 
 @contextlib.contextmanager
 def decoding(place: str) -> Iterator[None]:
-    """Wrap the decoding of content that others may have written.
-
-    Turns every decoding error into an OSError that names the place."""
+    """Raise OSError, which names the place, for any error of decoding in the block."""
     try:
         yield
     except _MALFORMED as problem:
@@ -134,7 +131,7 @@ def write_text(place: str, text: str) -> None:
 
 
 def delete_checksum(folder: Folder, name: str) -> None:
-    """Remove Hadoop's checksum of a file on a file system, because it wouldn't match new content."""
+    """Remove Hadoop's checksum of a file on a file system. It wouldn't match new content."""
     if isinstance(folder, LocalFolder):
         folder.delete(f".{name}.crc")
 

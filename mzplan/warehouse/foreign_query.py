@@ -1,9 +1,9 @@
 """The checkpoint and Delta table of a streaming query that somebody wrote by hand.
 
-mzplan continues from copies. The checkpoint's copy keeps the query id, the logs of offsets and commits, and
-the source's own log. The table's log records which micro-batch of that query it has. Together they resume
-exactly where the query stopped: an unfinished micro-batch is planned again with the same offsets, and the
-table knows whether it has that batch.
+mzplan copies both and continues from the copies. The checkpoint has the query's id, the logs of offsets and
+commits, and the source's own log. The table's log records which micro-batches of the query it has. So mzplan
+resumes exactly where the query stopped: Spark plans an unfinished micro-batch again with the same offsets,
+and the table's log tells whether the table already has its rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from mzplan.warehouse.paths import absolute
 class ForeignQuery:
     """The files of a stopped query, and its progress.
 
-    `last_planned`, `last_done`: the newest numbers in its logs, or -1. `position`: its source's newest entry
-    in the log of offsets. `version`: the version of its table."""
+    - `last_planned`, `last_done`: the newest micro-batch in the logs of offsets and commits, or -1.
+    - `position`: the source's newest entry in the log of offsets.
+    - `version`: the version of its table.
+    """
 
     checkpoint: str
     table: str
@@ -83,7 +85,7 @@ def inspect(checkpoint: str, table: str) -> ForeignQuery:
 
 
 def copy(query: ForeignQuery, warehouse: str, id_: str) -> None:
-    """Copy the files to the places of a query with this id, generation 1. Raises OSError."""
+    """Copy the files to the storage of a query with this id, generation 1. Raises OSError."""
     copy_folder(query.table, collection_path(warehouse, id_, 1))
     copy_folder(query.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
 

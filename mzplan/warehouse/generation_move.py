@@ -1,10 +1,10 @@
-"""Moves a sink from a former generation's collection to the next, which begins with its rows.
+"""Moves a sink from the collection of a former generation to the next one, which begins with migrated rows.
 
-First, in one step, the sink reads the rest of the former collection, up to the version whose rows were
-migrated. Then that step and the step before it are recorded as ending after these rows in the new collection.
-Spark asks for the data of the last finished step from the end of the step before, and both must be of one
-table. No step is added, because targets count steps without a gap. The index of steps still knows what both
-steps read.
+First, the sink reads the rest of the former collection in one step, up to the version whose rows were
+migrated. Then the offset log of that step and of the step before is changed: both now end after the migrated
+rows in the new collection. Both must change, because at a start Spark asks for the data between the ends of
+the last two steps, and both ends must belong to one table. No step is added, because targets count steps
+without gaps. The index of steps still knows what both steps have read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from mzplan.warehouse.folder import decoding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Former:
-    """The generation that the sink still reads, and how the next one began."""
+    """The collection that the sink still reads, and the next one.
+
+    - `table`, `next_table`: the ids of their tables.
+    - `migrated`: the rows with which the next one began.
+    """
 
     table: str
     migrated: MigratedRows
@@ -31,7 +35,7 @@ class _Former:
 
 
 class GenerationMove:
-    """The move of one sink, which doesn't run. Raises MzplanError, OSError."""
+    """The move of one sink. The sink must not run. Raises MzplanError, OSError."""
 
     def __init__(self, warehouse: str, description: Description, checkpoint: Checkpoint):
         assert description.input is not None, f"{description.address} doesn't read exactly one collection"
@@ -41,7 +45,7 @@ class GenerationMove:
         self._checkpoint = checkpoint
 
     def to_read(self) -> Description | None:
-        """Return the sink that reads the former collection's rest, in a step that is planned now.
+        """Return the sink's description for reading the rest of the former collection, and plan that step.
 
         Returns None if the sink already reads the wanted collection, or has read nothing yet."""
         former = self._former()
@@ -53,10 +57,10 @@ class GenerationMove:
         return self._earlier(former.migrated)
 
     def move(self) -> None:
-        """Move to the next collection after a step, if the former one is read to its end."""
+        """Move to the next collection, if the last step has read the former one to its end."""
         former, log = self._former(), self._checkpoint.log
         if former is None or log.entry(log.committed()) != self._end(former):
-            return  # that step had begun before
+            return  # the last step began before the move
         committed = log.committed()
         position = _offset(log.entry(committed), former.next_table, former.migrated.written + 1)
         log.replace(committed - 1, position)
@@ -68,7 +72,7 @@ class GenerationMove:
         return _offset(log.entry(log.newest()), former.table, former.migrated.version + 1)
 
     def _former(self) -> _Former | None:
-        """Return the collection that the sink still reads, if it isn't the wanted one."""
+        """Return the collection that the sink still reads; None if it already reads the wanted one."""
         log, source = self._checkpoint.log, self._source
         table = table_of(log.offset(log.newest())[0])
         place = Checkpoint.of(self._warehouse, *source.place)
@@ -88,7 +92,7 @@ class GenerationMove:
         raise _other_generation(self._description, source)
 
     def _earlier(self, migrated: MigratedRows) -> Description:
-        """Return the sink as its last step began, reading the former generation."""
+        """Return the sink's description when its last step began, which reads the former generation."""
         description, source = self._description, self._source
         descriptions = self._checkpoint.descriptions().entries
         begun = descriptions[-1].earlier(description) if descriptions else description

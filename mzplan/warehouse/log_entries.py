@@ -20,9 +20,9 @@ class Add:
 
     - `name`, `place`: its name in the log, and its path or URI.
     - `modified`: when it was written, in milliseconds since the epoch.
-    - `has_new_rows`: False if its rows were in other files before.
+    - `has_new_rows`: False if its rows come from other files of the table.
     - `partition`: the values of the table's partition columns in all its rows, as text.
-    - `rows`: their number; None if the log doesn't say.
+    - `rows`: the number of rows; None if the log doesn't say.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Commit:
     - `step`: None if no streaming query wrote it.
     - `rows`: the rows that it added; for a MERGE, the rows that it inserted, updated and deleted.
     - `adds`, `removes`: the Parquet files that it added, and the names of the files that it removed.
-    - `transaction`: the writer and its step.
-    - `merged`: the number of rows that a MERGE was given; None for other operations.
-    - `changes`: the Parquet files of its change feed. Without any, its rows are the rows of `adds`, all new.
+    - `transaction`: the id of the writer, and the writer's step.
+    - `merged`: the number of input rows of a MERGE; None for other operations.
+    - `changes`: the Parquet files of its change feed. If there are none, all rows of `adds` are new.
     - `features`, `partitions`: the table's features, and its partition columns with types, from this version
       on; None if unchanged.
     - `operation`: Delta's name for the operation.
-    - `deletes`: whether it removed rows, and not only files whose rows moved to others.
+    - `deletes`: whether it removed rows. False if the rows of removed files moved to other files.
     - `deleted`: the number of rows that it says it deleted; None if it doesn't say.
     """
 
@@ -81,7 +81,8 @@ class Commit:
         return tuple(add.place for add in self.adds)
 
     def is_read_by(self, index: int) -> bool:
-        """Whether a reader of the change feed at this file of a MERGE has read all of the commit."""
+        """Whether a reader of the change feed has read all of this MERGE once it has read the file
+        `index`."""
         return self.merged is not None and index >= len(self.changes or self.adds) - 1
 
 
@@ -142,7 +143,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
 
 
 def features_of(protocol: Mapping[str, Any]) -> Features:
-    """Return the features in a table's `protocol`; an older protocol lists none."""
+    """Return the features in a table's `protocol`. Older protocols list none."""
     reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
     return Features(reading=frozenset(map(str, reading or ())), writing=frozenset(map(str, writing or ())))
 
@@ -156,7 +157,8 @@ def partitions_of(metadata: Mapping[str, Any]) -> dict[str, str]:
 def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:
     """Return the step of a commit.
 
-    Spark's own sink names it. For a micro-batch written by MERGE or WRITE, the transaction has it."""
+    For Spark's own sink, the operation has it; for a micro-batch written by MERGE or WRITE, the
+    transaction."""
     if info.get("operation") in ("MERGE", "WRITE"):
         return transaction[1] if transaction is not None else None
     epoch = (info.get("operationParameters") or {}).get("epochId")
@@ -171,7 +173,7 @@ def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
 
 
 def _rows_of(add: Mapping[str, Any]) -> int | None:
-    """Return the rows of a file without rows hidden by its deletion vector; None if unknown."""
+    """Return the rows of a file, except for deleted ones in its deletion vector; None if unknown."""
     try:
         count = json.loads(add.get("stats") or "{}").get("numRecords")
     except (ValueError, AttributeError):

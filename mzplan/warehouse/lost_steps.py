@@ -1,9 +1,9 @@
 """Finds steps that are done in a checkpoint but missing in the Delta table.
 
-They are missing if the table was restored to an older copy. Spark doesn't notice: the next step takes the
-version of the lost one, and nobody misses its rows. But each step, even without rows, is a commit that names
-its query and its number (`txn`). So a done step without a commit, or a gap between one query's commits, can
-only come from an outside change.
+This happens if the table was restored to an older copy. Spark doesn't notice it: the next step gets the
+version of the lost step, and the lost rows stay unnoticed. But each step is a commit, even without rows, and
+the commit has the query's id and the step's number (`txn`). So if a done step has no commit, or if there is a
+gap between the commits of a query, somebody has changed the table from outside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.collection_log import CollectionLog
 
-_MAX_COMMITS = 20  # commits of the query, if there is no result of an earlier check
+_MAX_COMMITS = 20  # of the query to look at, if there is no result of an earlier check
 
 
 class HeldStep(NamedTuple):
@@ -28,11 +28,11 @@ class HeldStep(NamedTuple):
 def lost_steps(
     table: CollectionLog, log: CheckpointLog, last_complete: HeldStep | None = None
 ) -> tuple[int, int] | None:
-    """Return the first and last step that the table lacks; of several gaps, the newest one.
+    """Return the first and last step that are missing in the table. If there are several gaps, the newest.
 
-    Returns None if no step is missing, or if that is unknown: a query that somebody wrote by hand may not
-    name its steps. `last_complete`: where an earlier check found nothing missing (see `newest_held`). Raises
-    OSError."""
+    Returns None if no step is missing, or if that is unknown: the commits of a hand-written query may not
+    have the steps' numbers. `last_complete`: up to here, an earlier check found no step missing (see
+    `newest_held`). Raises OSError."""
     query_id, committed = log.query_id(), log.last_written()
     if query_id is None or committed < 0:
         return None
@@ -43,7 +43,7 @@ def lost_steps(
             and last_complete is not None
             and held.version - last_complete.version == held.step - last_complete.step
         ):
-            # Every version since then is a step.
+            # Every version since `last_complete` is a step.
             return (held.step + 1, committed) if held.step < committed else None
         steps.insert(0, held.step)
         if held.step <= last_complete.step if last_complete is not None else len(steps) == _MAX_COMMITS:
@@ -57,7 +57,7 @@ def lost_steps(
         return steps[-1] + 1, committed
     planned = log.planned()
     for before, after in reversed(list(pairwise(steps))):
-        # A commit may name any step, so check only steps that the checkpoint has.
+        # A gap counts only if the checkpoint has its steps.
         if any(log.is_written(step) for step in planned if before < step < after):
             return before + 1, after - 1
     return None
@@ -78,7 +78,7 @@ def _held_steps(table: CollectionLog, query_id: str) -> Iterator[HeldStep]:
 
 
 def _names_its_steps(table: CollectionLog) -> bool:
-    """Whether all rows in the log come from commits with a named writer. False for an empty log."""
+    """Whether all commits with rows in the log name their writer. False for an empty log."""
     commits = [table.commit(version) for version in table.versions()]
     return bool(commits) and all(
         commit is None or commit.transaction is not None or not commit.adds for commit in commits

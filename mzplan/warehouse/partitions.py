@@ -1,6 +1,6 @@
-"""The values of partition columns, which name folders (`column=value/`).
+"""The values of partition columns, which are in the names of folders (`column=value/`).
 
-The files may lack these columns. The values are text, with NULL for values that can't name a folder.
+The files below the folders may not have these columns. The values are text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(E[+-]?[0-9]{1,2})?")  # py
 
 
 def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar[Any]]:
-    """Return the values that Spark wrote as text, with their types. NULLs are left out.
+    """Convert values that Spark wrote as text to their types. Leaves out NULLs.
 
     Raises ValueError."""
     import pyarrow as pa
@@ -29,7 +29,7 @@ def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) ->
     for name, text in values.items():
         if text is None:
             continue
-        if pa.types.is_timestamp(types[name]):  # in UTC, with or without the sign for it
+        if pa.types.is_timestamp(types[name]):  # in UTC, with or without a `Z`
             scalars[name] = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("us"))
         else:
             if pa.types.is_decimal(types[name]) and not _DECIMAL.fullmatch(text):
@@ -39,7 +39,7 @@ def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) ->
 
 
 def with_values(batch: pa.RecordBatch, values: Mapping[str, pa.Scalar[Any]]) -> pa.RecordBatch:
-    """Return a file's rows with the columns from its folder's name, unless the file has them."""
+    """Add the columns from the name of a file's folder, unless the file itself has them."""
     import pyarrow as pa
 
     columns = {name.lower() for name in batch.schema.names}

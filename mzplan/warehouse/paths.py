@@ -1,4 +1,4 @@
-"""Makes paths absolute: relative ones start at the project's folder; URIs stay unchanged."""
+"""Paths and URIs of the warehouse, made absolute and split."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def local_path(path: str) -> Path | None:
         return Path(path)
     try:
         parsed = urlparse(path)
-    except ValueError:  # `s3://[x`: opening it reports the error
+    except ValueError:  # such as `s3://[x`; opening the path reports the error
         return None
     return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
 
@@ -42,6 +42,7 @@ def local_path(path: str) -> Path | None:
 def split_storage(path: Path) -> tuple[Path, str]:
     """Split the path of a collection or checkpoint into the warehouse and the part below it.
 
-    The user chose the warehouse; others may have put links below it. Any other path is returned whole."""
+    The user chose the warehouse's path, but a checkout may have brought links below it. Any other path is
+    returned whole, with "" as its second part."""
     match = _STORAGE.fullmatch(str(path))
     return (Path(match[1] or "/"), match[2]) if match is not None else (path, "")

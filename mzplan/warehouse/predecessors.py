@@ -1,4 +1,4 @@
-"""Generations whose rows a later one migrates: which has begun, and which must not run again."""
+"""Generations whose rows a later generation migrates: which one has begun, and which must not run again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mzplan.warehouse.storage import generations_below
 
 
 def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predecessor:
-    """Return the predecessor that has the rows: the newest that has begun, or else the oldest.
+    """Return the predecessor that has the rows: the newest one that has begun, otherwise the oldest one.
 
     Raises OSError."""
     while predecessor.predecessor is not None:
@@ -21,10 +21,10 @@ def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predeces
 
 
 def require_not_migrated(warehouse: str, address: Address, place: Place) -> None:
-    """Raise MZ063 if a later generation has begun with this one's rows. Call it before writing.
+    """Raise MZ063 if a later generation has begun with this generation's rows. Call it before writing.
 
-    The later generation continues where this one stopped, and both would read the same records. Raises
-    OSError."""
+    The later generation continues where this one stopped. If this one ran again, both would read the same
+    records. Raises OSError."""
     id_, generation = place
     for later in generations_below(warehouse, id_):
         migrated = Checkpoint.of(warehouse, id_, later).migrated_rows() if later > generation else None

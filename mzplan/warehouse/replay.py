@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _TYPE = "_change_type"  # the kind of change of each row, in a file of Delta's change feed
 _ALL = 2**63
 _ROWS = 65_536  # in a batch
-_PROBE_BYTES = 1 << 30  # bytes
-_MAX_KEYS = 200_000  # of a step, compared in memory
+_PROBE_BYTES = 1 << 30
+_MAX_KEYS = 200_000  # keys of a step that are compared in memory
 
 
 def read_batches(place: str) -> Iterator[pa.RecordBatch]:
@@ -50,9 +50,9 @@ def read_batches(place: str) -> Iterator[pa.RecordBatch]:
 
 
 def _can_be_read(system: Any, path: str) -> bool:
-    """Whether a file's bytes can be read (of a huge file, the first ones).
+    """Whether the first _PROBE_BYTES of a file can be read.
 
-    This tells storage errors from pyarrow's decoding errors, which are OSErrors as well."""
+    This tells errors of the storage from errors of decoding: pyarrow raises OSError for both."""
     try:
         with system.open_input_stream(path) as stream:
             for _ in range(_PROBE_BYTES >> 20):
@@ -64,7 +64,7 @@ def _can_be_read(system: Any, path: str) -> bool:
 
 
 def require_commit(log: CollectionLog, version: int) -> Commit:
-    """Return a version that was written, from the log. Raises GoneError, OSError."""
+    """Return a commit from the log. Raises GoneError if the log no longer has it, and OSError."""
     commit = log.commit(version)
     if commit is None:
         raise GoneError(
@@ -104,9 +104,9 @@ def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.Re
 
 
 def _with_change(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the changes in a file of Delta's change feed, without the rows before an update.
+    """Return the changes in a file of Delta's change feed, with `_change` and without rows before an update.
 
-    The kind of change becomes `_change`. In a plain data file, all rows are new."""
+    In a data file, every row is an upsert."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -138,10 +138,10 @@ def _read_between(log: CollectionLog, record: StepRecord) -> tuple[Any, dict[str
 def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
     """Return the files that a step has read. Raises GoneError, OSError.
 
-    A sink's offset is a version of the table, and the index of the last file read among the version's files
-    with new rows, in the log's order. A negative index means that none of them was read. A sink that begins
-    on a table with rows first reads the files of a snapshot, the oldest file first (`isStartingVersion`).
-    """
+    A sink's offset is a version of the table, and the index of the last file that was read. The index counts
+    the version's files with new rows, in the log's order; a negative index means that no file was read. A
+    sink that begins on a table with rows first reads the files of a snapshot, the oldest file first
+    (`isStartingVersion`)."""
     start, end = _read_between(log, record)
     with decoding(f"the offset of step {record.step} in {log.collection}"):
         return [add.place for add in _adds_between(log, start, end)]
@@ -149,7 +149,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
 
 def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[Add]:
     adds: list[Add] = []
-    # The first version whose files are read one by one, and its last file that was read before.
+    # The first version whose files the step has read, and the last file of it that an earlier step has read.
     first, last_read = 0, -1
     if start is not None and not start.get("isStartingVersion"):
         first, last_read = int(start["reservoirVersion"]), int(start["index"])
@@ -174,12 +174,11 @@ def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[A
 def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
     """Return the first and last version of a keyed collection whose changes a step has read.
 
-    It has read all changes of each version.
-    Raises GoneError, OSError."""
+    Raises GoneError if the step hasn't read all changes of each version, and OSError."""
     start, end = _read_between(log, record)
     if end.get("isStartingVersion") or (start is not None and start.get("isStartingVersion")):
         raise GoneError(
-            f"Step {record.step} has read a snapshot of {log.collection}: rows from before the sink began "
+            f"Step {record.step} has read a snapshot of {log.collection}: rows that are older than the sink "
             "don't belong to single steps."
         )
     versions = versions_between(start, end, log)
@@ -206,10 +205,11 @@ def step_hash(
     keys: Sequence[str] = (),
     partitions: Sequence[str] = (),
 ) -> ContentHash | None:
-    """Return the content hash of a step's rows, as stored in a target with these partitions.
+    """Return the content hash of a step's rows, as a target with these partitions stores them.
 
-    `columns`: the columns to hash, by their names in the target. Returns None if rows have, or may have, the
-    same `keys`: this function doesn't decide which of them counts. Raises GoneError, OSError."""
+    `columns`: the columns to hash, by their names in the target. Returns None if several rows have, or may
+    have, the same `keys`: the target keeps only one of them, and this function doesn't know which. Raises
+    GoneError, OSError."""
     total, keys_seen = ContentHash(), set[tuple[Any, ...]]()
     for batch in step_batches(log, record):
         rows = with_nulls(_select(batch, columns), partitions)
@@ -225,7 +225,7 @@ def step_hash(
 
 
 def _select(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """Select and rename the columns. Columns that the file doesn't have are NULL, and left out."""
+    """Select and rename the columns. Leaves out columns that the file doesn't have: their values are NULL."""
     indices = {name.lower(): index for index, name in enumerate(batch.schema.names)}
     selected = {
         name: indices[column.lower()] for name, column in columns.items() if column.lower() in indices
@@ -259,17 +259,17 @@ def _snapshot(log: CollectionLog, version: int) -> list[Add]:
 
 
 class ValuesSeen:
-    """Counts which columns of a collection have ever had a value.
+    """Finds columns of a collection that are NULL in every row, for example because of a misspelt name.
 
-    A declared field that no record has is NULL in every row, like a misspelt one. Counts while rows are read
-    for another purpose. Only files that have a column count for it: older files say nothing about it."""
+    It counts while rows are read for another purpose. Files that are older than a column don't count for
+    it."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._with_value: set[str] = set()
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the same batches. Deletions don't count, because they may have only the key."""
+        """Yield the same batches, and count their values. Deletes don't count: they may have only the key."""
         for batch in batches:
             self._count(batch)
             yield batch

@@ -34,7 +34,7 @@ _ENGINE = {
     "datafusion.execution.parquet.coerce_int96": "us",
 }
 
-SMALL = 16 << 20  # bytes
+SMALL = 16 << 20  # bytes: a data file below this size is small
 
 
 class ConditionError(Exception):
@@ -149,9 +149,7 @@ def snapshot_batches(history: StepHistory, step: int) -> Iterator[pa.RecordBatch
 
 
 def ensure_one_condition(text: str) -> None:
-    """Raise ConditionError if the text would leave the brackets that surround it.
-
-    So the engine evaluates exactly the condition that was written."""
+    """Raise ConditionError if the text could end the brackets around it, or is more than a condition."""
     if not text.strip():
         raise ConditionError("It is empty")
     if len(text) > MAX_CONDITION:
@@ -179,9 +177,9 @@ def ensure_one_condition(text: str) -> None:
 
 
 def _merged_version(log: CollectionLog, version: int) -> int:
-    """Return the version in which the same rows are merged into fewer files (OPTIMIZE).
+    """Return the version after all OPTIMIZEs that follow this version. It has the same rows in fewer files.
 
-    The files before the merge may have been vacuumed."""
+    VACUUM may have removed the files of the original version."""
     while (following := log.commit(version + 1)) is not None and _merges(following):
         version += 1
     return version
@@ -192,7 +190,7 @@ def _merges(commit: Commit) -> bool:
 
 
 def _cast(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Cast batches: columns that a file doesn't have come as another text type."""
+    """Cast batches to the schema, because missing columns of a file come as another text type."""
     import pyarrow as pa
 
     for batch in batches:
@@ -205,7 +203,7 @@ def _quoted(name: str) -> str:
 
 
 def _main_line(problem: Any) -> str:
-    """Return the most specific line of an error: the engine lists causes below each other."""
+    """Return the most specific line of an error. The engine lists the causes one below the other."""
     lines = [line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()]
     causes = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "caused by"]
     return (causes[-1] if causes else lines[0] if lines else type(problem).__name__)[:500]

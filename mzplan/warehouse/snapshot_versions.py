@@ -36,7 +36,7 @@ class SnapshotVersions:
             return {str(name): int(version) for name, version in json.loads(data)["snapshots"].items()}
 
     def record(self, step: int, versions: Mapping[str, int]) -> None:
-        """Record durably the versions that a step reads. Forget the oldest step."""
+        """Record durably the versions that a step reads, and forget the oldest step."""
         content = {"format_version": FORMAT_VERSION, "snapshots": dict(versions)}
         self._folder.write(_file_of(step), json.dumps(content, separators=(",", ":")).encode())
         if step >= RETAINED_STEPS:
@@ -49,10 +49,9 @@ class SnapshotVersions:
     def choose(self, step: int, collections: Mapping[Place, str]) -> dict[Place, int]:
         """Return the version of each collection (its path, by place) that a step reads, and record it.
 
-        These are the versions that the step read before. A collection that it hasn't read, or can't read any
-        more, gets its newest version. That is safe: nothing of the step was written, because its rows are one
-        commit.
-        """
+        A repeated step gets the versions that it has already read. For a collection that it hasn't read, or
+        whose version is gone, it gets the newest version. That is safe: the step's rows are one commit, so
+        nothing of the step was written."""
         recorded, chosen = self.at(step), {}
         for place, path in collections.items():
             versions = CollectionLog(path).versions()

@@ -2,7 +2,7 @@
 
 The later steps (the tail) are derived from logs: Spark's offsets and commits, and the collection's log. Spark
 keeps the offsets of the last hundred steps, and Delta keeps its log for thirty days. Older steps are known
-only from the index. Nothing is written here: deriving a tail twice gives the same result.
+only from the index. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Steps:
 
 
 class StepHistory:
-    """Reads the recorded steps of a source, or of a sink (`source`: the place of its input).
+    """Reads the recorded steps of a query. Raises OSError if the storage fails.
 
-    `whole`: the sink writes every row that it reads, so the rows read tell the rows written. Changes nothing.
-    Raises OSError if the storage fails.
+    - `source`: for a sink, the place of the collection that it reads.
+    - `writes_all_rows`: whether a sink writes every row that it reads, so that the numbers of rows are equal.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class StepHistory:
         return [self._own_values(record) for record in records]
 
     def _own_values(self, record: StepRecord) -> StepRecord:
-        """Clear the values that come from offsets of a former generation of the sink's collection.
+        """Clear the values that come from the offsets of a former generation of the collection.
 
-        Their versions mean nothing in this collection."""
+        The versions in such offsets mean nothing in this collection."""
         return record if self.has_read(record.end) else replace(record, rows=None, sources=None)
 
     def read(self, count: int | None = None, first: int = 0) -> Steps:
@@ -75,7 +75,7 @@ class StepHistory:
         newest = self.index.last()
         since = self.index.since()
         committed = self.tail(newest)
-        last = committed[-1] if committed else newest  # it may be expired, with all before it
+        last = committed[-1] if committed else newest  # may be expired, like all steps before it
         tail = [r for r in committed if r.step >= since]
         running = in_flight(self.log, None if self.is_source else self.collection, last)
         recent = [*tail, running] if running is not None else tail
@@ -133,9 +133,9 @@ class StepHistory:
             return min(offsets, key=lambda o: (int(o["reservoirVersion"]), int(o.get("index", -1))))
 
     def has_read(self, offset: Any) -> bool:
-        """For a sink: whether an offset belongs to its collection rather than to a former generation.
+        """For a sink: whether an offset belongs to its current collection. True if that is unknown.
 
-        Also True if that is unknown."""
+        Otherwise the offset belongs to a former generation of the collection."""
         table = self._table_id()
         return not isinstance(offset, dict) or offset.get("reservoirId", table) == table or table is None
 
@@ -171,7 +171,7 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = _range_of(log, commit.step, last)
-        # A task leaves the checkpoint where it was. Once past it, no other step needs a look-up.
+        # The step of a task doesn't move the checkpoint, so any other step needs no look-up.
         task = tasks.at(commit.step) if end is None or start == end else None
         if task is not None:
             start, end = (task.start, task.end) if task.end is not None else (start, start)
@@ -208,7 +208,7 @@ def sink_tail(
 def _range_of(log: CheckpointLog, step: int, last: StepRecord | None) -> tuple[Any, Any, float | None]:
     """Return the offsets between which a step has read, and when it began."""
     start, end, began = log.range_of(step, last)
-    if table_of(start) != table_of(end):  # it moved to the next generation of its input
+    if table_of(start) != table_of(end):  # the sink moved to the next generation of its input
         start = log.offset(step - 1)[0]
     return start, end, began
 
@@ -233,24 +233,24 @@ def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began
     versions = versions_between(start, end, collection)
     sources, rows = steps_of(collection, *versions) if versions else (None, None)
     if rows is not None and not (is_at_boundary(start) and is_at_boundary(end)):
-        rows = None  # parts of a version: the log doesn't say how many rows each file has
+        rows = None  # it has read a part of a version, and the log doesn't say how many rows each file has
     return StepRecord(step=step, start=start, end=end, rows=rows, time=began, sources=sources)
 
 
 def oldest_needed_step(sink: StepHistory) -> int | None:
-    """Return the oldest step that the sink, running or paused, hasn't finished, or None.
+    """Return the oldest step of its source that a sink, running or paused, hasn't finished, or None.
 
     Raises OSError."""
     offset = sink.position()
     if not isinstance(offset, dict) or "reservoirVersion" not in offset:
         return 0
     if not sink.has_read(offset):
-        return 1  # it continues after the rows that this generation begins with
+        return 1  # the sink continues after the migrated rows with which this generation begins
     if offset.get("isStartingVersion") and not is_at_boundary(offset):
         return 0  # within its initial snapshot
     with decoding(f"an offset in {sink.log.spark}"):
         version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
-    # Whatever the file index, this version isn't read to its end, unless it is a MERGE.
+    # A sink may still have to read more of this version, whatever the file's index; not so for a MERGE.
     for commit in sink.collection.after(version - 1):
         is_read = commit.is_read_by(index if commit.version == version else -1)
         if commit.step is not None and not is_read:
@@ -259,9 +259,9 @@ def oldest_needed_step(sink: StepHistory) -> int | None:
 
 
 def backlog_of(sink: StepHistory, source: StepHistory) -> dict[str, int]:
-    """Return the `steps` of its source that a sink hasn't finished, and their `rows` if known.
+    """Return how many `steps` of its source a sink hasn't finished, and their `rows` if known.
 
-    Reads few log entries, however large the backlog is. Raises OSError."""
+    Reads few entries of the log, even for a large backlog. Raises OSError."""
     first, newest = oldest_needed_step(sink), source.index.last()
     if newest is None or first is None or first > newest.step:
         return {"steps": 0, "rows": 0}
@@ -272,10 +272,11 @@ def backlog_of(sink: StepHistory, source: StepHistory) -> dict[str, int]:
 
 
 def find_given_up_steps(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
-    """Return the first step that the collection gave up before the sink finished it, if any.
+    """Return the first step that the collection expired before the sink has finished it, and the oldest kept
+    step.
 
-    Also returns the oldest kept step. The first is approximate if the log doesn't say. Returns None if no
-    such step is lost. Raises OSError."""
+    The first step is approximate if the log doesn't say. Returns None if the sink has lost no step. Raises
+    OSError."""
     offset = sink.position()
     since = source.index.since()
     if since == 0 or not isinstance(offset, dict) or not sink.has_read(offset):
@@ -288,5 +289,5 @@ def find_given_up_steps(sink: StepHistory, source: StepHistory) -> tuple[int, in
         next_step = last.sources[1] + 1 if last is not None and last.sources is not None else 0
         return min(next_step, since), since
     if first_needed is not None and int(offset.get("index", -1)) >= 0:
-        first_needed += 1  # it has read some or all files of this step
+        first_needed += 1  # the sink has read some or all files of this step
     return (first_needed, since) if first_needed is not None and first_needed < since else None

@@ -5,8 +5,8 @@ docs/internals/protocol.md describes it.
     <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
     <checkpoint>/index/since-00000000000000000040    steps below 40 were expired; the highest counts
 
-Everything in it can be rebuilt from the checkpoint and the collection's log, as far back as these go. So a
-line that a crash has cut short is skipped.
+The index can be rebuilt from the checkpoint and the collection's log, as far back as these go. So readers
+skip a line that a crash has cut short.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mzplan.warehouse.step_record import StepRecord
 
 FORMAT_VERSION = 1
 SEGMENT = 500  # steps
-SEGMENTS = 200  # kept of one query: 100,000 steps, about 25 MB
-RECENT_STEPS = 8  # 25 bytes each in a Status, of every query: 200 KB of 1,000
+SEGMENTS = 200  # of one query that are kept: 100,000 steps, about 25 MB
+RECENT_STEPS = 8  # of each query in a Status, 25 bytes each: 200 KB for 1,000 queries
 _MARK = "since-"
 
 
@@ -69,8 +69,7 @@ class StepIndex:
     def first_young(self, when: float) -> StepRecord | None:
         """Return the oldest step that became durable at `when` or later.
 
-        Steps of unknown time are ignored.
-        Reads few segments, because times only grow."""
+        Ignores steps of unknown time. Reads few segments: a binary search, because times only grow."""
         names = self._folder.names()
         since = _since(names)
         segments = [first for first in _segments(names) if first + SEGMENT > since]
@@ -101,8 +100,8 @@ class StepIndex:
         """Forget the steps below `step`. An earlier step than before changes nothing."""
         if step <= self.since():
             return
-        # Each call writes a file of its own, and the highest counts. So concurrent writers (the runner and
-        # `mzplan expire`) can't undo each other, even in object stores.
+        # Each call writes a file of its own, and the highest number counts. So concurrent writers (the runner
+        # and `mzplan expire`) can't undo each other's work, even in an object store.
         since = {"format_version": FORMAT_VERSION, "since": step}
         self._folder.write(f"{_MARK}{step:020}", json.dumps(since).encode())
         names = self._folder.names()
@@ -115,7 +114,7 @@ class StepIndex:
                 self._folder.delete(_name(first))
 
     def _prune(self, segments: Sequence[int]) -> None:
-        """Remove old segments beyond the limit, but keep two: the count continues from them."""
+        """Remove the oldest segments beyond the limit."""
         for first in sorted(segments)[:-SEGMENTS]:
             self._folder.delete(_name(first))
 

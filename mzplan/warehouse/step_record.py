@@ -25,21 +25,21 @@ class StepTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """A micro-batch. Unknown values are None.
+    """The record of a micro-batch. Unknown values are None.
 
     - `start`, `end`: Spark's entries in the offset log before and after it. For the first step, `start` is
-      None if the upstream has no named beginning.
+      None if the upstream's beginning has no offset.
     - `rows`: the rows that a source wrote to its collection, or a sink to its target.
     - `total`: the rows of this and all earlier steps.
     - `time`: when it became durable (sinks: when it began), in seconds since the epoch.
     - `bytes`, `version`: for sources, the size, and the version of the collection's table.
     - `digest`: for sources, the content hash, 16 hexadecimal digits.
-    - `digest_from`: whether it was computed as the rows went by (`stream`) or later from the `collection`.
+    - `digest_from`: whether it was computed while the step was written (`stream`) or later (`collection`).
     - `sources`: for sinks, the first and last step of its source that it covers, even partly.
     - `oldest`: the time of the step's oldest record, in seconds since the epoch, if records have one.
-    - `task`: the one-off task that wrote this step. `start` and `end` are then the range that it read again,
-      and equal if it read none.
-    - `migrated`: the generation whose rows a source begins with in this step.
+    - `task`: the one-off task that wrote this step. Then `start` and `end` are the range that the task read
+      again; they are equal if it read nothing from the upstream.
+    - `migrated`: the generation whose rows this step has migrated. It is the first step of its generation.
     - `late`: for views that keep state, the late rows that this and all earlier steps dropped.
     """
 
@@ -62,7 +62,7 @@ class StepRecord:
 
     @property
     def reads_upstream(self) -> bool:
-        """Whether a source has read the rows of this step from its upstream."""
+        """Whether a source has read this step's rows from its upstream. Migrated rows aren't."""
         return self.migrated is None and (self.task is None or self.start != self.end)
 
     def line(self) -> str:

@@ -1,7 +1,7 @@
 """The storage of a query's generation in the warehouse: finds, checks and removes it.
 
-The runner checks before it starts a query that has run before, and now and then while it runs. `drift` checks
-if no runner is alive and the warehouse is on this machine.
+The runner checks the storage before it starts a query that has already run, and now and then while the query
+runs. `drift` checks it if no runner is alive and the warehouse is on this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 def missing_storage(
     warehouse: str, address: Address, place: Place, reads: Mapping[Address, Place]
 ) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics for missing storage of a query that has run: MZ161, MZ166 and MZ194.
+    """Return MZ161, MZ166 and MZ194 for missing storage of a query that has already run.
 
     `place` is the id and generation of its checkpoint; `reads` are the places of the collections it reads.
     Storage that can't be checked counts as present.
@@ -73,7 +73,7 @@ def _missing_collection(
 
 
 def _has_log(table: str) -> bool:
-    """Whether a Delta table is there. A cleaned-up log has a checkpoint but no first entry."""
+    """Whether a Delta table is there: its log has a first entry or, after a clean-up, a checkpoint."""
     log = f"{table}/_delta_log"
     return exists(f"{log}/{0:020}.json") or exists(f"{log}/_last_checkpoint")
 
@@ -83,7 +83,7 @@ def _steps_given_up(address: Address, owner: Address, needed: int, since: int) -
         code="MZ194",
         kind="steps-given-up",
         summary=f"{address} has waited too long: its next steps are gone",
-        detail=f"It needs step {needed} of {owner}, whose collection begins with step {since}: `max_hold` "
+        detail=f"It needs step {needed} of {owner}, but the collection begins with step {since}: `max_hold` "
         "has passed.",
         hint=f"start again with all rows: mzplan apply --replace {address} --allow-replace; and give "
         f"{owner} a longer max_hold.",
@@ -110,7 +110,7 @@ def _missing(kind: ProblemKind, address: Address, summary: str, detail: str, own
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
-    """Raise MZ161 if a collection's table isn't its query's former one, or misses steps."""
+    """Raise MZ161 if a collection's table was removed or replaced, or is missing steps."""
     try:
         recorded = checkpoint.collection()
         is_missing = recorded is not None and not exists(f"{table}/_delta_log")
@@ -120,11 +120,11 @@ def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> N
         if recorded is not None and (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
             raise MzplanError(_collection_restored(address, table, *missing))
     except OSError:
-        return  # Spark will report it
+        return  # Spark reports the storage's error
 
 
 def remember_collection(checkpoint: Checkpoint, table: str) -> None:
-    """Record which table a source writes, once. Raises OSError."""
+    """Record which table a source writes, unless it is recorded already. Raises OSError."""
     if checkpoint.collection() is None and (current := table_id(table)) is not None:
         checkpoint.record_collection(current)
 
@@ -135,7 +135,7 @@ def _is_replaced(checkpoint: Checkpoint, table: str) -> bool:
 
 
 def _replaced_collection(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
-    detail = f"{table} {why}. The checkpoint continues after the rows that it held."
+    detail = f"{table} {why}. The checkpoint would continue after the rows that it held."
     return _missing("collection-missing", address, f"The collection of {owner} is gone", detail, owner)
 
 
@@ -194,7 +194,7 @@ def _folders(warehouse: str, inner: str) -> list[str]:
 def table_id(collection: str) -> str | None:
     """Return the id that a Delta table got when it was created.
 
-    Returns None if there is no log, or an old table's log no longer reaches back. Raises OSError."""
+    Returns None if there is no log, or if the log's first entry was cleaned up. Raises OSError."""
     for line in (read_text(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
         try:
             action = json.loads(line)
@@ -219,10 +219,9 @@ def is_untouched(collection: str) -> bool:
 def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     """Remove `collections/<id>/g<n>` and `checkpoints/<id>/g<n>`, if they exist.
 
-    The checkpoint's metadata goes first: if a crash comes in between and the storage is claimed again, MZ161
-    tells that it isn't whole. Raises MzplanError MZ035 if it can't be removed, or if the id is invalid: a
-    path must never lead out of the warehouse.
-    """
+    The checkpoint's metadata is removed first. If a crash interrupts the removal and a query claims the
+    storage again, MZ161 reports that the storage is incomplete. Raises MzplanError MZ035 if it can't be
+    removed, or if the id is invalid: a path must never lead out of the warehouse."""
     if ID.fullmatch(id_) is None or generation < 1:
         raise error(
             "MZ035", f"Storage of {id_!r} g{generation} is not removed", "That isn't an id from mzplan."
@@ -235,11 +234,11 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     ):
         try:
             _remove(folder)
-        except (FileNotFoundError, NotADirectoryError):  # a file may lie in place of its parent
+        except (FileNotFoundError, NotADirectoryError):  # a file may be in the place of the parent folder
             continue
         except OSError as problem:
             if isinstance(problem, UnfitError) and str(problem.filename).startswith(checkpoint.folder):
-                continue  # a link in the checkpoint goes with it; its target stays
+                continue  # a link in the checkpoint is removed with it; the link's target stays
             raise error(
                 "MZ035",
                 f"{folder} can't be removed",
@@ -249,7 +248,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder without following a link below the warehouse; a link itself is removed."""
+    """Remove a folder. Doesn't follow links below the warehouse, but removes the links themselves."""
     local = local_path(folder)
     if local is not None:
         root, inner = split_storage(local)

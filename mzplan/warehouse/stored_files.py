@@ -15,7 +15,7 @@ from mzplan.warehouse.paths import local_path
 class StoredFiles:
     """The files below a folder.
 
-    `changed`: when any of them was last written, in seconds since the epoch; None if unknown."""
+    `changed`: the time of the last write to any of them, in seconds since the epoch; None if unknown."""
 
     files: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""The checkpoints of a Delta table's log, and their content."""
+"""Reads the checkpoints of a Delta table's log."""
 
 from __future__ import annotations
 

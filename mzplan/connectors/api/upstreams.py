@@ -2,7 +2,8 @@
 
 A checkpoint's offsets are valid only on the upstream that they came from. For another upstream, the
 checkpoint isn't replaced but moved: by an empty micro-batch that is planned and committed at once. Steps keep
-counting."""
+counting.
+"""
 
 from __future__ import annotations
 
