@@ -1,5 +1,4 @@
-"""The user's columns as Spark types. Tables and parsers of Spark don't accept some types, such as VARCHAR.
-"""
+"""The user's columns as Spark types. Tables and parsers of Spark don't accept some types, such as VARCHAR."""
 
 from __future__ import annotations
 
