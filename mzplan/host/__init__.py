@@ -1,4 +1,4 @@
-"""Access to the machine: files that people name, other processes, networks, failpoints.
+"""Access to the machine: files, processes, networks, git, and the installed packages.
 
-Both sides use this package. It imports only model.
+Commands and runners both use this package.
 """

@@ -26,7 +26,7 @@ _CIS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """`actor` is the person that the CI system names as having started the job; None without CI or a name."""
+    """The author of a commit. `actor` is the person who started the CI job, if the CI system names one."""
 
     user: str
     host: str
@@ -35,7 +35,7 @@ class Author:
 
 
 def author(environment: Mapping[str, str] = os.environ) -> Author:
-    """Return the author: the user who runs this process. All text is safe to print."""
+    """Return the author of the commits of this process. The text is safe to print."""
     ci, actor = next(
         ((name, environment.get(variable)) for mark, name, variable in _CIS if environment.get(mark)),
         (None, None),

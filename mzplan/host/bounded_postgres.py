@@ -1,7 +1,7 @@
-"""A connection to a PostgreSQL server that limits each answer in time and bytes.
+"""A connection to a PostgreSQL server that limits the time and the size of each answer.
 
-`statement_timeout` is only a request to the server, and TCP keepalives help only if the server's machine is
-gone. Only the client can give up on a frozen or malicious server.
+Nothing else helps against a frozen or malicious server: `statement_timeout` is only a request to the server,
+and TCP keepalives notice only that the server's machine is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psycopg
 T = TypeVar("T")
 
 _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-_RECEIVED_BYTES = struct.Struct("=128xQ")  # the number of received bytes in it
+_RECEIVED_BYTES = struct.Struct("=128xQ")  # the place of the number of received bytes in TCP_INFO
 
 
 class AnswerLimitError(psycopg.OperationalError):
@@ -29,9 +29,9 @@ class AnswerLimitError(psycopg.OperationalError):
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection that closes itself and raises AnswerLimitError if an answer exceeds a limit.
 
-    - `max_seconds`: seconds for one statement.
-    - `deadline`: a deadline for all statements, in monotonic seconds.
-    - `max_bytes`: bytes received for one statement. Only Linux counts them, and only for TCP.
+    - `max_seconds`: the time limit of one statement.
+    - `deadline`: the deadline of all statements, in monotonic seconds.
+    - `max_bytes`: the limit of received bytes for one statement. Works only on Linux, and only for TCP.
     """
 
     max_seconds: float = math.inf
@@ -42,7 +42,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         try:
             return super().wait(self._bounded(gen), *args, **kwargs)
         except AnswerLimitError:
-            self.close()  # a late answer would be taken for the answer to the next statement
+            self.close()  # a late answer would look like the answer to the next statement
             raise
 
     def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:

@@ -1,4 +1,4 @@
-"""Whether a file came with a checkout. If so, its repository's authors wrote it, and this user didn't."""
+"""Whether a file came with a checkout. If it did, the repository's authors wrote it, not this user."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _GIT_WAIT = 10.0  # seconds
-# A repository's configuration must run nothing: no file monitor, no bare repository among its files.
+# The configuration of a repository must not run anything: no file monitor, no bare repository among its
+# files.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
 _MAX_LINKS = 40  # in one path; Linux has the same limit
-_OTHER_WORK_TREES = (".hg", ".jj", ".svn")  # work trees whose files mzplan doesn't look up
+_OTHER_WORK_TREES = (".hg", ".jj", ".svn")  # of tools that mzplan can't ask which files they track
 
 
 def may_be_foreign(folder: Path) -> bool:
-    """Whether others may have written the files in a folder.
-
-    That is so in a repository's work tree and in a CI job. Any other folder is the user's own.
-    """
+    """Whether others may have written a folder's files: in a repository's work tree, and in a CI job."""
     return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", *_OTHER_WORK_TREES)
 
 
@@ -30,7 +28,7 @@ def _is_below(real: Path, *names: str) -> bool:
 
 
 def is_tracked(folder: Path, name: str) -> bool | None:
-    """Whether git's index has a file or folder of this name, or files in it; None if git can't answer."""
+    """Whether git tracks this file, or any file in this folder; None if git can't answer."""
     real = folder.resolve()
     if not _is_below(real, ".git"):
         return False
@@ -47,7 +45,7 @@ def is_tracked(folder: Path, name: str) -> bool | None:
 
 
 def why_foreign_file(path: Path) -> str:
-    """Return why somebody else may have written a file, in a few words; "" if it is this user's own."""
+    """Return, in a few words, why somebody else may have written a file; "" if it is this user's own."""
     real = path.resolve()
     try:
         owner = real.stat().st_uid
@@ -64,9 +62,9 @@ def why_foreign_file(path: Path) -> str:
 
 
 def links_of_path(path: Path) -> Iterator[Path]:
-    """Yield the links on a path that a repository may have brought.
+    """Yield the links on a path that may come from a repository.
 
-    Git tracks these links or can't answer, or they are in the work tree of another tool.
+    Git tracks these links, git can't answer, or they are in the work tree of another tool.
     """
     remaining, folder = list(reversed(path.absolute().parts[1:])), Path(path.absolute().anchor)
     for _ in range(_MAX_LINKS):

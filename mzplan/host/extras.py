@@ -1,8 +1,8 @@
 """Packages that come with an extra, and the command that installs them.
 
-`pip install mzplan` installs what planning needs. Each other package comes with an extra, and is imported
-where it is used. (pyproject.toml repeats this list, and a test compares the two.) If a package is missing,
-Python's ModuleNotFoundError reaches `missing_extras_reported`, which turns it into MZ096. No other code
+`pip install mzplan` installs the packages for planning. All other packages come with an extra, and mzplan
+imports them only where it uses them. (pyproject.toml repeats this list, and a test compares the two.) If a
+package is missing, `missing_extras_reported` turns Python's ModuleNotFoundError into MZ096. No other code
 handles it.
 """
 
@@ -55,7 +55,8 @@ def missing_extras_reported() -> Iterator[None]:
         yield
     except ModuleNotFoundError as problem:
         module = (problem.name or "").partition(".")[0]
-        if module not in _EXTRA_OF or find_spec(module) is not None:  # ours, or a submodule of a package
+        # A module of mzplan, or a submodule of an installed package, is an error of another kind.
+        if module not in _EXTRA_OF or find_spec(module) is not None:
             raise
         raise _missing(module) from None
     except ImportError as problem:
@@ -72,7 +73,7 @@ def missing_extras_reported() -> Iterator[None]:
 
 
 def _failed_package(problem: ImportError) -> str | None:
-    """Return the package of an extra whose import failed because something it needs is missing."""
+    """Return the package of an extra that is installed but can't be imported."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(problem.__traceback__))
     return next((top for name in names if (top := name.partition(".")[0]) in _EXTRA_OF), None)
 

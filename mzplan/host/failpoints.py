@@ -1,7 +1,7 @@
-"""Failpoints: named places where a test makes the process die as by kill -9.
+"""Failpoints: named places where a test kills the process, as `kill -9` does.
 
-`MZPLAN_FAILPOINT=apply.committed` kills the process there at once, without clean-up. The tests go through the
-enum, and docs/internals/protocol.md explains each member.
+`MZPLAN_FAILPOINT=apply.committed` kills the process at this place, without clean-up. Tests run through all
+members of the enum, and docs/internals/protocol.md explains each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Failpoint(StrEnum):
-    """Every place where a crash has consequences of its own."""
+    """The places where a crash has a consequence that a crash elsewhere doesn't have."""
 
     APPLY_LOCKED = "apply.locked"
     APPLY_PROPOSED = "apply.proposed"
@@ -33,7 +33,7 @@ class Failpoint(StrEnum):
     RUNNER_STARTED_NEW = "runner.started-new"
     RUNNER_BEFORE_ACCEPT = "runner.before-accept"
     RUNNER_BEFORE_STATUS = "runner.before-status"
-    # After each command that the runner gives to its controller. Each has the name of the command's type.
+    # After each command from the runner to its controller. The name is the command's type.
     COMMAND_DROP_SINKS = "command.drop-sinks"
     COMMAND_DROP_SOURCES = "command.drop-sources"
     COMMAND_CREATE_COLLECTIONS = "command.create-collections"
@@ -67,7 +67,8 @@ class Failpoint(StrEnum):
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"
-    # In the Python process that writes a step on an executor. The task carries the armed failpoint there.
+    # In the Python process that writes a step on an executor. The armed failpoint is sent there with the
+    # task.
     TASK_BEGUN = "task.begun"
     TASK_SENT = "task.sent"
     TASK_NOTED = "task.noted"

@@ -1,9 +1,10 @@
-"""Write files completely or not at all, and read files with a size limit.
+"""Writes files completely or not at all, and reads files with a size limit.
 
-A write goes to a file with a random name in the same folder, which is then renamed. So nobody can put a link
-there in advance, and two writers never share a file. A crash may leave a hidden file that ends with `.tmp`.
+A write goes to a temporary file with a random name in the same folder, which is then renamed. So nobody can
+put a link in its place in advance, and two writers never share a file. A crash may leave a hidden file that
+ends with `.tmp`.
 
-`host.guarded_folder` handles result files that people name, and files in folders that others can write to.
+For result files that people name, and for folders that others can write to, see `host.guarded_folder`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-MAX_BYTES = 1 << 28  # that are read into memory; enough for a state of a million resources
+MAX_BYTES = 1 << 28  # of a file that is read into memory; enough for a state with a million resources
 _KINDS = (
     (stat.S_ISLNK, "a link"),
     (stat.S_ISDIR, "a folder"),
@@ -38,13 +39,13 @@ class Readable(Protocol):
 
 
 class UnfitError(OSError):
-    """A path holds something that mzplan doesn't read or write: a link, a pipe, a device, too large a file.
+    """A path isn't a file that mzplan reads or writes: it is a link, a pipe, a device, or too large.
 
-    Its text, also in `strerror`, says where it is, what it is, and how to fix it.
+    The text, also in `strerror`, has the path, what it is, and how to fix that.
     """
 
     def __init__(self, mode: int, place: str, what: str = ""):
-        """`mode` is the mode of the entry. `what` describes it; by default, `mode` does."""
+        """`mode` is the mode of the file. `what` says what is wrong; by default, the kind of the file."""
         is_link = stat.S_ISLNK(mode)
         self.what = what or f"is {kind_of(mode)}, not a regular file"
         fix = (
@@ -65,7 +66,7 @@ class UnfitError(OSError):
 
 
 def kind_of(mode: int) -> str:
-    """Return what a file of this mode is, if not a regular file, in words; "" for a regular file."""
+    """Return the kind of a file in words, from its mode; "" for a regular file."""
     return "" if stat.S_ISREG(mode) else next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
 
 
@@ -94,9 +95,9 @@ def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = No
 
 
 def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: int | None = None) -> None:
-    """Create a new file. Raises OSError, after a failure without leaving a file behind.
+    """Create a new file. Raises FileExistsError if a file or link of this name exists, and OSError.
 
-    Raises FileExistsError if the file or a link of its name exists.
+    After a failure, no file is left.
     """
     with _create(path, mode, durable=True, folder=folder) as stream:
         stream.write(data)
@@ -116,7 +117,7 @@ def move_into_place(temporary: Path, path: Path, *, durable: bool = True, folder
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder for its owner alone. Git ignores it: it belongs to one machine. Raises OSError."""
+    """Create a folder that only its owner can access and that git ignores. Raises OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not os.path.lexists(folder / ".gitignore"):
         with contextlib.suppress(FileExistsError):
@@ -124,7 +125,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def temporary_files_of(name: str = "") -> re.Pattern[str]:
-    """Return a pattern for the temporary files that killed writers of `name` (default: of any file) left."""
+    """Return a pattern of temporary files that killed writers of `name` (default: of any file) have left."""
     return re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
 
 
@@ -168,7 +169,7 @@ def read_regular(path: str | Path, *, follow: bool = True, max_bytes: int | None
     MAX_BYTES), and for a link unless `follow`.
     """
     place = str(path)
-    # Check the mode first, because opening a device may have an effect.
+    # The mode is checked first, because to open a device may have an effect.
     mode = Path(path).stat(follow_symlinks=follow).st_mode
     if kind_of(mode):
         raise UnfitError(mode, place)

@@ -1,9 +1,9 @@
-"""Read from git which commit is checked out, and whether the files match it.
+"""Asks git which commit is checked out, and whether the files match it.
 
-Whoever made the checkout must not run anything here: no file monitor, filter, pager or remote helper. So git
-works in an empty repository of ours, which borrows the objects and the index of the real one. The hooks and
-configuration of the checkout and the machine don't apply there. From the real repository, mzplan reads only
-HEAD and a few harmless settings. All output of git is untrusted text.
+The authors of a checkout must not be able to run anything on this machine: no file monitor, filter, pager or
+remote helper. So git works in an empty repository that mzplan creates. It borrows the objects and the index
+of the checkout's repository, but not its hooks and configuration. From the checkout's repository itself,
+mzplan reads only HEAD and a few harmless settings. All output of git is untrusted text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT = 3.0  # seconds for all calls of git together
 _MAX_BYTES = 1 << 16  # bytes that are read from a small file
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SAFE_OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-# Settings about the files on this disk. None of them runs anything.
+# Settings about the files on the disk. No setting among them can run anything.
 _HARMLESS_SETTINGS = re.compile(
     r"core\.(filemode|symlinks|ignorecase|precomposeunicode|autocrlf|eol|sparsecheckout)"
     r"|extensions\.objectformat"
@@ -58,7 +58,7 @@ def find_revision(directory: str, ignored: Iterable[str] = ()) -> GitRevision | 
 
 
 def _program() -> str | None:
-    """The path of git; None if there is none, or if its path depends on the working directory."""
+    """Return the path of git; None without git, or if its path depends on the working directory."""
     path = shutil.which("git")
     return path if path is not None and Path(path).is_absolute() else None
 
@@ -118,7 +118,7 @@ class _Git:
 
 @dataclass(frozen=True)
 class _BorrowedRepository:
-    """Our own repository over the objects and the index of another one."""
+    """A repository of mzplan that uses the objects and the index of another repository."""
 
     git: _Git
     folder: Path

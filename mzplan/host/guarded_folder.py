@@ -1,9 +1,9 @@
-"""Guarded access to files: no link of somebody else decides which file is read or written.
+"""Guarded access to files: no link of somebody else decides which file mzplan reads, overwrites or removes.
 
-The user names a folder (of the project, the state or the warehouse), in a command or in mzplan.yaml. It may
-be the user's own link, for example to another disk. Below the folder, no component of a path may be a link:
-whoever placed it would decide which file is overwritten or removed. Only regular files are read or written,
-and they are opened without blocking. A file for results isn't a link either, unless the shell opened it.
+The user names a folder (of the project, the state or the warehouse) in a command or in mzplan.yaml. The
+folder may be a link of the user, for example to another disk. Below the folder, no part of a path may be a
+link. mzplan reads and writes only regular files, and opens them without blocking. A result file must not be a
+link either, unless the shell has opened it.
 
 On the path to a named folder or file, a link counts as the user's own unless git tracks it.
 """
@@ -38,9 +38,8 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class GuardedFolder:
     """The files below `root`, or below its subfolder `inner`.
 
-    Names may contain folders (`a/b`), but never `..`. Every method raises OSError. It raises UnfitError,
-    which says what is where, for a link or anything else that isn't a file.
-    """
+    Names may contain folders (`a/b`), but never `..`. Every method raises OSError. For a link, and for
+    anything else that isn't a regular file, it raises UnfitError."""
 
     def __init__(self, root: Path, inner: str = ""):
         self._root = root
@@ -73,7 +72,7 @@ class GuardedFolder:
             os.close(handle)
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
-        """Return a handle of a regular file, which is created if `flags` say so."""
+        """Return a handle of a regular file. `flags` say whether to create it."""
         with self._parent(name, make=bool(flags & os.O_CREAT)) as (folder, last):
             try:
                 handle = os.open(last, flags | _FILE, mode, dir_fd=folder)
@@ -156,7 +155,7 @@ class GuardedFolder:
     def sweep(self, name: str, pattern: re.Pattern[str]) -> None:
         """Remove the files of a folder whose names match: temporary files that killed writers left.
 
-        Call it only under the lock that the writers hold, so that no writer is at work.
+        Call it only while holding the writers' lock, so that no writer is active.
         """
         with contextlib.suppress(OSError), self.folder(name) as folder, os.scandir(folder) as entries:
             for entry in entries:
@@ -179,7 +178,7 @@ class GuardedFolder:
 
 
 def write_whole(path: str | Path, data: bytes) -> None:
-    """Write a result file that somebody named; see open_whole. Raises OSError and then keeps the old file."""
+    """Write a result file (see open_whole). Raises OSError, and then the old file stays."""
     with open_whole(path) as stream:
         stream.write(data)
 
@@ -188,10 +187,9 @@ def write_whole(path: str | Path, data: bytes) -> None:
 def open_whole(path: str | Path) -> Iterator[BinaryIO]:
     """Yield a stream to a result file, which replaces the old file at the end and keeps its permissions.
 
-    A pipe, a device or a file that the shell opened (`/dev/stdout`, `/dev/fd/63`) gets the data as it is
-    written. Raises UnfitError for any other link, and for a link on the path that a checkout brought: a
-    repository must not decide which file is replaced.
-    """
+    A pipe, a device and a file that the shell has opened (`/dev/stdout`, `/dev/fd/63`) receive the data while
+    it is written. Raises UnfitError for any other link, and for a link on the path that comes from a
+    checkout: a repository must not decide which file is replaced."""
     target = Path(path).absolute()
     if opened := _SHELL_FILE.fullmatch(str(target)):
         number = {"stdout": "1", "stderr": "2"}.get(opened[1], opened[1].removeprefix("fd/"))
@@ -212,10 +210,9 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 @cache
 def refuse_foreign_links(root: str) -> None:
-    """Raise UnfitError if a path goes through a link that a checkout brought.
+    """Raise UnfitError if a path goes through a link that comes from a checkout.
 
-    Such a link may lead elsewhere than the user's named folder. Git is asked only if the path has a link at
-    all.
+    Asks git only if there is a link on the path.
     """
     if os.path.realpath(root) == os.path.normpath(Path(root).absolute()):
         return
@@ -243,7 +240,7 @@ def _open_subfolder(outer: int, part: str, place: str, *, make: bool) -> int:
 
 
 def _refuse_irregular(name: str, folder: int, place: str) -> None:
-    """Raise UnfitError if the entry that couldn't be opened isn't a regular file."""
+    """Raise UnfitError if a file that couldn't be opened isn't a regular file."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if kind_of(mode):

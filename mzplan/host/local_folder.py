@@ -1,7 +1,7 @@
-"""`.mzplan/`: a project's data on this machine alone, used only if nobody else can have put it there.
+"""The folder `.mzplan/`: a project's data that belongs to this machine alone.
 
 A checkout may contain such a folder, as a link or with a journal in it. Then read-only commands and runners
-ignore it with a warning; commands that commit or start a runner refuse.
+ignore the folder with a warning, and commands that commit or start a runner refuse to run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ FOLDER = ".mzplan"
 
 
 def journal_path(directory: str) -> Path:
-    """Return the path of the journal of an edit in progress."""
+    """Return the path of the journal of an unfinished edit."""
     return Path(directory) / FOLDER / "alter.json"
 
 
 def why_foreign(directory: str) -> str:
-    """Return why the folder isn't this user's own, in a few words; "" if it is, or if there is none."""
+    """Return, in a few words, why the folder isn't this user's own; "" if it is, or if there is none."""
     try:
         status = (Path(directory) / FOLDER).lstat()
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def why_foreign(directory: str) -> str:
 
 
 def why_unused(directory: str) -> str:
-    """Return why the folder isn't used, in a few words; "" if it is used, or if there is none."""
+    """Return, in a few words, why the folder can't be used; "" if it can, or if there is none."""
     if (why := why_foreign(directory)) or not os.path.lexists(Path(directory) / FOLDER):
         return why
     tracked = is_tracked(Path(directory), FOLDER)
@@ -50,7 +50,7 @@ def why_unused(directory: str) -> str:
 
 
 def refuse_unused(directory: str) -> None:
-    """Raise MZ076 (exit code 7) if the folder isn't used. For commands that commit."""
+    """Raise MZ076 (exit code 7) if the folder can't be used. For commands that commit."""
     if why := why_unused(directory):
         raise refusal(
             "MZ076",
@@ -61,7 +61,7 @@ def refuse_unused(directory: str) -> None:
 
 
 def pending_edit(directory: str) -> Diagnostic | None:
-    """Return a read-only command's diagnostic: the folder is ignored, or an edit is in progress there."""
+    """Return a diagnostic for a read-only command if the folder is ignored, or has an unfinished edit."""
     folder = Path(directory) / FOLDER
     if not folder.is_symlink() and not os.path.lexists(journal_path(directory)):
         return None
@@ -85,8 +85,8 @@ def pending_edit(directory: str) -> Diagnostic | None:
 def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:
     """Return `.mzplan/<instance>.<suffix>`: the socket, log or last error of a runner.
 
-    Runners of states with different variables each have their own files: messages for one, which include
-    secret values, must not reach the other.
+    Runners of states with different variables have different files: a message for one runner, which may have
+    secret values, must not reach another one.
     """
     name = f"{instance}-{settings.variant}" if settings.variant else instance
     return Path(settings.directory).resolve() / FOLDER / f"{name}.{suffix}"

@@ -1,4 +1,4 @@
-"""Which hosts and names are this machine, and the libpq options for a connection without TLS."""
+"""Whether a host name is this machine, and libpq's options for TLS."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ TLS_MODES = ("require", "verify-ca", "verify-full")  # libpq modes that never co
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine, so that nobody can listen in between.
+    """Whether the host is this machine, so that nobody on the network can read the traffic.
 
-    Accepts `localhost`, loopback addresses and paths of sockets. In a comma-separated list, as libpq takes
-    it, all hosts must be local. Other names, even `db.localhost`, don't count, because DNS may resolve them.
-    """
+    True for `localhost`, loopback addresses and paths of sockets. In a comma-separated list for libpq, all
+    hosts must be local. False for other names, even for `db.localhost`, because DNS may resolve them."""
     import ipaddress
 
     for part in host.split(","):
@@ -30,10 +29,9 @@ def is_loopback(host: str) -> bool:
 def names_host(header: str, own: str, *, by_address: bool) -> bool:
     """Return whether a request's Host header names this machine, or `own` (unless "").
 
-    With `by_address`, any numeric address also matches. This check prevents DNS rebinding, because if a
-    foreign page's name resolves to this machine, its requests have that name as Host. Nobody can redirect a
-    numeric address.
-    """
+    With `by_address`, any numeric address also matches, because nobody can redirect a numeric address. The
+    check prevents DNS rebinding: if the name of a foreign page resolves to this machine, the requests of the
+    page have that name as Host."""
     import ipaddress
 
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header

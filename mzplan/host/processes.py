@@ -1,4 +1,4 @@
-"""Processes of this machine: which are alive, and which only reuse the pid of an earlier one."""
+"""Processes of this machine: whether a process is alive, or another process has its pid now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def started_at(pid: int) -> float:
 
 
 def pid_space() -> str:
-    """Return where pids mean the same processes as here: this boot of the machine, and the pid namespace.
+    """Return the boot of the machine and the pid namespace, within which a pid means the same process.
 
     Returns "" if the system reports neither.
     """
@@ -57,7 +57,7 @@ def children() -> frozenset[int]:
 
 
 def _stat(pid: int, field: int) -> str:
-    """Return a field of `/proc/PID/stat`, counted from the one after the name; "" without such a process."""
+    """Return a field of `/proc/PID/stat`; "" without such a process. Field 0 is the one after the name."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return text.rpartition(")")[2].split()[field]

@@ -1,8 +1,8 @@
 """The supported Spark release lines, and the versions that belong to each.
 
 A line is Spark's first two version numbers. Delta and Spark's Kafka connector are built for one line. So the
-installed Spark determines them, and nobody chooses them. mzplan/spark/jars.sha256 lists the jars' hashes
-(`python -m tools.pin_jars` writes it from this table). The look-up needs no Java and doesn't import PySpark.
+installed Spark determines their versions. mzplan/spark/jars.sha256 lists the hashes of the jars
+(`python -m tools.pin_jars` writes it from this table). This module needs no Java and doesn't import PySpark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+\.\d+.*)\.jar")
 # CVE-2025-27817, -27818, CVE-2026-35554; CVE-2025-12183, -66566.
 _KAFKA_CLIENTS = "org.apache.kafka:kafka-clients:3.9.2"
 _LZ4 = "at.yawk.lz4:lz4-java:1.10.1"
-# The same classes in an older version, and a dependency of kafka-clients that Spark has itself.
+# An older version of the classes in lz4-java, and a dependency of kafka-clients that Spark has itself.
 _EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
 # Dependencies of Delta since 4.1 (90 MB) that Spark has itself. Spark loads its own jars before added ones.
 _SPARK_PROVIDES = (
@@ -193,8 +193,7 @@ def line_of(spark: str) -> SparkLine:
 def installed_spark() -> str | None:
     """Return the Spark release that a driver in this process would use, such as "4.2.0"; None without Spark.
 
-    Like PySpark, it prefers SPARK_HOME (on a cluster, its jars may be of another release than the PySpark
-    package beside mzplan). Otherwise, it is the release of the PySpark package.
+    Like PySpark, it prefers SPARK_HOME to the PySpark package. On a cluster, their releases may differ.
     """
     home = os.environ.get("SPARK_HOME")
     jars = Path(home) / "jars" if home else _package() / "jars"
@@ -213,7 +212,7 @@ def _package() -> Path:
 
 
 class Installation:
-    """The files on the disk that Spark's processes load, as they were when this object was created.
+    """Remembers the files that Spark's processes load, to notice if they change.
 
     They are PySpark's modules and archives, the jars, and pip's record of them, but no compiled `.pyc` files.
     """
