@@ -130,7 +130,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
             "    lifecycle: {replace: from-collection}\n"
         },
         ['a.yaml:5:17 MZ004 Unknown key "replace"'],
-        ["kafka, files, delta, postgres", "Steps of a local source"],
+        ["kafka, files, delta or postgres", "Steps of a local source"],
     ),
     "a misspelled connection": (
         {"a.yaml": "sources:\n  k:\n    conection: x\n    topic: t\n"},

@@ -208,7 +208,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         (
             "SELECT city, count(*) AS n FROM customers GROUP BY city",
             {"output": "update", "key": ["city"]},
-            ["MZ020", "compute this where customers is read"],
+            ["MZ020", "write customers to a target with a sink"],
         ),
         (
             "SELECT city FROM customers c LEFT JOIN orders USING (customer)",
@@ -344,7 +344,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
                 f"SELECT {edge} AS at, count(*) AS n FROM (SELECT *, window(ts, '1 hour') AS w FROM orders) "
                 f"GROUP BY {by}",
                 {"watermarks": ORDERS_MARK},
-                ["only the start or the end of a window", "group by the window"],
+                ["only the start or end of a window", "group by the window"],
             )
             for edge, by in (
                 ("window(ts, '1 hour').end", "window(ts, '1 hour').end"),
@@ -376,7 +376,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         (
             "SELECT id FROM orders JOIN payments USING (id)",
             {"schema": "id STRING"},
-            ["MZ230", "By its query, id is BIGINT"],
+            ["MZ230", "In its query, id is BIGINT"],
         ),
     ],
 )

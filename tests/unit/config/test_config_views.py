@@ -104,7 +104,7 @@ def test_the_key_follows_where_what_it_reads_has_one(
         (
             'views:\n  v: {query: "SELECT id FROM orders", schema: "id INT"}\n',
             ["a.yaml:5:47 MZ230 The schema of view.v differs from its query's columns"],
-            ["By its query, id is BIGINT"],
+            ["In its query, id is BIGINT"],
         ),
         (
             'views:\n  v: {query: "SELECT id FROM orders", schema: "a BIGINT, b INT"}\n',
@@ -114,7 +114,7 @@ def test_the_key_follows_where_what_it_reads_has_one(
         (
             'views:\n  v: {query: "SELECT customer FROM orders", schema: "customer STRING NOT NULL"}\n',
             ["a.yaml:5:53 MZ230 The schema of view.v differs from its query's columns"],
-            ["By its query, customer may be NULL"],
+            ["In its query, customer may be NULL"],
         ),
         (
             'views:\n  v: {query: "SELECT id + 1 AS id FROM latest"}\n',

@@ -149,7 +149,7 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
     [
         ("raise RuntimeError('no luck')", "acme:connector can't be loaded: RuntimeError: no luck"),
         ("del Connector.schemas", "can't be loaded: AttributeError"),
-        ("Connector.type = 'other'", "its connector's type is 'other'"),
+        ("Connector.type = 'other'", "its connector has the type 'other'"),
         ("Connector.schemas = lambda self: {}", "its schemas are []"),
         ("Connector.schemas = lambda self: {'source.kafka': schema}", "its schemas are ['source.kafka']"),
         ("del Connector.input_factory", "it has a source schema but no input_factory()"),
