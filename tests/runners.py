@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 from mzplan.model.observed import Lease
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 
 
 def runner_in_memory(

@@ -1,7 +1,7 @@
 """The executor: the interface to the engine that hosts the streaming queries.
 
-SparkExecutor (mzplan.spark) implements it; a dry instance has an executor that only makes reports
-(mzplan.controller.dry). The executor decides nothing: it carries out commands and reports the queries.
+Two implementations pass one contract suite: SparkExecutor (mzplan.spark) and InMemoryExecutor (dry
+instances and tests). The executor decides nothing: it carries out commands and reports the queries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The controller's interface to the storage of collections and checkpoints.
 
-DeltaStorage (mzplan.spark.delta_storage) implements it. A dry instance stores nothing
-(mzplan.controller.dry). Storage decides nothing: the controller decides which steps expire, and when.
+Two implementations: DeltaStorage (mzplan.spark.delta_storage) and InMemoryStorage (mzplan.controller.memory).
+Storage decides nothing: the controller decides which steps expire, and when.
 """
 
 from __future__ import annotations

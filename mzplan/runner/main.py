@@ -19,8 +19,8 @@ from typing import Any
 
 from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of_state
 from mzplan.controller.core import Controller
-from mzplan.controller.dry import DryExecutor, DryStorage
 from mzplan.controller.executor import Executor, ExecutorContext, ExecutorGoneError
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.terms import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.controller.work import WorkPool
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -101,9 +101,8 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         return False
     pool = _InlinePool()
     gates = gates_of(store, instance, time.monotonic)
-    executor = DryExecutor(settings.project, store.read_status(instance))
-    secrets = Secrets(settings.directory)
-    controller = Controller(store, executor, DryStorage(), secrets, pool, gates=gates)
+    executor = InMemoryExecutor(settings.project, store.read_status(instance))
+    controller = InMemoryStorageController(store, Secrets(settings.directory), pool, executor, gates=gates)
     controller.create_instance(instance)
     controller.attach(lease, Cause(cause="runner", detail="a dry pass"))  # never written down
     runner = Runner(controller, gates, default_settings=settings.runner)
@@ -295,8 +294,8 @@ def _controller(
     wake_event: threading.Event,
 ) -> Controller:
     if is_dry:
-        executor = DryExecutor(settings.project, store.read_status(instance))
-        return Controller(store, executor, DryStorage(), secrets, pool, gates=gates, wake_event=wake_event)
+        executor = InMemoryExecutor(settings.project, store.read_status(instance))
+        return InMemoryStorageController(store, secrets, pool, executor, gates=gates, wake_event=wake_event)
     from mzplan.spark.delta_storage import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(

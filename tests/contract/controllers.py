@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Executor, ExecutorContext
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
@@ -27,7 +28,6 @@ from mzplan.schema.description import CollectionRead, Description, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 
 SECONDS = 120.0
 TRIGGER = {"interval": "250ms"}  # idle queries at 100 ms take 9 % of a core each

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.core import Controller
+from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.protocol import StorageController
 from mzplan.controller.terms import (
     AppendCommand,
@@ -60,7 +61,6 @@ from tests.contract.controllers import (
     sink_of,
     snapshot,
 )
-from tests.in_memory import InMemoryStorage
 
 SEED = [
     "initialization_complete",

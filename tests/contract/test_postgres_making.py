@@ -18,6 +18,7 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_description, prepare_target
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Observation
@@ -28,7 +29,6 @@ from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, digest_of_state
 from tests.contract.test_postgres_privileges import ROLE, Server
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 from tests.support import eventually
 

@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
@@ -37,7 +38,6 @@ from mzplan.store.formats import decode_state, encode_state
 from mzplan.store.store import Store
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 
 A = Address("connection", "k")

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.host.failpoints import Failpoint
 from mzplan.model.observed import Status
 from mzplan.runner import commands
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor
 from tests.stored_steps import StoredSource
 from tests.support import eventually
 from tests.unit import cli_runs

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mzplan.controller.instances import LeaseKeeper
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.terms import (
     CollectionDescription,
     CreateExportToken,
@@ -28,7 +29,6 @@ from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.contract.controllers import altered, create, local_source, running, settle, sink_of
-from tests.in_memory import InMemoryExecutor, InMemoryStorageController
 from tests.unit.runner.test_runner import ORDERS, World, make_state
 
 

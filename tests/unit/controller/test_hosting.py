@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mzplan.controller.memory import InMemoryStorageController
 from mzplan.controller.terms import CreateExportToken
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.contract.controllers import create, local_source, sink_of
-from tests.in_memory import InMemoryStorageController
 
 
 def test_consumed_tokens_are_found_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

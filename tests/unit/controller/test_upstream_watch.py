@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.observations import QueryState, observe
 from mzplan.controller.reconcile import Decision, Memory
 from mzplan.controller.watches import UpstreamWatch
@@ -16,7 +17,6 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
-from tests.in_memory import InMemoryExecutor
 from tests.unit.cli_runs import run, write
 
 OTHER = Diagnostic(

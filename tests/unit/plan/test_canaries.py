@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.features.state.edit_plans import plan_move, plan_rollback
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
@@ -32,7 +33,6 @@ from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from mzplan.store.formats import decode_state, encode_state
-from tests.in_memory import InMemoryExecutor
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, mzplan
 from tests.unit.runner.test_runner import World

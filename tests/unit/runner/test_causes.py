@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mzplan.controller.dry import DryExecutor
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.runs import takeover
 from mzplan.model.cause import Cause
@@ -185,7 +184,7 @@ def test_the_cause_of_a_query_that_comes_from_another_instance(worlds: Worlds) -
 def test_a_dry_pass_adopts_the_queries_of_the_status(tmp_path: Path, world: World) -> None:
     world.commit(committed(1))
     before = world.settle()
-    adopted = DryExecutor("shop", before)
+    adopted = type(world.executor)("shop", before)
     assert {one.started_because for one in adopted.reports()} == {
         one.started_because for one in before.observations.values()
     }

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult, QueryName
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.observed import Observation, Recent, Status, with_samples
@@ -24,7 +25,6 @@ from mzplan.store.backends.local import LocalBackend
 from mzplan.store.leases import is_live
 from mzplan.store.limits import write_limit
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 
 KAFKA = Address("connection", "k")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status
@@ -22,7 +23,6 @@ from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.epochs import EPOCH_KEY, next_epoch
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 from tests.unit.runner.test_runner import ORDERS, SINK, make_state
 

@@ -15,6 +15,7 @@ import pytest
 
 from mzplan.config import load_project
 from mzplan.controller.executor import ExecutorGoneError
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.terms import NotAttachedError
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
@@ -25,7 +26,6 @@ from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.secrets.policy import NO_SECRET_VALUES
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, open_store
-from tests.in_memory import InMemoryExecutor
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 from tests.unit.runner.test_runner_handover import Worlds
 

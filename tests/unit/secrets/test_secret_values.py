@@ -14,6 +14,7 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.instances import LeaseKeeper
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner.loop import Runner
 from mzplan.runner.secret_values import ReceivedSecretValues
@@ -23,7 +24,6 @@ from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import Ran, mzplan
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.host.processes import is_alive
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -26,7 +27,6 @@ from mzplan.runner.loop import Runner
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import decode_status, encode_status
 from mzplan.store.store import Store
-from tests.in_memory import InMemoryExecutor
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import Ran, apply, mzplan, write
 

@@ -21,6 +21,7 @@ from mzplan.connectors.checks import check_description
 from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.releases import release_upstream
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -46,7 +47,6 @@ from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
-from tests.in_memory import InMemoryExecutor, InMemoryStorageController
 from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import (
     at,

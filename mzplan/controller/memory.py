@@ -1,16 +1,16 @@
-"""A controller with its executor and storage in memory, for tests of the runner without Spark."""
+"""A controller that runs nothing, for dry instances and for tests of the runner without Spark."""
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import Any, Unpack
 
 from mzplan.controller.core import Controller, ControllerOptions
-from mzplan.controller.dry import DryExecutor
 from mzplan.controller.executor import CheckResult, Measurement, QueryName, QueryReport
 from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
 from mzplan.controller.terms import (
@@ -23,7 +23,8 @@ from mzplan.controller.terms import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.observed import Counters
+from mzplan.model.observed import Counters, Status, Versions
+from mzplan.model.tasks import TaskOutcome
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of
@@ -31,11 +32,17 @@ from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
 
 
-class InMemoryExecutor(DryExecutor):
-    """A dry instance's executor whose answers and failures a test sets, and which logs its commands."""
+class InMemoryExecutor:
+    """Hosts queries that exist only as reports.
 
-    def __init__(self, project: str):
-        super().__init__(project)
+    As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
+    while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `missing`,
+    `failure`, `cores`, `foreign`, `measurement`, `faults`, `counters` and `compaction`, and call `fail_query`
+    and `progress`.
+    """
+
+    def __init__(self, project: str, status: Status | None = None):
+        self.project = project
         self.check_result: Callable[[Description], CheckResult] = lambda description: CheckResult()
         self.fail_start: Callable[[Description], str | None] = lambda description: None
         self.triggers_at_once = True
@@ -49,6 +56,35 @@ class InMemoryExecutor(DryExecutor):
         self.faults: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self.counters: dict[Address, Counters] = {}
         self.compaction: Callable[[Description], str | None] = lambda description: None
+        self._lock = threading.Lock()
+        self._reports: dict[QueryName, QueryReport] = {}
+        self._ids: dict[tuple[Address, int], str] = {}
+        if status is not None:
+            self._restore(status)
+
+    def _restore(self, status: Status) -> None:
+        """Adopt the queries of an earlier process from its status, the only memory of a dry instance."""
+        for address, observation in status.observations.items():
+            if observation.query_id is None or observation.run_id is None:
+                continue
+            self._ids[address, observation.generation] = observation.query_id
+            if observation.condition == "running":
+                name = QueryName(self.project, address, observation.generation, observation.digest)
+                self._reports[name] = QueryReport(
+                    name=name,
+                    query_id=observation.query_id,
+                    run_id=observation.run_id,
+                    active=True,
+                    triggered=True,
+                    tasks_done=observation.tasks_done,
+                    started_because=observation.started_because,
+                )
+
+    def open(self) -> None:
+        pass
+
+    def is_open(self) -> bool:
+        return True
 
     def failure_reason(self) -> str | None:
         return self.failure
@@ -59,6 +95,9 @@ class InMemoryExecutor(DryExecutor):
     def scarce_cores(self) -> int:
         return self.cores
 
+    def versions(self) -> Versions | None:
+        return None
+
     def replacement(self) -> str | None:
         return self.replaced_by
 
@@ -66,7 +105,8 @@ class InMemoryExecutor(DryExecutor):
         return self.check_result(description)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        self.log.append(("prepare", str(QueryName.of(self.project, description))))
+        with self._lock:
+            self.log.append(("prepare", str(QueryName.of(self.project, description))))
         return ()
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
@@ -76,14 +116,20 @@ class InMemoryExecutor(DryExecutor):
         name = QueryName.of(self.project, description)
         with self._lock:
             self.log.append(("start", str(name)))
-            super().start(description, secrets, epoch)
-            self.progress(name, triggered=self.triggers_at_once)
+            query_id = self._ids.setdefault((name.address, name.generation), str(uuid.uuid4()))
+            self._reports[name] = QueryReport(
+                name=name,
+                query_id=query_id,
+                run_id=str(uuid.uuid4()),
+                active=True,
+                triggered=self.triggers_at_once,
+                tasks_done=tuple(TaskOutcome(serial=task.serial) for task in description.tasks),
+            )
 
     def stop(self, name: QueryName) -> None:
         with self._lock:
-            if name in self._reports:
+            if self._reports.pop(name, None) is not None:
                 self.log.append(("stop", str(name)))
-            super().stop(name)
 
     def fail_query(self, name: QueryName, problem: str) -> None:
         """Let the query fail with this error."""
@@ -101,6 +147,10 @@ class InMemoryExecutor(DryExecutor):
         with self._lock:
             for name, report in self._reports.items():
                 self._reports[name] = replace(report, triggered=True)
+
+    def reports(self) -> list[QueryReport]:
+        with self._lock:
+            return list(self._reports.values())
 
     def query_counters(self) -> Mapping[Address, Counters]:
         return dict(self.counters)
@@ -123,11 +173,19 @@ class InMemoryExecutor(DryExecutor):
         return list(self.foreign)
 
     def running(self) -> Mapping[Address, QueryReport]:
-        """Return the active queries by address."""
+        """Return the active queries by address (for tests)."""
         return {r.name.address: r for r in self.reports() if r.active}
+
+    def release_upstream(self, id_: str, generation: int) -> None:
+        pass
 
     def reclaim(self, id_: str, generation: int) -> None:
         self.log.append(("reclaim", f"{id_} g{generation}"))
+
+    def close(self) -> None:
+        """Forget the queries. The next process adopts them from the instance's status."""
+        with self._lock:
+            self._reports.clear()
 
 
 class InMemoryStorage:
