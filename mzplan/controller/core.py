@@ -37,7 +37,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters, Lease, Status
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
-from mzplan.store.claims import recorded_places, unclaimed
+from mzplan.store.claims import recorded_places
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
@@ -205,11 +205,11 @@ class Controller(Frontiers):
             self.executor.stop(name)
         try:
             listed = self.storage.places()
-            noted = recorded_places(self.store)
+            recorded = recorded_places(self.store)
         except (OSError, MzplanError) as problem:  # only the log needs the list, so the runner continues
             log.warning("can't list unclaimed storage: %s", problem)
             return
-        places = unclaimed(listed, self.claimed(), noted)
+        places = sorted({*listed} - self.claimed() - recorded)
         if places:
             names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:MAX_LISTED])
             more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from mzplan.model.address import Place
 from mzplan.model.state import State
@@ -37,8 +36,3 @@ def recorded_instances(store: Store) -> list[str]:
     """Return the instances whose runners have recorded anything, including removed instances."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
     return sorted({match[1] for match in map(_RECORDED.fullmatch, keys) if match is not None})
-
-
-def unclaimed(listed: Iterable[Place], claimed: set[Place], recorded: set[Place]) -> list[Place]:
-    """Return the listed storage that nothing claims."""
-    return sorted(set(listed) - claimed - recorded)

@@ -33,14 +33,6 @@ class Proposal:
     created: float
     descriptions: tuple[Description, ...]
 
-    def encode(self) -> bytes:
-        return (canonical(encode(self)) + "\n").encode()
-
-    @classmethod
-    def decode(cls, data: bytes, place: str) -> Proposal:
-        """Decode the output of encode. Raises MzplanError."""
-        return load_as(cls, data, place, "delete it: it is only a request to validate.")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -49,15 +41,6 @@ class Answer:
     id: Id
     diagnostics: tuple[Diagnostic, ...] = ()
     upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        answer = replace(self, diagnostics=tuple(map(scrub_diagnostic, self.diagnostics)))
-        return (json.dumps(encode(answer), sort_keys=True) + "\n").encode()
-
-    @classmethod
-    def decode(cls, data: bytes, place: str) -> Answer:
-        """Decode the output of encode. Raises MzplanError."""
-        return load_as(cls, data, place, "delete it: it is only the answer to such a request.")
 
 
 class Proposals:
@@ -75,7 +58,8 @@ class Proposals:
             created=time.time(),
             descriptions=descriptions,
         )
-        self._backend.write(f"proposals/{proposal.id}.json", proposal.encode(), durable=False)
+        data = (canonical(encode(proposal)) + "\n").encode()
+        self._backend.write(f"proposals/{proposal.id}.json", data, durable=False)
         return proposal
 
     def open(self, instance: str) -> list[Proposal]:
@@ -111,17 +95,21 @@ class Proposals:
             blob = self._backend.read(key)
             if blob is None:
                 return None
-            return Proposal.decode(blob.data, key)
+            return load_as(Proposal, blob.data, key, "delete it: it is only a request to validate.")
         except MzplanError:
             return None
 
     def answer(self, answer: Answer) -> None:
-        self._backend.write(f"proposals/{answer.id}.answer.json", answer.encode(), durable=False)
+        """Write an answer, without secrets in its diagnostics."""
+        answer = replace(answer, diagnostics=tuple(map(scrub_diagnostic, answer.diagnostics)))
+        data = (json.dumps(encode(answer), sort_keys=True) + "\n").encode()
+        self._backend.write(f"proposals/{answer.id}.answer.json", data, durable=False)
 
     def read_answer(self, proposal: Proposal) -> Answer | None:
         key = f"proposals/{proposal.id}.answer.json"
         blob = self._backend.read(key)
-        return Answer.decode(blob.data, key) if blob else None
+        hint = "delete it: it is only the answer to a request to validate."
+        return load_as(Answer, blob.data, key, hint) if blob else None
 
     def withdraw(self, id_: str) -> None:
         self._backend.delete(f"proposals/{id_}.json")

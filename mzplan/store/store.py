@@ -304,7 +304,8 @@ class Store:
             pid_space=pid_space(),
         )
         with self.backend.lock(info, wait):
-            self._ensure_not_held()
+            if (holder := self._manual_holder()) is not None:
+                raise locked_error(holder, self.backend.describe(), by_hand=True)
             yield info
 
     def lock_for_append(self) -> contextlib.AbstractContextManager[LockInfo]:
@@ -323,23 +324,20 @@ class Store:
 
     def holder(self) -> LockInfo | None:
         """Return the holder of the lock: the user of `state lock`, or the holder that the backend reports."""
-        blob = self.backend.read(HOLD_KEY)
-        return LockInfo.decode_or_somebody(blob.data) if blob is not None else self.backend.holder()
+        return self._manual_holder() or self.backend.holder()
 
     def release(self, id_: str) -> LockInfo | None:
         """Release the lock with this id, whoever holds it. Returns None if no lock has this id."""
-        blob = self.backend.read(HOLD_KEY)
-        if blob is not None:
-            info = LockInfo.decode_or_somebody(blob.data)
-            if info.id == id_:
-                self.backend.delete(HOLD_KEY)
-                return info
+        holder = self._manual_holder()
+        if holder is not None and holder.id == id_:
+            self.backend.delete(HOLD_KEY)
+            return holder
         return self.backend.unlock(id_)
 
-    def _ensure_not_held(self) -> None:
+    def _manual_holder(self) -> LockInfo | None:
+        """Return the user of `state lock`, if any."""
         blob = self.backend.read(HOLD_KEY)
-        if blob is not None:
-            raise locked_error(LockInfo.decode_or_somebody(blob.data), self.backend.describe(), by_hand=True)
+        return LockInfo.decode_or_somebody(blob.data) if blob is not None else None
 
     # --- Status
 

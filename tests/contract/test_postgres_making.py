@@ -20,6 +20,7 @@ from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Observation
 from mzplan.model.resources import Instance
@@ -252,7 +253,7 @@ def test_a_proposal_changes_no_table(server: Server, tmp_path: Path) -> None:
 
         def proposed(state: State, **claims: Any) -> list[tuple[str, str]]:
             proposal = store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
-            forged = {**json.loads(proposal.encode()), "prepares": True, **claims}
+            forged = {**encode(proposal), "prepares": True, **claims}
             store.backend.write(f"proposals/{proposal.id}.json", json.dumps(forged).encode())
             settle()
             answer = store.proposals.read_answer(proposal)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from examples.servers import produce_json
 from mzplan.model.address import Address
+from mzplan.model.codec import encode
 from mzplan.schema.description import describe
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import decode_state
@@ -59,7 +60,7 @@ def columns_after_forgery(project: Project, dsn: str, address: str, *tables: str
     store = Store(LocalBackend(project.folder / "state"), state.project)
     others = tuple(replace(true, body={**true.body, "table": f"public.{table}"}) for table in tables)
     proposal = store.proposals.make("local", others)
-    claims = {**json.loads(proposal.encode()), "prepares": True}
+    claims = {**encode(proposal), "prepares": True}
     store.backend.write(f"proposals/{proposal.id}.json", json.dumps(claims).encode())
     eventually("an answer", lambda: store.proposals.read_answer(proposal) is not None)
     store.proposals.withdraw(proposal.id)

@@ -16,7 +16,7 @@ from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable
 from mzplan.render.text import Paint, aligned_lines
 from mzplan.secrets.remote import RemoteSecrets
-from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
+from mzplan.store.claims import places_of, recorded_instances, recorded_places
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute
@@ -97,7 +97,7 @@ def _unused_storage(project: Project, state: State, reporter: Reporter, foreign:
         names, forgotten = _history(project.store, state)
         recorded = recorded_places(project.store) | forgotten
         try:
-            places = unclaimed(places_below(warehouse), places_of(state), recorded)
+            places = sorted({*places_below(warehouse)} - places_of(state) - recorded)
             retain = (state.settings or project.settings.runner).retain_dropped
             return [_inspect(warehouse, place, names, foreign, retain) for place in places]
         except OSError as problem:

@@ -16,6 +16,7 @@ import pytest
 from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.observed import Observation, Recent, Status, with_samples
 from mzplan.model.resources import Instance, Retries
@@ -298,7 +299,7 @@ def test_only_committed_descriptions_create_targets(world: World) -> None:
         asked = tuple(describe(one, state.resources) for one in state.resources.values())
         proposal = world.store.proposals.make("local", asked[1:])
         key = f"proposals/{proposal.id}.json"
-        claims = {**json.loads(proposal.encode()), "prepares": True}
+        claims = {**encode(proposal), "prepares": True}
         world.store.backend.write(key, json.dumps(claims).encode())
         world.settle()
         answer = world.store.proposals.read_answer(proposal)
