@@ -163,8 +163,7 @@ class Claims:
 
     def _still_claimed(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
         now = {d.place for d in accepted.values()}
-        kept = self.accepted.items()
-        return {a: d for a, d in kept if d.place in claimed and d.place not in now}
+        return {a: d for a, d in self.accepted.items() if d.place in claimed and d.place not in now}
 
     @property
     def is_removing(self) -> bool:

@@ -137,9 +137,9 @@ class Controller(Frontiers):
         if queries is None or not self._initialized:
             return InstanceOverview()
         wanted, decisions, counted = queries.desired(), self.decisions, self.executor.query_counters()
-        left = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
+        active = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
         states = {}
-        for address in dict.fromkeys([*wanted, *left]):
+        for address in dict.fromkeys([*wanted, *active]):
             query = wanted[address].description if address in wanted else None
             states[address] = QueryState(
                 wanted=wanted.get(address),
@@ -199,8 +199,8 @@ class Controller(Frontiers):
     def reconcile_state(self) -> None:
         self.instances.require()
         hosted = self.hosted()
-        strange = [r.name for r in self.executor.reports() if r.name.address not in hosted]
-        for name in strange:
+        unclaimed = [r.name for r in self.executor.reports() if r.name.address not in hosted]
+        for name in unclaimed:
             log.info("stopping %s: it is not committed on this instance", name)
             self.executor.stop(name)
         try:

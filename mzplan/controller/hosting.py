@@ -260,13 +260,13 @@ class Hosting:
 
         Such a token's export isn't wanted or doesn't read the collection, or the collection is gone.
         """
-        left = []
+        stale = []
         for token in self.prepared.values():
             export = self._exports.get(token.id)
             is_read = export is None or token.from_id in export.description.from_ids
             if token.id not in wanted or token.from_id not in self._collections or not is_read:
-                left.append(token)
-        self._cancel(left)
+                stale.append(token)
+        self._cancel(stale)
 
     def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         instance = self.instances.require()

@@ -231,10 +231,10 @@ class Runner:
     def _set_parallelism(self, serial: int) -> None:
         """Set how many queries stop and start at once, as the commit of the serial asks for."""
         try:
-            asked = read_limit(self.store, serial)
+            limit = read_limit(self.store, serial)
         except MzplanError as problem:
             log.warning("can't read the limit of this commit; using the default: %s", problem)
-            asked = None
-        now, wanted = self.controller.parameters, asked or self._parallelism
+            limit = None
+        now, wanted = self.controller.parameters, limit or self._parallelism
         if now.parallelism != wanted:
             self.controller.update_configuration(replace(now, parallelism=wanted))

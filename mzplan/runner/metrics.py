@@ -120,8 +120,8 @@ class RunnerCollector:
         yield "epoch", "The epoch of the lease.", float(runner.epoch)
         yield "round_seconds", "Duration of the last check of all queries.", runner.round_seconds
         if lease is not None:
-            left = lease.heartbeat + lease.ttl - time.time()
-            yield "lease_seconds", "Time until the lease lapses.", left
+            seconds_left = lease.heartbeat + lease.ttl - time.time()
+            yield "lease_seconds", "Time until the lease lapses.", seconds_left
         try:
             disk = shutil.disk_usage(self._warehouse) if self._warehouse is not None else None
         except OSError:

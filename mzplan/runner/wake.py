@@ -124,8 +124,8 @@ class WakeListener:
             except OSError:
                 return  # closed
             # No message may end the thread. JSON that is nested too deeply raises RecursionError.
-            unfit = (OSError, ValueError, TypeError, AttributeError, RecursionError)
-            with connection, contextlib.suppress(*unfit):
+            expected = (OSError, ValueError, TypeError, AttributeError, RecursionError)
+            with connection, contextlib.suppress(*expected):
                 connection.settimeout(_TIMEOUT)
                 with connection.makefile("rb") as file:
                     message = json.loads(file.readline(_LIMIT))
