@@ -1,4 +1,4 @@
-"""Runners on a controller in memory: no Spark, no server."""
+"""Runners with a controller in memory, without Spark or servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def runner_in_memory(
     secrets: Secrets | None = None,
     secret_values: ReceivedSecretValues | None = None,
 ) -> Runner:
-    """A runner that leads under this lease, which nobody renews."""
+    """Return a runner that leads under this lease, which isn't renewed."""
     gates = gates_of(store, lease.instance, clock)
     secrets = secrets or Secrets(".")
     controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock=clock, gates=gates)

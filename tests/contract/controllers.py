@@ -1,4 +1,4 @@
-"""What the contract of the storage controller is tried on: in memory, and on Spark."""
+"""The controllers for the contract tests: in memory, and on Spark."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _numbers = itertools.count(1)
 
 
 class Make(Protocol):
-    """Makes a controller of a project, on whatever is below it."""
+    """Makes a controller of a project."""
 
     def __call__(self, store: Store, pool: ThreadPoolExecutor) -> Controller: ...
 
 
 class World:
-    """A project's store, and its controllers one after another: `crash` is what kill -9 leaves."""
+    """A project's store and its successive controllers. `crash` leaves the same as kill -9."""
 
     def __init__(self, folder: Path, make: Make):
         self.store = Store(LocalBackend(folder / "state"), "shop")
@@ -51,7 +51,7 @@ class World:
         self.controllers: list[Controller] = []
 
     def controller(self, *, complete: bool = True) -> Controller:
-        """A new one that leads the instance `local`."""
+        """Return a new controller that leads the instance `local`."""
         made = self.make(self.store, self.pool)
         made.create_instance("local")
         made.connect_replica("local", ReplicaLocation(owner=f"test {next(_numbers)}"))
@@ -61,7 +61,7 @@ class World:
         return made
 
     def crash(self) -> None:
-        """The last controller is gone with its queries; its lease and what it wrote stay."""
+        """End the last controller and its queries without cleanup: its lease and its files stay."""
         controller = self.controllers[-1]
         controller.executor.close()
         controller.instances._keeper = None
@@ -90,7 +90,7 @@ def on_spark(folder: Path) -> Iterator[World]:
     from tests.integration.spark_lab import LAKE
 
     class Shared(SparkExecutor):
-        """On the session of all tests, which stays when this one closes."""
+        """Uses the session of all tests, which stays open when this executor closes."""
 
         def close(self) -> None:
             self._spark = None
@@ -101,7 +101,7 @@ def on_spark(folder: Path) -> Iterator[World]:
         directory=str(folder),
         warehouse=str(folder / "warehouse"),
         options={"spark.master": "local[2,2]"},
-        packages=packages_of({LAKE.address: LAKE}),  # the session is that of the lab, whoever makes it
+        packages=packages_of({LAKE.address: LAKE}),  # the session is the lab's, whichever test creates it
     )
 
     def make(store: Store, pool: ThreadPoolExecutor) -> Controller:
@@ -118,7 +118,7 @@ def on_spark(folder: Path) -> Iterator[World]:
 
 
 def local_source(id_: str, **body: Any) -> CollectionDescription:
-    """A source that is appended to: `id`, `name`."""
+    """Return a local source with the columns `id` and `name`."""
     query = Description(
         address=Address("source", f"s_{id_}"),
         id=id_,
@@ -136,7 +136,7 @@ def local_source(id_: str, **body: Any) -> CollectionDescription:
 
 
 def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
-    """A sink that only counts."""
+    """Return a sink that only counts rows."""
     query = Description(
         address=Address("sink", f"k_{id_}"),
         id=id_,
@@ -158,7 +158,7 @@ def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
 
 
 def altered(description: D, digest: str, **other: Any) -> D:
-    """The same with another digest, as after a change of its connection."""
+    """Return the description with another digest, as after a change of its connection."""
     return replace(description, query=replace(description.query, digest=digest, **other))
 
 
@@ -167,12 +167,12 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 
 
 def appending(id_: str, step: Step, *given: dict[str, Any], key: str | None = None) -> AppendCommand:
-    """Rows at one step, which the append makes the last one."""
+    """Return an append of rows at one step, which becomes the last step."""
     updates = tuple(Update(row=row, step=step) for row in given)
     return AppendCommand(id=id_, updates=updates, upper=step + 1, key=key or f"append {next(_numbers)}")
 
 
-# ── doing
+# ── actions
 
 
 def create(controller: Controller, *descriptions: CollectionDescription) -> None:
@@ -189,7 +189,7 @@ def create_sink(controller: Controller, *descriptions: ExportDescription) -> Non
 
 
 def settle(controller: Controller, until: Callable[[], bool] | None = None) -> None:
-    """Process until nothing is under way, and `until` holds."""
+    """Process until no work is under way, and `until` holds."""
 
     deadline = time.monotonic() + SECONDS
     while True:
@@ -204,7 +204,7 @@ def settle(controller: Controller, until: Callable[[], bool] | None = None) -> N
 
 
 def running(controller: Controller) -> set[str]:
-    """What runs, by address."""
+    """Return the addresses of the running queries."""
     return {str(report.name.address) for report in controller.executor.reports() if report.active}
 
 
@@ -213,12 +213,12 @@ def run_ids(executor: Executor) -> dict[str, str]:
 
 
 def snapshot(controller: Controller, id_: str, as_of: Step) -> list[tuple[Row, Diff]]:
-    """A collection as of a step, by `id`."""
+    """Return a collection as of a step, sorted by `id`."""
     return sorted(controller.snapshot(id_, as_of), key=lambda one: one[0]["id"])
 
 
 def play(controller: Controller, id_: str, upper: Step) -> None:
-    """Wait until a collection has come so far; in memory, where nothing reads, it is said to have."""
+    """Wait until a collection has this upper. In memory, where no query reads, set it."""
     if isinstance(controller.executor, InMemoryExecutor):
         controller.update_write_frontiers([(id_, upper)])
         settle(controller)

@@ -1,4 +1,4 @@
-"""The backends under test: how to open each (again, as another process would), and how to make it refuse."""
+"""The backends under test: how to open each (also again, as another process would), and how to break it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[[], Store]
 
 
 def opened(directory: str, state: Mapping[str, Any]) -> Store:
-    """A store as a command opens it. At the top of a module, so that a spawned process can have it."""
+    """Open a store as a command does. A function of a module, so that a spawned process can import it."""
     return open_store(
         ProjectSettings(directory=directory, project="shop", warehouse="w", state=state, instances={})
     )
@@ -28,8 +28,8 @@ def opened(directory: str, state: Mapping[str, Any]) -> Store:
 
 @dataclass(frozen=True)
 class Case:
-    """A backend: `make` opens it; while `refusing()` lasts, it takes no write; `frees` tells whether its
-    lock ends with the process that holds it."""
+    """A backend. `make` opens it. During `refusing()`, it refuses writes. `frees`: whether its lock ends with
+    the process that holds it."""
 
     make: Make
     refusing: Callable[[], contextlib.AbstractContextManager[None]]
@@ -42,7 +42,7 @@ def local(folder: Path) -> Case:
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may grow beyond 2000 bytes."""
+    """Limit the files of this process to 2000 bytes."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -54,7 +54,7 @@ def full_disk() -> Iterator[None]:
 
 
 def postgres(folder: Path, server: Any, database: str) -> Case:
-    """As a role of its own, which owns nothing but what it makes."""
+    """Use a separate role, which owns only the objects that it creates."""
     import psycopg
 
     role = f"state_{database}"
@@ -73,7 +73,7 @@ def postgres(folder: Path, server: Any, database: str) -> Case:
 
     @contextlib.contextmanager
     def read_only() -> Iterator[None]:
-        # The session's own setting, so that what is open already obeys too.
+        # The role's setting applies only to new sessions, so open sessions are terminated.
         set_ = f"ALTER ROLE {role} SET default_transaction_read_only = "
         end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
         with psycopg.connect(server.dsn(database), autocommit=True) as admin:
@@ -88,13 +88,13 @@ def postgres(folder: Path, server: Any, database: str) -> Case:
 
 @dataclass
 class ObjectServer:
-    """An S3 server in a thread of this process. It serves one request at a time: what is conditional is
-    atomic, as on the real one."""
+    """An S3 server in a thread of this process. It serves one request at a time, so conditional writes are
+    atomic, as on the real server."""
 
-    refuse: bool = False  # as a full disk does
-    read_only: bool = False  # as keys do that may only read and list
+    refuse: bool = False  # as with a full disk
+    read_only: bool = False  # as with keys that may only read and list
     fails_at: int = -1  # the request of this number (in `requests`) fails
-    late: bool = False  # it fails after it was done, as where the answer is lost
+    late: bool = False  # it fails after it was done, as if the answer is lost
     requests: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     _server: Any = None
@@ -105,7 +105,7 @@ class ObjectServer:
 
         class Quiet(WSGIRequestHandler):
             def log(self, *_: Any, **__: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         inner = DomainDispatcherApplication(create_backend_app)
 

@@ -1,7 +1,6 @@
 """The contract of the storage controller (mzplan.controller.protocol): the same tests in memory and on Spark.
 
-Each method: what it does, its errors, calling it again, and what a controller that comes after a crash
-makes of it.
+For each method: its effect, its errors, a repeated call, and the state after a crash.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ def test_instances(world: World) -> None:
     controller.drop_sources(["a"])
     with pytest.raises(InstanceInUseError, match="epoch 1"):
         controller.drop_instance("local")
-    controller.release()  # a lease that is given back, or has lapsed, counts as none
+    controller.release()  # a released or lapsed lease doesn't count
     controller.drop_instance("local")
 
 
@@ -184,14 +183,14 @@ def test_a_new_replica_severs_the_old_replica_and_resumes_its_queries(world: Wor
 
 
 def _lost(controller: Controller) -> str:
-    """What its keeper finds within a heartbeat: the lease is another one's."""
+    """Its lease keeper notices within a heartbeat that another runner has the lease."""
     assert controller.instances.attached is not None
     assert controller.store.leases.renew(controller.instances.attached) is None
     return "another runner leads this instance now"
 
 
 def test_a_lost_lease_stops_the_queries_whatever_the_loop_does(world: World) -> None:
-    """Nobody processes the old one: it may be blocked by the very store that it can't reach."""
+    """No thread calls `process` of the old controller: the unreachable store may block it."""
     old = world.controller()
     create(old, local_source("a"))
     settle(old)
@@ -220,7 +219,7 @@ def test_collections_are_created_altered_and_read(world: World) -> None:
     create(controller, source)
     settle(controller)
     before = run_ids(controller.executor)
-    create(controller, source)  # again: nothing
+    create(controller, source)  # again, without effect
     settle(controller)
     assert run_ids(controller.executor) == before
     assert controller.collection("a") is controller.collection_mut("a")
@@ -254,7 +253,7 @@ def test_creation_is_all_or_nothing(world: World) -> None:
 
 
 def test_a_crash_after_a_command_loses_nothing(world: World) -> None:
-    """Commands are told again from the committed serial; what ran goes on from its checkpoint."""
+    """The committed serial repeats the commands, and queries resume from their checkpoints."""
     controller = world.controller()
     create(controller, local_source("a"))
     controller.append([appending("a", 0, *rows(0, 2))]).result(20)
@@ -279,7 +278,7 @@ def test_sources_are_dropped(world: World) -> None:
     controller.drop_sources_unvalidated(["nobody"])
     settle(controller, lambda: running(controller) == {"source.s_b"})
     assert [entry.id for entry in world.store.read_journal("local")] == ["a"]
-    controller.drop_sources(["a"])  # again: it is known from the journal
+    controller.drop_sources(["a"])  # again: the journal has the id
     with pytest.raises(IdentifierMissingError):
         controller.collection("a")
 
@@ -301,7 +300,7 @@ def test_a_drop_after_a_crash_is_validated_against_the_durable_history(world: Wo
     create(controller, local_source("a"))
     settle(controller)
     world.crash()
-    again = world.controller()  # it was told nothing: that `a` ran is written down
+    again = world.controller()  # it got no command, but the record shows that `a` ran
     again.drop_sources(["a"])
     settle(again, lambda: [e.id for e in world.store.read_journal("local")] == ["a"])
     committed = State(
@@ -386,7 +385,7 @@ def test_a_token_holds_its_step_until_it_is_used_or_cancelled(world: World) -> N
 
 
 def test_a_stale_token_is_cancelled_with_its_hold(world: World) -> None:
-    """A crash after the preparation, and the export is no longer wanted (or its collection is gone)."""
+    """After a crash, the prepared export is no longer wanted, or its collection is gone."""
     controller = world.controller()
     create(controller, local_source("a"), local_source("b"))
     controller.prepare_exports([("gone", "a"), ("kept", "a"), ("lost", "b")])
@@ -475,7 +474,7 @@ def test_append_and_snapshot(world: World) -> None:
         snapshot(controller, "a", 0)
     first = appending("a", 0, *rows(0, 2), key="first")
     controller.append([first]).result(20)
-    controller.append([first]).result(20)  # the same append: it is there
+    controller.append([first]).result(20)  # the same append, which is already stored
     later = replace(
         appending("a", 2, *rows(4, 1)),
         updates=(Update(row=rows(2, 1)[0], step=1), Update(row=rows(2, 1)[0], step=2)),
@@ -515,7 +514,7 @@ def test_a_refused_append_writes_nothing(world: World) -> None:
             controller.append([appending("b", 0, row), command]).result(20)
     with pytest.raises(IdentifierMissingError):
         controller.append([appending("nobody", 0, row)])
-    # Nothing was written of the first command either, and two of one input come one after the other.
+    # The first command wrote nothing either. Two commands for one input are written in order.
     controller.append([appending("b", 0, row), appending("b", 1, row)]).result(20)
     controller.append([appending("a", 1, row)]).result(20)  # the next step is still 1
     settle(controller)
@@ -531,9 +530,9 @@ def test_read_policies_downgrade_at_once_and_never_recover(world: World) -> None
     create(controller, local_source("a"), local_source("b"))
     state = controller.collection("a")
     controller.update_write_frontiers([("a", 10)])
-    controller.update_write_frontiers([("a", 4), ("nobody", 7)])  # older, and unknown: ignored
+    controller.update_write_frontiers([("a", 4), ("nobody", 7)])  # older and unknown uppers are ignored
     assert (state.upper, state.since) == (10, 0)
-    controller.set_read_policy([("a", LagSteps(steps=2)), ("a", LagSteps(steps=3))])  # each in turn
+    controller.set_read_policy([("a", LagSteps(steps=2)), ("a", LagSteps(steps=3))])  # in order
     assert state.since == 8
     controller.set_read_policy([("a", RetainFrom(step=2))])
     assert state.since == 8
@@ -559,7 +558,7 @@ def test_a_duration_policy_moves_since_at_once(world: World) -> None:
     controller.set_read_policy([("a", LagDuration(seconds=86_400.0 * 36_500))])
     assert state.since == 0
     controller.set_read_policy([("a", LagDuration(seconds=0.0))])
-    assert state.since == 2  # the newest can always be read
+    assert state.since == 2  # the newest step can always be read
     controller.set_read_policy([("a", LagDuration(seconds=86_400.0 * 36_500))])
     assert state.since == 2
 
@@ -579,7 +578,7 @@ def test_an_export_holds_each_collection_that_it_reads(world: World) -> None:
     controller.drop_sinks(["k"])
     assert [controller.collection(id_).holds for id_ in ("a", "b")] == [{}, {}]
 
-    # A query of another instance may read a collection of this one, and others that are not here.
+    # A query of another instance may read a collection here, and collections that aren't here.
     controller.drop_sources(["b"])
     create_exports([both], controller)
     assert list(controller.export("k").read_holds) == ["a"]
@@ -596,7 +595,7 @@ def test_since_is_the_least_of_all_capabilities(world: World) -> None:
     assert state.since == 0 and controller.export("k").upper == 3
     controller.update_read_capabilities({"a": {"k": 7}, "nobody": {"k": 1}})
     assert (state.since, controller.export("k").read_holds) == (0, {"a": 7})
-    controller.update_read_capabilities({"a": {"m": 4, "k": 5}})  # a hold never goes back
+    controller.update_read_capabilities({"a": {"m": 4, "k": 5}})  # a hold never moves back
     assert (state.since, controller.export("k").read_holds) == (4, {"a": 7})
     controller.update_read_capabilities({"a": {"m": None}})
     assert state.since == 7
@@ -625,7 +624,7 @@ def test_unclaimed_queries_are_stopped_and_unclaimed_storage_is_listed(
     for id_ in ("a", "b"):
         play(controller, id_, 1)
     world.crash()
-    world.store.write_accepted("local", {})  # nobody remembers them
+    world.store.write_accepted("local", {})  # no process remembers them
     again = world.controller(complete=False)
     stray = local_source("a").query
     again.executor.start(stray, again.secrets, 1)
@@ -646,7 +645,7 @@ def test_unclaimed_queries_are_stopped_and_unclaimed_storage_is_listed(
 def test_many_exports_are_prepared_with_one_write_to_the_journal(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A runner that starts prepares all of its sinks, and each durable write takes its time."""
+    """A starting runner prepares all its sinks, and each durable write takes time."""
     controller = world.controller()
     source = local_source("a")
     create(controller, source)
@@ -695,8 +694,7 @@ def test_a_sink_that_does_not_read_holds_steps_for_a_limited_time(
 
 
 def test_rows_of_a_key_come_and_go(world: World) -> None:
-    """The seed's updates (row, step, diff): an update is the former row that goes and the new one that comes,
-    whichever is named first."""
+    """An update of a row is a deletion of the former row and an insertion of the new row, in any order."""
     controller = world.controller()
     create(controller, local_source("a", key=["id"]))
     one, two, new = ({"id": n, "name": name} for n, name in ((1, "one"), (2, "two"), (1, "new")))

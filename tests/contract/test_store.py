@@ -1,4 +1,4 @@
-"""What every store must do. One suite; each backend is a parameter."""
+"""The contract of every store: one suite, with the backend as a parameter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.runners import runner_in_memory
 
 A = Address("connection", "k")
 _numbers = itertools.count(1)
-# Spawned, not forked: the object store library has threads, which no fork survives.
+# Spawn instead of fork: the object store library has threads, which don't survive a fork.
 processes = multiprocessing.get_context("spawn")
 
 
@@ -69,7 +69,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 
 @pytest.fixture
 def make(case: Case) -> Make:
-    """Opens the same store again and again, as separate processes would."""
+    """Opens the same store repeatedly, as separate processes would."""
     return case.make
 
 
@@ -125,7 +125,7 @@ def test_compare_and_swap(make: Make) -> None:
 
 
 def test_of_two_writers_of_the_same_bytes_only_one_succeeds(make: Make) -> None:
-    """An epoch is handed out once, though all that it says is its number."""
+    """Each epoch is handed out once, although its file has only a number."""
     one, other = make().backend, make().backend
     version = one.write("a/b", b"4", expected=None)
     one.write("a/b", b"5", expected=version)
@@ -221,7 +221,7 @@ def test_the_pid_of_a_lock_identifies_only_its_own_process(make: Make) -> None:
     with make().lock("apply") as info:
         assert info.is_alive and make().holder() == info
     assert decode(LockInfo, encode(info)) == info
-    assert replace(info, pid_started=info.pid_started - 1).is_alive is False  # its pid was given again
+    assert replace(info, pid_started=info.pid_started - 1).is_alive is False  # another process has its pid
     assert replace(info, pid_space="another boot or container").is_alive is None
     old = {k: v for k, v in encode(info).items() if k not in ("pid_started", "pid_space")}
     assert decode(LockInfo, old).is_alive is None
@@ -231,7 +231,7 @@ def test_the_pid_of_a_lock_identifies_only_its_own_process(make: Make) -> None:
 def test_an_interrupted_command_leaves_no_lock(
     make: Make, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """While it takes the lock (`write`), or gives it back."""
+    """The interruption comes while it takes the lock (`write`) or releases it."""
     store = make()
     as_it_is = getattr(store.backend, method)
     interruptions = iter([True])
@@ -326,7 +326,7 @@ def _refused(ask: Callable[[], object]) -> str:
 
 
 def _committed(store: Store, serials: int) -> dict[str, bytes]:
-    """So many serials; gives the history, byte for byte."""
+    """Commit this many serials, and return the history byte for byte."""
     for serial in range(1, serials + 1):
         store.commit(state(serial), state(serial - 1) if serial > 1 else EMPTY)
     return _history(store)
@@ -343,7 +343,7 @@ def test_a_lost_state_is_not_a_new_project(make: Make) -> None:
     store.backend.delete(STATE_KEY)
     assert "mzplan state pull --serial 2 --out FILE" in _refused(make().read_state)
     with pytest.raises(MzplanError) as caught:
-        make().commit(state(4), state(3))  # it was there when this was planned
+        make().commit(state(4), state(3))  # it existed when this was planned
     assert caught.value.exit_code == ExitCode.STALE
     assert _history(store) == history and store.backend.read(STATE_KEY) is None
 
@@ -351,7 +351,7 @@ def test_a_lost_state_is_not_a_new_project(make: Make) -> None:
 def test_a_status_without_a_state_is_not_a_new_project(make: Make) -> None:
     store = make()
     store.write_status(Status(instance="local", epoch=1, heartbeat=1.0, serial=0))
-    assert store.read_state() == EMPTY  # its runner was there before the first commit
+    assert store.read_state() == EMPTY  # its runner started before the first commit
     store.write_status(Status(instance="local", epoch=1, heartbeat=1.0, serial=1))
     assert "version control" in _refused(make().read_state)
 
@@ -385,7 +385,7 @@ def test_serials_are_listed_in_order(make: Make) -> None:
         store.commit(state(serial), state(serial - 1) if serial > 1 else EMPTY)
     assert store.serials() == list(range(1, 11))
     assert make().read_serial(10) == state(10)
-    assert store.backend.list("") == [STATE_KEY]  # no folders, and nothing below them
+    assert store.backend.list("") == [STATE_KEY]  # neither folders nor files below them
 
 
 def test_the_history_has_each_serial_and_its_outcome_once(make: Make) -> None:
@@ -466,7 +466,7 @@ def test_expired_proposals_are_removed(make: Make, monkeypatch: pytest.MonkeyPat
     assert store.backend.list("proposals/") == []
 
 
-# --- what only one of them has
+# --- single backends
 
 
 def test_an_unreachable_s3_server(tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ def test_the_declared_endpoint_wins_over_the_environment(
     case = stores.object_store(tmp_path, object_server, "declared")
     case.make().commit(state(1), EMPTY)
     assert case.make().read_state() == state(1)
-    assert os.environ["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:9"  # as others may need it
+    assert os.environ["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:9"  # because other code may need it
 
 
 def test_a_missing_bucket(object_server: ObjectServer, tmp_path: Path) -> None:
@@ -534,7 +534,7 @@ def test_a_lost_connection_is_reopened(postgres: Any, database: Callable[..., st
 
 
 def test_a_lost_answer_of_the_object_store(object_server: ObjectServer, tmp_path: Path) -> None:
-    """The library asks again, and is told that its condition does not hold: because of its own write."""
+    """The library retries, and the condition doesn't hold because of its own first write."""
     store = stores.object_store(tmp_path, object_server, f"bucket-{next(_numbers)}").make()
     store.commit(state(1), EMPTY)
     object_server.late = True
@@ -576,10 +576,10 @@ def logged(make: Make) -> list[str]:
 
 
 def test_events_of_every_runner_are_read_back(make: Make) -> None:
-    """Each runner goes on in one key, as long as that is small, and what a crash has cut off is left out."""
+    """Each runner continues in one key while it is small, and leaves out a line that a crash cut off."""
     for epoch in (1, 2, 3):
         log = EventLog(make().backend, "local", epoch, clock=lambda epoch=epoch: 1_764_000_000.0 + epoch)
-        log.flush()  # nothing waits
+        log.flush()  # nothing is queued
         for number in range(2):
             log.add([happened(epoch * 10 + number)], serial=epoch)
             log.flush()
@@ -624,7 +624,7 @@ def test_the_log_is_bounded_by_time_and_by_size(make: Make, monkeypatch: pytest.
     now[0] += 91 * 86_400.0
     log.add([happened(9, "y" * 900)], serial=1)
     log.flush()
-    # Of the segment before nobody knows when its last event was: it goes with the next one.
+    # The time of a segment's last event is unknown, so it expires with the next segment.
     assert [text[0] for text in logged(make)] == ["8", "y"]
 
 
@@ -635,7 +635,7 @@ def test_unwritten_events_stay_queued(case: Case) -> None:
     with case.refusing(), pytest.raises(MzplanError):
         log.flush()
     until = time.monotonic() + 30
-    while log.queued_seconds() >= 0 and time.monotonic() < until:  # what ends a session takes its time
+    while log.queued_seconds() >= 0 and time.monotonic() < until:  # a session takes time to end
         with contextlib.suppress(MzplanError):
             log.flush()
     assert log.queued_seconds() == -1 and len(logged(case.make)) == 5
@@ -645,7 +645,7 @@ def test_a_crash_during_a_merge_shows_no_event_twice(make: Make, monkeypatch: py
     for epoch in (1, 2):
         backend = make().backend
         if epoch == 2:
-            monkeypatch.setattr(backend, "delete", lambda key: None)  # it does not come to that
+            monkeypatch.setattr(backend, "delete", lambda key: None)  # this line isn't reached
         log = EventLog(backend, "local", epoch)
         log.add([happened(epoch)], serial=1)
         log.flush()
@@ -664,14 +664,14 @@ def test_new_events_are_followed(make: Make) -> None:
         for number in range(2):
             log.add([happened(epoch * 10 + number)], serial=1)
             log.flush()
-            assert fresh() == [str(epoch * 10 + number)]  # also where a runner has taken a segment over
+            assert fresh() == [str(epoch * 10 + number)]  # also if a runner has merged a segment
             assert fresh() == []
 
 
 def test_a_commit_wakes_a_runner_that_would_not_poll_in_time(
     postgres: Any, database: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks by itself once an hour here: without NOTIFY, this test ends by its time limit."""
+    """The runner polls once an hour here. Without NOTIFY, the test reaches its time limit."""
     monkeypatch.setattr("mzplan.store.backends.postgres.PostgresBackend.idle_interval", 3600.0)
     case = stores.postgres(tmp_path, postgres, database("notified"))
     store, seen = case.make(), case.make()

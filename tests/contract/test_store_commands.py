@@ -36,7 +36,7 @@ def object_server() -> Iterator[ObjectServer]:
 
 
 def checkout(folder: Path, state: dict[str, Any]) -> Path:
-    """A checkout of the project, with the state kept where `state` says."""
+    """Return a checkout of the project with these settings of `state`."""
     write(folder)
     settings = folder / "mzplan.yaml"
     settings.write_text(settings.read_text() + f"state: {json.dumps(state)}\n")
@@ -44,7 +44,7 @@ def checkout(folder: Path, state: dict[str, Any]) -> Path:
 
 
 def settings_of(case: stores.Case) -> dict[str, Any]:
-    """What mzplan.yaml would say of this backend."""
+    """Return the settings of this backend for mzplan.yaml."""
     return dict(case.make.args[1])  # type: ignore[attr-defined]
 
 
@@ -170,7 +170,7 @@ def test_two_checkouts_share_a_state_that_moves_twice(
 
 
 def full_or_refusing(folder: Path, case: stores.Case) -> None:
-    """A disk that is full, or a server that takes no write: an error exit, and the old state."""
+    """A full disk, or a server that refuses writes, is an error, and the old state stays."""
     before = mzplan(folder, "state", "pull").out
     wide = {"description": "x" * 3000}
     text = (folder / "pipeline.yaml").read_text()
@@ -183,7 +183,7 @@ def full_or_refusing(folder: Path, case: stores.Case) -> None:
 
 
 def killed_with_the_lock(folder: Path, case: stores.Case) -> None:
-    """A command dies with the lock: where that outlives it, it is explained, and released by its id."""
+    """A command dies with the lock. If the lock stays, the error explains how to release it by its id."""
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), "restart", "sink.out"]
     stopped = {**os.environ, "MZPLAN_FAILPOINT": "apply.locked"}
     killed = subprocess.Popen(command, env=stopped)
@@ -201,7 +201,7 @@ def killed_with_the_lock(folder: Path, case: stores.Case) -> None:
 
 
 def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
-    """A state that can't be read is taken back from the history by commands alone, wherever it is kept."""
+    """Commands alone restore an unreadable state from the history, on every backend."""
     backend = case.make().backend
     whole = mzplan(folder, "state", "pull").out
     serial, broken = json.loads(whole)["serial"], whole[: len(whole) // 2].encode()
@@ -226,7 +226,7 @@ def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
 def test_records_of_runners_move_with_the_state(
     postgres: Any, database: Callable[..., str], object_server: ObjectServer, tmp_path: Path
 ) -> None:
-    """Journals under way, and what each query ran: from one backend to the next, and to the third."""
+    """Journals and accepted descriptions move from one backend to the next, and to a third."""
     for name in ("local", "postgres", "objects"):
         (tmp_path / name).mkdir()
     cases = [
@@ -256,14 +256,14 @@ def test_records_of_runners_move_with_the_state(
         assert mzplan(after[0], "state", "push", str(copy)).code == 0
         store = after[1].make()
         assert store.read_journal("local") == [dropped]
-        # No sink of the state is the one that was prepared: the runner there has given it back.
+        # No sink of the state was prepared, so the runner there has cancelled the token.
         assert store.read_prepared("local") == []
         assert store.read_past_runs("local") == {("removed-id", 2)}
         assert store.read_accepted("local") == accepted
         # Targets refuse a runner whose epoch is lower than what they know.
         epochs.append(next_epoch(store.backend))
         assert epochs == sorted(set(epochs)), epochs
-    # What is damaged, or of another state, is refused before anything is written.
+    # A damaged file, or one of another state, is refused before anything is written.
     whole = carried.read_text()
     other = checkout(tmp_path / "other", {"path": "state"})
     for broken in ("{", whole.replace(dropped.id, "../x"), whole.replace('"lineage": "', '"lineage": "x')):
@@ -280,7 +280,7 @@ def test_records_of_runners_move_with_the_state(
     journal.unlink()
     noted = json.loads(whole)
     assert mzplan(other, "state", "push", str(copy)).code == 0
-    carried.write_text(json.dumps({**noted, "epoch": 50}))  # pushed once more, where it is already
+    carried.write_text(json.dumps({**noted, "epoch": 50}))  # pushed again to the same store
     assert mzplan(other, "state", "push", str(copy)).code == 0
     assert next_epoch(opened(str(other), {"backend": "local", "path": "state"}).backend) == 51
 
@@ -290,7 +290,7 @@ GRANTS = "GRANT USAGE ON SCHEMA mzplan TO {role}; GRANT SELECT ON mzplan.blobs T
 
 
 def looks_and_commits_nothing(folder: Path) -> None:
-    """All that only looks does with the right to read; what commits is refused, and says so."""
+    """Read-only commands need only the right to read. Commands that commit are refused with an error."""
     for command in LOOKING:
         ran = mzplan(folder, *command.split())
         assert ran.code == 0, f"{command}: {ran.err}"
@@ -311,7 +311,7 @@ def test_read_only_commands_need_only_read_rights_in_postgres(
         (tmp_path / "reader").write_text("reads\n")
         reading = {**state, "user": "looking_reader", "password": "${file:../reader}"}
         reader = checkout(tmp_path / "reader-job", reading)
-        assert mzplan(reader, "plan").code == 0  # of a project that nobody has committed yet
+        assert mzplan(reader, "plan").code == 0  # of a project without a commit
         assert apply(checkout(tmp_path / "writer", {**state, "password": "${file:../pw}"})).code == 0
         with psycopg.connect(server.dsn(database), autocommit=True) as admin:
             admin.execute(GRANTS.format(role="looking_reader").encode())

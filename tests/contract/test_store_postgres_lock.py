@@ -1,4 +1,4 @@
-"""The lock of a store in PostgreSQL: who may only read can't hold it, and who holds it is named."""
+"""The lock of a store in PostgreSQL: a read-only login can't hold it, and errors name the holder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """A database with a store, whose login is `writer`; `reader` may read it, as CI that plans does."""
+    """A database with a store of login `writer`. Login `reader` may read it, as for CI that plans."""
 
     def __init__(self, folder: Path, server: PostgresServer, name: str):
         self.make: Make = stores.postgres(folder, server, name).make

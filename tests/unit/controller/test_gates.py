@@ -1,4 +1,4 @@
-"""What a controller makes of its gates, and which commands the runner gives it."""
+"""How a controller uses its gates, and which commands the runner sends it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.runner.test_runner import ORDERS, World, make_state
 
 
 class Gate:
-    """Holds every query as `held` says."""
+    """Holds every query with `held`."""
 
     def __init__(self) -> None:
         self.held: HeldQuery | None = None
@@ -43,7 +43,7 @@ class Gate:
         return self.held
 
     def cause(self, wanted: Description, accepted: Description | None) -> None:
-        """What it holds is not started."""
+        """Never lets a query start."""
 
     def started(self, address: Address) -> None:
         self.seen.append(address)
@@ -68,14 +68,14 @@ def test_the_first_gate_that_holds_a_query_decides_what_it_runs(tmp_path: Path) 
         second.held = None
         settle(made)
         assert running(made) == {"source.s_a"} and first.seen == second.seen == [source.query.address]
-        # The change waits, and what runs stays.
+        # The change waits, and the running query continues.
         first.held, second.held = HeldQuery(), HeldQuery(condition="stopped")
         create(made, altered(source, "1:b"))
         settle(made)
         (decision,) = made.decisions.values()
         assert decision.condition == "running" and decision.run is not None
         assert decision.run.name.digest == "1:a"
-        # It is let go, and then has to go back, whatever the check says.
+        # The gate releases the query, and then makes it fall back, whatever the check says.
         first.held = second.held = None
         settle(made)
         assert {name.digest for name in executor._reports} == {"1:b"}
@@ -86,7 +86,7 @@ def test_the_first_gate_that_holds_a_query_decides_what_it_runs(tmp_path: Path) 
 
 
 class Recording(InMemoryStorageController):
-    """Records the commands that change what it hosts, and carries them out."""
+    """Records the commands that change the hosted queries, and carries them out."""
 
     def __init__(self, store: Store, pool: ThreadPoolExecutor):
         super().__init__(store, Secrets("."), pool)
@@ -134,7 +134,7 @@ def test_only_differences_from_the_hosted_queries_become_commands(tmp_path: Path
             ("create_exports", [sink]),
         ]
         assert made.given(wanted) == []
-        # One that has failed is given again, and none of those that were carried out.
+        # The failed command is repeated, and no completed command is.
         made.set_read_policy([("b", five)])
         made.drop_sinks(["k"])
         assert made.given(wanted) == [("set_read_policy", [("b", week)]), ("create_exports", [sink])]

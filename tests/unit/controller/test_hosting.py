@@ -1,4 +1,4 @@
-"""What a controller hosts, where there are many queries."""
+"""A controller that hosts many queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.contract.controllers import create, local_source, sink_of
 
 
 def test_consumed_tokens_are_found_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparing each token with each took over five minutes for 59,000 sinks."""
+    """Comparing each token with every other took over five minutes for 59,000 sinks."""
     store, count, source = Store(LocalBackend(tmp_path), "shop"), 300, local_source("s")
     compared, equal = 0, CreateExportToken.__eq__
 

@@ -1,4 +1,4 @@
-"""The lease of a runner: who keeps it, how it is lost, and when another may have it."""
+"""The lease of a runner: how it is kept and lost, and when another runner may acquire it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mzplan.store.formats import encode_lease
 from mzplan.store.leases import LEASE_TTL, Sightings, is_live
 from mzplan.store.store import Store
 
-# Seconds; a machine that stalls for half of one must not decide.
+# Seconds. A machine that stalls for half a second must not change the result.
 TTL = 2.4
 HEARTBEAT = 0.05
 SOON = 20.0
 
 
 class Trouble(LocalBackend):
-    """A store whose reads do what `trouble` does first, once that is set."""
+    """A store whose reads call `trouble` first, once it is set."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
@@ -77,7 +77,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 
 
 def test_a_lease_is_renewed_and_released(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on with each renewal alone: a busy machine is late with all of them."""
+    """The clock advances only with each renewal, because a busy machine delays all renewals."""
     before, now, enough = kept.there().heartbeat, 0.0, threading.Event()
 
     def passes() -> None:
@@ -105,7 +105,7 @@ def test_a_hanging_store_costs_the_lease_in_time_and_a_late_answer_changes_nothi
     held = kept.keeper.lease
     assert kept.lost_at < held.heartbeat + TTL, "the queries end only when another may start them"
     assert kept.lost == ["the store has not answered for 2 s"]
-    go_on.set()  # that renewal succeeds, after all
+    go_on.set()  # that renewal succeeds in the end
     kept.keeper._renewal_thread.join(SOON)
     assert kept.there().heartbeat > held.heartbeat
     assert kept.keeper.lease is held and len(kept.lost) == 1
@@ -149,14 +149,14 @@ def test_a_lease_that_another_runner_takes_is_lost_at_once(kept: Kept) -> None:
     assert kept.is_lost.wait(SOON)
     assert kept.lost == ["another runner leads this instance now"]
     kept.keeper.release()
-    assert not kept.there().released  # it is the other's
+    assert not kept.there().released  # it belongs to the other runner
 
 
 def test_the_age_of_a_lease_counts_towards_its_loss(kept: Kept) -> None:
     def fail() -> None:
         raise error("MZ095", "away")
 
-    ttl = 5 * TTL  # a busy machine may run a thread a second late
+    ttl = 5 * TTL  # a busy machine may run the thread a second late
     lease = replace(kept.keeper.lease, heartbeat=time.time() - ttl / 2, ttl=ttl)
     keeper = LeaseKeeper(kept.store, lease, kept._on_lost)
     kept.backend.trouble = fail
@@ -189,13 +189,13 @@ def test_a_resumed_process_does_not_wait_for_a_hanging_store(kept: Kept) -> None
     go_on.set()
 
 
-# --- whether another may have it
+# --- when another runner may acquire it
 
 NOBODY = 2**22 + 12345  # a pid that no process has
 
 
 class Watched:
-    """A store, by a clock that only moves when told, and the lease of a runner that is dead, as seen here."""
+    """A store with a manual clock, and the lease of a runner that is dead."""
 
     def __init__(self, folder: Path):
         self.now = 0.0
@@ -227,7 +227,7 @@ def test_a_dead_runner_on_this_machine_is_replaced_at_once(watched: Watched) -> 
 def test_a_pid_in_another_container_or_on_a_host_with_this_name_proves_nothing(
     watched: Watched, other: str
 ) -> None:
-    """A pod of a StatefulSet on another node, a clone of this machine, an older runner that does not tell."""
+    """A StatefulSet's pod on another node, a clone of this machine, an older runner without a pid space."""
     lease = replace(watched.lease, pid_space=other)
     assert lease.host == socket.gethostname() and is_live(lease)
     watched.write(lease)
@@ -252,7 +252,7 @@ def test_a_clock_that_is_ahead_does_not_keep_a_lease_alive(watched: Watched) -> 
     assert not watched.acquired()
     watched.now += LEASE_TTL - 1.0
     assert not watched.acquired() and watched.store.leases.may_be_led("local")
-    watched.write(replace(ahead, heartbeat=ahead.heartbeat + 1.0))  # it was renewed: somebody lives
+    watched.write(replace(ahead, heartbeat=ahead.heartbeat + 1.0))  # it was renewed, so its runner lives
     watched.now += 2.0
     assert not watched.acquired()
     watched.now += LEASE_TTL + 1.0

@@ -95,7 +95,7 @@ def test_a_change_that_fails_before_its_first_trigger_falls_back() -> None:
     back = step(NEW, [], ended.memory, now=0.1)
     assert back.command == Switch(address=A, description=OLD, stop=(), check=False)
     assert back.condition == "failed"
-    # While the old one runs, the new one is tried again only with patience.
+    # While the old query runs, the new one is retried after a longer wait.
     assert step(NEW, [report(OLD)], ended.memory, now=2.0).command is None
     assert isinstance(step(NEW, [report(OLD)], ended.memory, now=30.0).command, Switch)
 
@@ -151,7 +151,7 @@ def test_an_address_never_has_two_running_queries() -> None:
 
 
 def test_the_former_generation_of_a_source_resumes_if_a_check_refuses_the_new_one() -> None:
-    """As after a restart of the runner. A generation that has begun may have left nothing to go back to."""
+    """As after a restart of the runner. A generation that has started may have changed the former storage."""
     replaced = replace(NEW, generation=2)
     untried = Memory(target=key_of(replaced), accepted=OLD)
     refused = after_failure(untried, "rejected", "x", "MZ052", now=0.0)

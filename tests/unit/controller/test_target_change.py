@@ -1,4 +1,4 @@
-"""Whether a sink's target is still the one that holds its steps: what is compared, and what is said."""
+"""Whether a sink's target still has its steps: the comparison, and its messages."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
     ("found", "there", "code", "says"),
     [
         (HERE, THERE, "", ""),
-        (HERE, WrittenSteps(query_id="q", step=4), "", ""),  # it was written, and not yet noted down as done
+        (HERE, WrittenSteps(query_id="q", step=4), "", ""),  # it was written, but not yet recorded as done
         ({**HERE, "database": "renamed"}, THERE, "", ""),
-        (None, THERE, "", ""),  # a service that hides who it is: its steps are enough
+        (None, THERE, "", ""),  # a service that hides its identity: its steps are enough
         ({**HERE, "system_identifier": "8"}, THERE, "MZ043", "system identifier 8 instead of 7"),
         ({**HERE, "database_oid": 6}, THERE, "MZ043", "dropped and recreated"),
         ({**HERE, "database": "x", "database_oid": 6}, THERE, "MZ043", "database x instead of shop"),

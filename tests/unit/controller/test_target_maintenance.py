@@ -1,4 +1,4 @@
-"""Targets of sinks that ask to be kept in shape: who is, when, and what a failure does. Without Spark."""
+"""Compaction of targets: which sinks, when, and what happens after a failure. Without Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compacted(world: World) -> int:
 
 
 def pass_time(world: World, seconds: float) -> None:
-    """So long a time, and all that is done then."""
+    """Let some time pass, and process the work that is then due."""
     world.now += seconds
     world.settle()
     schedule = world.runner.controller.targets.schedule  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def test_only_running_sinks_with_compaction_are_compacted_each_minute(
     runs = world.executor.running()[SINK].run_id
     world.commit(with_delta(2, **asked))
     world.settle()
-    assert world.executor.running()[SINK].run_id == runs  # it is no other query
+    assert world.executor.running()[SINK].run_id == runs  # it is the same query
     assert compacted(world) == 0
     world.executor.compaction = lambda sink: f"{sink.body['compaction']['min_files']} files merged"
     pass_time(world, EVERY + 1)
@@ -123,7 +123,7 @@ def test_the_next_runner_of_a_moved_sink_waits_for_the_compaction(world: World) 
             instances={**state.instances, "other": other},
         )
     )
-    assert SINK in world.settle().observations  # so it has not let go of it
+    assert SINK in world.settle().observations  # so it has not released the query
     go_on.set()
     pass_time(world, 5.0)
     assert SINK not in world.settle().observations
@@ -132,6 +132,6 @@ def test_the_next_runner_of_a_moved_sink_waits_for_the_compaction(world: World) 
 def test_a_change_of_compaction_is_in_place() -> None:
     kind = resource_kind("sink", "delta")
     body = {"from": "orders", "connection": "lake", "path": "orders", "compaction": {"min_files": 200}}
-    assert kind.normalise(body)["compaction"] == {"min_files": 200}  # no default that is left out
+    assert kind.normalise(body)["compaction"] == {"min_files": 200}  # not a default, so it isn't left out
     assert kind.effect(("compaction", "min_files"), "changed") == "in-place"
     assert kind.effect(("compaction",), "added") == "in-place"

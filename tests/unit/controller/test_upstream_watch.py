@@ -1,4 +1,4 @@
-"""Another upstream under a source: told while it runs, as drift, and as a line of the plan."""
+"""A changed upstream of a source: in the status while it runs, as drift, and in the plan."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_sources_are_checked_periodically_one_at_a_time() -> None:
 
         def round_() -> None:
             watch.poll(running)
-            pool.submit(lambda: None).result()  # what was submitted before is done
+            pool.submit(lambda: None).result()  # the work that was submitted before is done
 
         round_()
         now[0] = 59.0
         round_()
-        assert asked == []  # their starts have looked
+        assert asked == []  # their starts have checked
         now[0], found["b"] = 61.0, OTHER
         for _ in range(4):
             round_()
@@ -90,7 +90,7 @@ def test_the_target_of_a_sink_is_checked_less_often() -> None:
             watch.poll(running)
             pool.submit(lambda: None).result()
     assert asked.count(("source.a", True)) == 6
-    # Its storage as often, its target at every fifth look; what was found stays meanwhile.
+    # Each check includes its storage, and every fifth its target. The problem stays in between.
     assert [whole for name, whole in asked if name == "sink.out"] == [False] * 4 + [True, False]
     assert watch.problems == {out: OTHER}
 

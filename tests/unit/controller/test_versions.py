@@ -1,4 +1,4 @@
-"""Which Spark and Delta have written a checkpoint: recorded, shown, and refused where nobody can read it."""
+"""The Spark and Delta versions that wrote a checkpoint: recorded, shown, and refused if unreadable."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
 
 
 def table_of(folder: Path, *protocols: dict[str, Any], checkpoint: dict[str, Any] | None = None) -> str:
-    """A Delta table with a commit for each protocol; before them, where it says so, a checkpoint."""
+    """A Delta table with a commit for each protocol and, if given, a checkpoint before them."""
     log = folder / "_delta_log"
     log.mkdir(parents=True)
     first = 0
@@ -72,7 +72,7 @@ def table_of(folder: Path, *protocols: dict[str, Any], checkpoint: dict[str, Any
             {"protocol": checkpoint, "txn": None},
         ]
         parquet.write_table(pa.Table.from_pylist(rows), log / f"{10:020}.checkpoint.parquet")
-        # It is older than the checkpoint, which has something else.
+        # It is older than the checkpoint, which has another protocol.
         (log / f"{9:020}.json").write_text(json.dumps({"protocol": protocol("gone")}))
     for version, one in enumerate(protocols, first):
         lines = [{"commitInfo": {"operation": "SET TBLPROPERTIES"}}, *([{"protocol": one}] if one else [])]
@@ -115,7 +115,7 @@ def test_files_with_invalid_checkpoint_names_are_ignored(tmp_path: Path) -> None
     "note", ["", "[]", "{}", '{"version": "x"}', '{"version": 10, "parts": 2}', '{"version": 10}']
 )
 def test_the_newest_checkpoint_is_found(tmp_path: Path, note: str) -> None:
-    """Delta's note saves a listing; without it, or with one that says too little, the log is listed."""
+    """Delta's `_last_checkpoint` saves a listing. Without it, or if it is incomplete, the log is listed."""
     table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text(note)
     assert table.features() == features("a")
@@ -164,7 +164,7 @@ def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_delta_line_has_the_features_of_mzplans_tables(tmp_path: Path) -> None:
-    """The fault test of an upgrade makes them on each of two lines."""
+    """The fault test of an upgrade creates these tables with each of two lines."""
     made = protocol("appendOnly", "invariants", "changeDataFeed", reading=["deletionVectors", "timestampNtz"])
     for line in LINES:
         require_features(

@@ -1,4 +1,4 @@
-"""Why a query was started: made where it is decided, carried by its run, and shown by the Status."""
+"""The cause of a start: decided with the start, kept with its run, and shown in the Status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.runner.test_runner_handover import Worlds
 
 
 def committed(serial: int, detail: str = "new", cause: str = "change", **more: object) -> State:
-    """A state whose source says why."""
+    """A state whose source has a cause."""
     state = make_state(serial, **more)  # type: ignore[arg-type]
     because = Cause(cause=cause, serial=serial, detail=detail)  # type: ignore[arg-type]
     return replace(

@@ -1,4 +1,4 @@
-"""What a runner writes down of its queries: with which cause, and what that costs."""
+"""The events that a runner writes: their causes, and their cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def events(store: Store, *kinds: str, of: Address | None = None) -> list[Event]:
 
 
 def told(store: Store, *kinds: str) -> list[tuple[str, str, int]]:
-    """Of the source: what, for which cause, of which serial."""
+    """The kind, cause and serial of the source's events."""
     found = events(store, *kinds, of=ORDERS)
     return [(e.kind, e.cause.cause if e.cause else e.code, e.cause.serial if e.cause else 0) for e in found]
 
@@ -63,7 +63,7 @@ def test_events_of_starts_stops_failures_and_recoveries_have_causes(world: World
     ]
     stopped = events(world.store, "stopped", of=ORDERS)[0]
     assert (stopped.step, stopped.generation, stopped.serial) == (7, 1, 2)
-    assert events(world.store, "started", of=ORDERS)[1].step == 7  # from where it goes on
+    assert events(world.store, "started", of=ORDERS)[1].step == 7  # the step where it resumes
     (began,) = events(world.store, "runner-began")
     assert began.cause is not None and began.cause.cause == "runner"
     assert [one.generation for one in events(world.store, "generation")] == [1, 1]

@@ -1,4 +1,4 @@
-"""`status` says what keeps a runner's queries from going on: too few cores, or no runner at all."""
+"""`status` shows why the queries of a runner make no progress: too few cores, or no live runner."""
 
 from __future__ import annotations
 

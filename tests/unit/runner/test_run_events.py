@@ -1,5 +1,4 @@
-"""Run events: when a run begins, goes on and ends; what a query reads and writes, by the names, and the
-schemas, of the OpenLineage specification."""
+"""Run events: the start, progress and end of runs, and lineage with the names and schemas of OpenLineage."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ Seen = list[tuple[str, str]]
 
 
 class Watched:
-    """A runner in memory whose runs are watched; its clock is that of the calendar, too."""
+    """A runner in memory with a RunWatch that uses the same clock."""
 
     def __init__(self, world: World):
         self.world = world
@@ -39,7 +38,7 @@ class Watched:
         world.runner.observe_runs = self.watch.observe
 
     def new(self) -> Seen:
-        """What has come since the last call."""
+        """Return the events since the last call."""
         self.world.settle()
         found = [(event.kind, str(event.description.address)) for event in self.events]
         self.events.clear()
@@ -106,7 +105,7 @@ def test_a_failed_run_has_its_error_and_another_run_follows(watched: Watched, wo
 def test_the_running_query_of_a_rejected_change_fails_under_its_own_description(
     watched: Watched, world: World
 ) -> None:
-    """The description that ran is not the committed one any more."""
+    """The description that ran is no longer the committed one."""
     world.commit(make_state(1))
     watched.new()
     broken = Diagnostic(code="MZ051", summary="no such broker")
@@ -142,7 +141,7 @@ def test_a_replacement_is_another_run_of_the_same_job(watched: Watched, world: W
     ]
 
 
-# --- what is read and written
+# --- lineage
 
 
 def describing(
@@ -284,7 +283,7 @@ def no_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def event_of(description: Description, kind: Any = "RUNNING", **more: Any) -> dict[str, Any]:
-    """As it is sent; it is what the specification says."""
+    """Return the event as it is sent. It conforms to the specification."""
     run = "8a0e1c54-27f3-4f1b-9c6e-0d7a2b5c9e10"
     event = RunEvent(kind=kind, at=1_700_000_000.5, run_id=run, description=description, **more)
     sent: dict[str, Any] = json.loads(Serde.to_json(lineage_event(event, lineage(description), "shop")))

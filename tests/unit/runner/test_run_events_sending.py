@@ -1,4 +1,4 @@
-"""Run events on their way: whatever the server does, nobody waits; and a key goes only where it may."""
+"""Sending run events: nothing waits for the server, and a key goes only to its own server."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_redirect_is_not_followed(collector: Collector, status: int) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 def test_a_temporary_refusal_is_retried(collector: Collector, status: int) -> None:
-    """By the sender: neither is the library's own pace kept, nor a pause that the server asks for."""
+    """The sender retries at its own pace. It ignores the library's retries and the server's Retry-After."""
     collector.answer = answer(status, Retry_After="3600")
     with pytest.raises(ConnectionError, match=str(status)):
         server_at(collector.url).send(event())
@@ -191,7 +191,7 @@ def test_a_hanging_server_delays_neither_rounds_nor_the_end(
     assert {one.condition for one in status.observations.values()} == {"running"}
     eventually("one has come", lambda: bool(collector.events))
     events.close(lost=False)
-    assert events._sender is not None and events._sender._thread.is_alive()  # it still waits
+    assert events._sender is not None and events._sender._thread.is_alive()  # it is still queued
     left.set()
 
 
@@ -209,7 +209,7 @@ def test_a_defect_costs_events_but_no_query(world: World, caplog: pytest.LogCapt
     events.close(lost=False)
 
 
-# --- where to, and with which key
+# --- the server and the key
 
 
 def settings(folder: Path, **given: object) -> ProjectSettings:
@@ -268,7 +268,7 @@ def test_a_checkout_sends_no_key_unless_a_policy_allows_it(
     (tmp_path / ".git").mkdir()
     with pytest.raises(MzplanError, match="MZ107") as caught:
         found(project)
-    # The fix works, both of them.
+    # Both fixes work.
     assert "OPENLINEAGE_URL and OPENLINEAGE_API_KEY" in caught.value.diagnostics[0].hint
     assert found(project, None, OPENLINEAGE_URL="https://ol.example", OPENLINEAGE_API_KEY="k") is not None
     assert found(project, ALLOWING) == ("https://ol.example/", "key-of-the-file")
@@ -348,7 +348,7 @@ def test_a_missing_key_is_resolved_again_for_the_next_event(collector: Collector
     assert collector.keys == ["Bearer first-token", "Bearer second-token"]
 
 
-# --- what files say
+# --- settings
 
 
 def test_settings_of_run_events(tmp_path: Path) -> None:

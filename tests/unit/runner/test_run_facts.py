@@ -1,4 +1,4 @@
-"""A field of a run is declared once: it is stored and, where it has a measure, shown everywhere."""
+"""A field of RunFacts is declared once. It is stored and, if it is a measure, shown everywhere."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def make_state(serial: int, broker: str = "a:1", **source: object) -> State:
 
 
 class World:
-    """A store, an executor and a runner on a clock that only moves when told."""
+    """A store, an executor and a runner with a manual clock."""
 
     def __init__(self, folder: Path):
         self.store = Store(LocalBackend(folder), "shop")
@@ -88,7 +88,7 @@ class World:
         self.committed = state
 
     def settle(self) -> Status:
-        """Rounds until nothing is under way."""
+        """Do rounds until no work is under way."""
         for _ in range(200):
             busy = self.runner.tick()
             if not busy:
@@ -101,7 +101,7 @@ class World:
 
 
 def second_generation(state: State) -> State:
-    """Both queries replaced."""
+    """Return the state with new generations of both queries."""
     resources = dict(state.resources)
     for address in (ORDERS, SINK):
         anew = replace(resources[address], generation=2)
@@ -114,7 +114,7 @@ def starts(world: World) -> list[str]:
 
 
 def test_only_attempts_at_a_new_description_count_for_it(world: World) -> None:
-    """Also where it has the same digest, and while an attempt of before is under way."""
+    """Even if the digest is the same, and while an earlier attempt is under way."""
     other = Diagnostic(code="MZ043", summary="another topic", exit_code=ExitCode.REFUSED)
     entered, goes_on = threading.Event(), threading.Event()
 
@@ -172,7 +172,7 @@ def test_parallelism_limits_the_starts_at_once(
     status = world.settle()
     assert {o.condition for o in status.observations.values()} == {"running"}
     assert most == [parallelism or 2]
-    # Of another serial, or damaged, it is nothing.
+    # A limit for another serial, or a damaged limit, is ignored.
     world.commit(make_state(2))
     world.settle()
     assert world.runner.controller.parameters.parallelism == 8
@@ -206,7 +206,7 @@ def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
     assert world.executor.log == []
     assert (seen.condition, seen.run_id, seen.error_code) == ("rejected", before[ORDERS].run_id, "MZ050")
     assert seen.digest != seen.wanted_digest
-    # A new runner goes on with what was accepted, and says so.
+    # A new runner continues with the accepted description, and reports the rejection.
     world.executor = InMemoryExecutor("shop")
     world.executor.check_result = lambda d: (
         CheckResult(diagnostics=(problem,)) if "b:1" in str(d.connections) else CheckResult()
@@ -216,7 +216,7 @@ def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
     seen = world.settle().observations[ORDERS]
     assert seen.condition == "rejected"
     assert seen.digest == before[ORDERS].digest
-    # The cause goes away: it converges by itself.
+    # The cause disappears, and the query converges by itself.
     world.executor.check_result = lambda d: CheckResult()
     world.now += 100.0
     assert world.settle().observations[ORDERS].condition == "running"
@@ -283,7 +283,7 @@ def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
 
 
 def test_only_committed_descriptions_create_targets(world: World) -> None:
-    """Who may write proposals, or what was accepted, need not be one who may commit."""
+    """A proposal, or an accepted description, must not create anything."""
     state = make_state(1)
 
     def check(description: Description) -> CheckResult:
@@ -295,7 +295,7 @@ def test_only_committed_descriptions_create_targets(world: World) -> None:
         return found
 
     def propose() -> None:
-        """Make a proposal that claims more than it has."""
+        """Make a proposal with claims that it has no right to."""
         asked = tuple(describe(one, state.resources) for one in state.resources.values())
         proposal = world.store.proposals.make("local", asked[1:])
         key = f"proposals/{proposal.id}.json"
@@ -314,14 +314,14 @@ def test_only_committed_descriptions_create_targets(world: World) -> None:
     assert done_for_sink() == ["prepare", "start"]
     propose()
     assert done_for_sink() == []
-    # What waits for a canary goes on as the runner's records of it say: they are no commit.
+    # A query that waits for a canary runs its accepted description, which isn't a commit.
     canary = Canary(address=ORDERS, serial=2, holds=(SINK,), wait=60.0)
     world.executor.triggers_at_once = False
     world.commit(replace(make_state(2, "b:1"), canaries=(canary,)))
     world.runner.tick()
     world.executor.fail_query(QueryName.of("shop", world.store.read_accepted("local")[SINK]), "gone")
     done: list[str] = []
-    for _ in range(500):  # the canary never comes up, so it never settles
+    for _ in range(500):  # the canary never starts, so the runner never settles
         world.now += 0.5
         world.runner.tick()
         done += done_for_sink()
@@ -335,7 +335,7 @@ def test_one_runner_leads_and_a_dead_runner_is_replaced(world: World) -> None:
     assert world.store.leases.acquire("local", "second") is None
     dead = replace(world.lease, pid=2**22 + 12345)
     assert not is_live(dead)
-    assert not is_live(replace(world.lease, pid_started=1.0))  # a stale pid: another process has it now
+    assert not is_live(replace(world.lease, pid_started=1.0))  # a stale pid that another process has now
     assert not is_live(replace(world.lease, heartbeat=0.0))
     world.store.leases.renew(world.lease, released=True)
     successor = world.store.leases.acquire("local", "second")
@@ -372,7 +372,7 @@ def test_dropped_storage_stays_if_it_is_claimed_again_or_still_read(world: World
     world.commit(first)
     world.settle()
     world.runner.controller.queries.claims.retain = 0.0
-    # The sink's change is rejected: its old query goes on reading the source's old collection.
+    # The sink's change is rejected, so its old query still reads the source's old collection.
     world.executor.check_result = lambda d: (
         CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
         if d.address == SINK and d.generation == 2
@@ -399,7 +399,7 @@ def test_dropped_storage_stays_if_it_is_claimed_again_or_still_read(world: World
 
 
 def rename(state: State, serial: int, *, kind: str = "sink", **names: str) -> State:
-    """The state with sinks under other names; each keeps its id."""
+    """Return the state with renamed sinks, which keep their ids."""
     resources = dict(state.resources)
     moved = {Address(kind, new): resources.pop(Address(kind, old)) for old, new in names.items()}
     resources |= {address: replace(record, address=address) for address, record in moved.items()}
@@ -407,14 +407,14 @@ def rename(state: State, serial: int, *, kind: str = "sink", **names: str) -> St
 
 
 def two_sinks() -> State:
-    """Two sinks described alike, so of one digest: only their ids tell them apart."""
+    """Two sinks with equal descriptions and digests. Only their ids differ."""
     state = make_state(1)
     other = replace(state.resources[SINK], address=Address("sink", "other"), id="o2")
     return replace(state, resources={**state.resources, other.address: other})
 
 
 def ids_by_address(world: World) -> dict[str, str]:
-    """Which checkpoint the running query of each sink goes on from, by what was accepted."""
+    """Return the storage that each running sink resumes from, by its accepted description."""
     accepted = world.store.read_accepted("local")
     return {a.name: d.id for a, d in accepted.items() if a.kind == "sink"}
 
@@ -433,7 +433,7 @@ def test_a_renamed_query_stops_before_it_resumes_under_its_new_name(world: World
         "sink.new_name": "running",
         "source.orders": "running",
     }
-    assert world.store.read_journal("local") == []  # nothing of it is garbage
+    assert world.store.read_journal("local") == []  # its storage stays
 
 
 def dropped_and_being_removed(world: World) -> tuple[State, threading.Event]:
@@ -500,7 +500,7 @@ def test_a_rollback_does_not_restart_a_query_whose_storage_was_removed(world: Wo
     assert {(o.condition, o.error_code) for o in seen.values()} == {("rejected", "MZ161")}
     assert "was dropped, and unclaimed storage is removed after a while" in (seen[SINK].error or "")
     assert world.executor.running() == {}
-    # As the error says: a new generation begins.
+    # The fix of the error works: a new generation starts.
     world.commit(second_generation(make_state(4)))
     world.settle()
     assert set(world.executor.running()) == {ORDERS, SINK}
@@ -516,7 +516,7 @@ def test_a_query_claimed_again_without_its_storage_does_not_start_over(world: Wo
     world.commit(replace(first, serial=3))
     world.settle()
     assert {o.error_code for o in world.settle().observations.values()} == {"MZ161"}
-    # What has never run has nothing to lose.
+    # A query that has never run may start.
     world.commit(emptied(4))
     world.commit(made_again(5))
     world.settle()
@@ -540,7 +540,7 @@ def test_a_resource_declared_again_does_not_inherit_the_former_query(
     world.commit(make_state(1))
     world.settle()
     again = make_state(2)
-    record = replace(again.resources[SINK], id="fresh")  # forgotten and applied again between two looks
+    record = replace(again.resources[SINK], id="fresh")  # forgotten and applied again between two rounds
     world.executor.log.clear()
     world.commit(replace(again, resources={**again.resources, SINK: record}))
     world.settle()
@@ -550,7 +550,7 @@ def test_a_resource_declared_again_does_not_inherit_the_former_query(
 
 
 def made_again(serial: int) -> State:
-    """The same resources under the same names, dropped and created again meanwhile: only their ids differ."""
+    """The same resources, dropped and created again under the same names. Only their ids differ."""
     state = make_state(serial)
     ids = {ORDERS: "s2", SINK: "o2"}
     resources = {a: replace(r, id=ids.get(a, r.id)) for a, r in state.resources.items()}
@@ -581,7 +581,7 @@ def test_a_paused_query_reports_its_last_step(world: World) -> None:
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_a_query_dropped_and_declared_again_between_rounds_is_a_new_query(world: World, paused: bool) -> None:
-    """Both serials come while the runner is down, or between two looks while the queries are paused."""
+    """Both serials come while the runner is down, or between two rounds while the queries are paused."""
     world.commit(make_state(1))
     world.settle()
     if paused:
@@ -601,7 +601,7 @@ def test_a_query_dropped_and_declared_again_between_rounds_is_a_new_query(world:
         world.settle()
     assert {d.id for d in world.store.read_accepted("local").values()} == {"s2", "o2"}
     assert [entry.id for entry in world.store.read_journal("local")] == ["o", "s"]
-    # Its storage is lost: that is seen now.
+    # Its storage is lost, which the runner now notices.
     world.executor.missing = lambda description: (Diagnostic(code="MZ161", summary="gone"),)
     world.executor.fail_query(world.executor.running()[ORDERS].name, "boom")
     world.settle()
@@ -645,7 +645,7 @@ def test_storage_of_a_former_resource_stays_until_its_query_has_stopped(world: W
 
 
 def test_the_next_runner_restarts_nothing_and_writes_nothing_twice(world: World) -> None:
-    """Also one of a later version: what is written down of a query has its id from the beginning."""
+    """The next runner may have a later version, because records have the query's id from the beginning."""
     world.commit(make_state(1))
     before = world.settle().observations
     written = world.store.backend.read("status/local.accepted.json")
@@ -717,7 +717,7 @@ def test_a_query_without_its_checkpoint_does_not_start_over(world: World) -> Non
     world.now += 10.0
     seen = world.settle().observations[ORDERS]
     assert (seen.condition, seen.error_code) == ("failed", "MZ161")
-    # Nor by the next runner, nor for a change, nor under another name; a new generation has nothing to lose.
+    # Neither the next runner, a change nor a new name starts it over; a new generation may start.
     world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     world.commit(make_state(2, broker="b:1"))
@@ -740,7 +740,7 @@ def test_a_query_without_its_checkpoint_does_not_start_over(world: World) -> Non
 def test_a_prepared_export_of_an_unwanted_sink_is_cancelled(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runner was killed right after it had prepared the sink, and the sink is removed meanwhile."""
+    """The runner is killed right after it has prepared the sink, and the sink is removed meanwhile."""
     world.commit(make_state(1))
 
     def killed(*given: object) -> None:
@@ -769,7 +769,7 @@ def test_the_status_names_foreign_queries(world: World) -> None:
 
 
 def test_there_is_no_drift_while_the_engine_opens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner that has just been started again: its queries are on their way."""
+    """A runner that has just restarted, whose queries haven't started yet."""
     from mzplan.plan.drift import drift_between
 
     monkeypatch.setattr(world.executor, "is_open", lambda: False)
@@ -780,7 +780,7 @@ def test_there_is_no_drift_while_the_engine_opens(world: World, monkeypatch: pyt
 
 
 def test_a_sample_of_each_query_is_recorded_each_minute(tmp_path: Path) -> None:
-    """For an hour, over runners; a store that does not take one keeps nothing from running."""
+    """For an hour, across runners. A store that refuses a sample stops no query."""
     world = World(tmp_path)
     world.commit(make_state(1))
     world.settle()
@@ -808,7 +808,7 @@ def test_samples_cover_the_last_hour_of_existing_queries() -> None:
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_sinks_of_a_replaced_source_wait_until_it_has_started(world: World, paused: bool) -> None:
-    """It may be rejected, for what it can't read again: then no target may have been emptied for it."""
+    """The new generation may be rejected. No target may have been emptied by then."""
     world.commit(make_state(1))
     before = world.settle().observations
     world.executor.log.clear()
@@ -826,13 +826,13 @@ def test_sinks_of_a_replaced_source_wait_until_it_has_started(world: World, paus
     assert seen[SINK].held == "waits for generation 2 of source.orders to start"
     assert seen[SINK].condition == ("paused" if paused else "running")
     assert starts(world) == []
-    # Also after a restart of the runner: the former sink goes on.
+    # After a restart of the runner, the former sink still runs.
     rejects, world.executor = world.executor.check_result, InMemoryExecutor("shop")
     world.executor.check_result = rejects
     world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     assert world.settle().observations[SINK].generation == (2 if paused else 1)
-    # Allowed, or mended: the sink follows its source.
+    # Once the new generation starts, the sink follows its source.
     world.executor.check_result = lambda d: CheckResult()
     world.now += 100.0
     seen = world.settle().observations

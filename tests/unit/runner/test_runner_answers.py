@@ -1,4 +1,4 @@
-"""Answers to proposals: what they ask for holds up nothing that is committed."""
+"""Answers to proposals, which never delay committed queries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_endless_check_is_answered_and_delays_no_commit(
 def test_a_proposal_with_unstorable_text_is_still_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the proposal would be checked again in each round, and the values for it kept."""
+    """Otherwise each round would check the proposal again, and its secret values would stay in memory."""
     world = World(tmp_path)
     unfit = CheckResult()
     object.__setattr__(unfit, "upstream", {"system_identifier": b"\x00"})  # the constructor refuses it

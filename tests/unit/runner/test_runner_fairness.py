@@ -1,4 +1,4 @@
-"""What takes long, or fails again and again, does not hold up the other queries of a runner."""
+"""Long or repeatedly failing starts don't delay the other queries of a runner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEVEN = backfill(7, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 
 
 def with_sources(state: State, *names: str, tasks: tuple[Task, ...] = ()) -> State:
-    """The same with these sources, too."""
+    """Return the state with these sources added."""
     resources = dict(state.resources)
     for name in names:
         address = Address("source", name)
@@ -37,7 +37,7 @@ def with_sources(state: State, *names: str, tasks: tuple[Task, ...] = ()) -> Sta
 
 
 class Slow:
-    """Starts that last until they are let go on."""
+    """Starts that last until the test releases them."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *addresses: Address):
         self.let, self.begun = threading.Event(), list[Address]()
@@ -53,7 +53,7 @@ class Slow:
 
 
 def rounds(world: World, number: int = 20) -> None:
-    """With something under way that does not end."""
+    """Do rounds while some work doesn't end."""
     for _ in range(number):
         world.runner.tick()
         threading.Event().wait(0.005)
@@ -61,7 +61,7 @@ def rounds(world: World, number: int = 20) -> None:
 
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[World]:
-    """A runner whose common pool has one thread."""
+    """A runner whose shared pool has one thread."""
 
     class Narrow(World):
         def new_runner(self) -> None:
@@ -83,7 +83,7 @@ def test_long_backfills_delay_nothing_else(narrow: World, monkeypatch: pytest.Mo
     try:
         rounds(narrow)
         assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
-        assert len(slow.begun) == 2  # and not more of them at once
+        assert len(slow.begun) == 2  # and no more of them at once
         assert narrow.pool.submit(lambda: "free").result(20.0) == "free"
     finally:
         slow.let.set()
@@ -106,7 +106,7 @@ def test_which_starts_may_have_tasks_to_do() -> None:
     assert has_tasks(seven, Memory(), [])
     assert has_tasks(both, Memory(), [report(7)]) and not has_tasks(both, Memory(), [report(7, 9)])
     assert has_tasks(both, Memory(accepted=seven), [])
-    assert has_tasks(seven, Memory(), [report(9)])  # rolled back to it; it may have been given up
+    assert has_tasks(seven, Memory(), [report(9)])  # after a rollback to it; it may have been cancelled
     assert not has_tasks(seven, Memory(accepted=both), [])  # a restart, or another runner
     assert has_tasks(seven, Memory(accepted=replace(both, id="another")), [])
     assert has_tasks(replace(seven, generation=2), Memory(accepted=both), [report(9)])
@@ -119,7 +119,7 @@ def test_failed_queries_start_last(narrow: World) -> None:
     narrow.settle()
     narrow.runner.controller.queries.previous_lags = {bad: 10**6}
     assert starts(narrow) == ["source.orders", "sink.orders_out"]
-    # All of them are to be started at once, and that which has failed has the most to do.
+    # All queries are due at once, and the failed query has the largest lag.
     narrow.executor.log.clear()
     begun: list[Address] = []
 
@@ -133,7 +133,7 @@ def test_failed_queries_start_last(narrow: World) -> None:
         narrow.executor.stop(report.name)
     narrow.settle()
     assert begun == [ORDERS, SINK, bad]
-    # As it is wanted now it has not failed yet.
+    # It hasn't failed with its current description.
     memory = narrow.runner.controller.queries.memories[bad]
     queries = narrow.runner.controller.queries
     wanted = queries.desired()[bad]
@@ -150,7 +150,7 @@ def test_a_query_is_renamed_during_a_long_start(world: World, monkeypatch: pytes
         assert slow.begun == [SINK]
         world.commit(rename(make_state(1), 2, orders_out="new_name"))
         rounds(world)
-        assert starts(world) == ["source.orders"]  # two would write one checkpoint
+        assert starts(world) == ["source.orders"]  # two queries would write one checkpoint
     finally:
         slow.let.set()
     world.settle()

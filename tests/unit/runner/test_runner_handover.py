@@ -28,7 +28,7 @@ from tests.unit.runner.test_runner import ORDERS, SINK, make_state
 
 
 class Recording(InMemoryExecutor):
-    """Notes the epoch of each start; `let` holds starts up until it is set."""
+    """Records the epoch of each start. Starts wait until `let` is set."""
 
     def __init__(self, project: str) -> None:
         super().__init__(project)
@@ -98,13 +98,13 @@ class Worlds:
 
 def test_a_moved_query_waits_for_its_former_runner_and_resumes_under_a_higher_epoch(worlds: Worlds) -> None:
     worlds.runner("big")
-    worlds.runner("local")  # a younger one: its epoch is the higher one
+    worlds.runner("local")  # a newer runner, with the higher epoch
     worlds.commit(1)
     worlds.settle("big")
     worlds.settle("local")
     assert worlds.runs("local") == [str(SINK), str(ORDERS)]
     worlds.commit(2, sink="big")
-    seen = worlds.settle("big")[str(SINK)]  # the other runner has not looked yet
+    seen = worlds.settle("big")[str(SINK)]  # the other runner has not read the state yet
     assert (worlds.runs("big"), seen.condition) == ([], "starting")
     assert seen.held == "waits for instance local, whose runner has not released it yet"
     worlds.settle("local")
@@ -114,7 +114,7 @@ def test_a_moved_query_waits_for_its_former_runner_and_resumes_under_a_higher_ep
     (before,) = [epoch for name, epoch in worlds.executors["local"].epochs if name == str(SINK)]
     (after,) = [epoch for name, epoch in worlds.executors["big"].epochs if name == str(SINK)]
     assert after > before
-    # And whoever leads next has a higher one still.
+    # The next leader has an even higher epoch.
     assert worlds.store.leases.take("local", "next").epoch > after
 
 
@@ -163,7 +163,7 @@ def test_a_starting_runner_waits_for_queries_that_another_runner_holds(worlds: W
 
 
 def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -> None:
-    """The other instance has a warehouse of its own, say: each row would come a second time."""
+    """For example, if the other instance has its own warehouse. Each row would be written twice."""
     worlds.runner("big")
     worlds.runner("local")
     worlds.commit(1)
@@ -173,7 +173,7 @@ def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -
         Diagnostic(code="MZ161", summary="x", detail="Gone."),
     )
     worlds.commit(2, sink="big")
-    worlds.settle("local")  # it lets go, and is about to forget
+    worlds.settle("local")  # it releases the query, and is about to forget it
     worlds.commit(3, sink="big", source="local")
     worlds.settle("local")
     seen = worlds.settle("big")[str(SINK)]
@@ -181,7 +181,7 @@ def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -
     assert "ran on instance local before, and both instances must use the same warehouse" in (
         seen.error or ""
     )
-    # What has never run has nothing to lose.
+    # A query that has never run may start.
     state = worlds.committed
     fresh = replace(state.resources[SINK], address=Address("sink", "fresh"), id="fresh")
     worlds.take(replace(state, serial=4, resources={**state.resources, fresh.address: fresh}))
@@ -193,7 +193,7 @@ def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -
 def test_a_collection_that_is_read_on_another_instance_is_not_removed(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are replaced; the sink's change is rejected on its instance, where the old one reads on."""
+    """Both queries are replaced. The sink's instance rejects its change, so the old sink still reads."""
     monkeypatch.setattr("mzplan.controller.claims.RETRY_DELAY", 0.0)
     worlds.runner("big")
     worlds.runner("local").controller.queries.claims.retain = 0.0
@@ -214,7 +214,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
     executor = worlds.executors["local"]
     assert [entry.place for entry in worlds.store.read_journal("local")] == [("s", 1)]
     assert [what for what, _ in executor.log if what == "reclaim"] == []
-    # Where that can't be told, nothing is removed either, and the runner goes on.
+    # If this is unknown, nothing is removed, and the runner continues.
     there = worlds.store.backend.read("status/big.accepted.json")
     assert there is not None
     worlds.store.backend.write("status/big.accepted.json", b"{")
@@ -222,7 +222,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
     assert seen[str(ORDERS)].condition == "running"
     assert [what for what, _ in executor.log if what == "reclaim"] == []
     worlds.store.backend.write("status/big.accepted.json", there.data)
-    # The new one runs: nobody reads it any more.
+    # The new sink runs, so no query reads the old collection any more.
     worlds.executors["big"].check_result = lambda description: CheckResult()
     worlds.now += 1000.0
     for instance in ("big", "big", "local", "local"):
@@ -232,7 +232,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
 
 
 def test_a_query_dropped_on_another_instance_does_not_start_over_here(worlds: Worlds) -> None:
-    """Removed on the instance that had it; a rollback gives it to another one."""
+    """The query is removed on its instance, and a rollback gives it to another instance."""
     worlds.runner("big")
     worlds.runner("local").controller.queries.claims.retain = 0.0
     worlds.commit(1)
@@ -263,7 +263,7 @@ def test_a_moved_query_stays_recorded_while_its_storage_is_claimed(worlds: World
         worlds.settle(instance)
     assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
     assert set(worlds.store.read_accepted("big")) == {SINK}
-    # Their next runners know it too.
+    # The next runners know it too.
     for instance in ("big", "local"):
         lease = worlds.store.leases.read(instance)
         assert lease is not None
@@ -275,7 +275,7 @@ def test_a_moved_query_stays_recorded_while_its_storage_is_claimed(worlds: World
     worlds.take(replace(state, serial=3, resources={a: r for a, r in state.resources.items() if a != SINK}))
     for instance in ("local", "big"):
         worlds.settle(instance)
-        # Each removes what there is of it in its own warehouse.
+        # Each instance removes the storage in its own warehouse.
         assert [entry.id for entry in worlds.store.read_journal(instance)] == [state.resources[SINK].id]
     assert set(worlds.store.read_accepted("local")) == {ORDERS}
     assert worlds.store.read_accepted("big") == {}
@@ -290,7 +290,7 @@ def test_a_query_that_another_runner_is_starting_is_waited_for(worlds: Worlds) -
     executor.let.clear()
     worlds.runners["local"].tick()  # the starts are under way
     worlds.commit(2, source="big", sink="big")
-    worlds.runners["local"].tick()  # it has let go of them, but for these starts
+    worlds.runners["local"].tick()  # it has released them, except for these starts
     worlds.settle("big")
     assert worlds.runs("big") == []
     executor.let.set()
@@ -316,8 +316,8 @@ def test_a_new_query_waits_for_no_runner_that_cannot_run_it(worlds: Worlds) -> N
     worlds.runner("local")
     worlds.runner("big")
     worlds.commit(1)
-    worlds.settle("local")  # `big` has not taken in anything
-    assert worlds.runs("local") == []  # …and nothing is known of it
+    worlds.settle("local")  # `big` has not read any state
+    assert worlds.runs("local") == []  # …so its queries are unknown
     worlds.settle("big")
     worlds.settle("local")
     assert worlds.runs("local") == [str(SINK), str(ORDERS)]
@@ -330,7 +330,7 @@ def test_epochs_are_one_sequence_that_continues_from_older_leases(worlds: Worlds
     store.backend.delete(EPOCH_KEY)
     assert next_epoch(store.backend) == 3
     assert store.leases.take("local", "two").epoch == 4
-    # Where leases are gone, too, statuses tell it; one that is damaged tells nothing.
+    # Without leases, the statuses have the epoch. A damaged status is skipped.
     for key in store.backend.list("leases/"):
         store.backend.delete(key)
     status = Status(instance="big", epoch=9, heartbeat=0.0, serial=1, secrets={}, observations={})

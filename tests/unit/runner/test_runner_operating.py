@@ -1,4 +1,4 @@
-"""What an operator has of a runner: a budget for what fails, logs that machines read, metrics."""
+"""Operating a runner: the retry budget, logs as JSON, and metrics."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_query_that_keeps_failing_is_not_retried_until_it_changes(world: World
     assert told.kind == "failed-query" and "Given up after 3 failures" in told.detail
     world.executor.fail_start = lambda description: None
     world.now += 1000.0
-    assert world.settle().observations[ORDERS].condition == "failed"  # nobody has changed it
+    assert world.settle().observations[ORDERS].condition == "failed"  # the query hasn't changed
     world.commit(make_state(2, broker="b:1"))
     assert world.settle().observations[ORDERS].condition in ("starting", "running")
     assert "source.orders" in starts(world)
@@ -157,7 +157,7 @@ def test_metrics_and_health(world: World) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 def test_a_foreign_page_cannot_read_loopback_metrics(world: World, host: str) -> None:
-    """One whose own name leads here (DNS rebinding) sends that name."""
+    """With DNS rebinding, a page's own host name resolves to this machine, and the request has that name."""
     server = serve_metrics(world.runner, MetricsPlace(port=0, host=host), "/nowhere", drift_of_instance)
     assert server is not None
     try:
@@ -167,7 +167,7 @@ def test_a_foreign_page_cannot_read_loopback_metrics(world: World, host: str) ->
             for path in ("/metrics", "/healthz", "/other"):
                 refused = asked(server.port, path, Host=name)[0] == 421
                 assert refused is (host != "0.0.0.0"), (name, path)
-        with socket.create_connection(("127.0.0.1", server.port)) as old:  # HTTP/1.0 knows no Host
+        with socket.create_connection(("127.0.0.1", server.port)) as old:  # HTTP/1.0 has no Host header
             old.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             assert b" 200 " in old.recv(100)
     finally:
@@ -175,7 +175,7 @@ def test_a_foreign_page_cannot_read_loopback_metrics(world: World, host: str) ->
 
 
 def test_the_first_row_count_of_a_run_is_reported_at_once(world: World) -> None:
-    """A command waits for it, to prove what a repair has brought; later counts are told with rates."""
+    """A command waits for it to prove a repair. Later counts are reported with the rates."""
     world.commit(make_state(1))
     assert world.settle().observations[ORDERS].run_rows is None
     name = world.executor.running()[ORDERS].name
@@ -187,7 +187,7 @@ def test_the_first_row_count_of_a_run_is_reported_at_once(world: World) -> None:
 
 
 def test_a_following_command_reads_only_new_statuses(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To decode the status of hundreds of queries at each look would take what their runner needs."""
+    """Decoding the status of hundreds of queries on each poll would take processor time from the runner."""
     state = make_state(1)
     read: list[str] = []
     world.commit(state)
@@ -200,7 +200,7 @@ def test_a_following_command_reads_only_new_statuses(world: World, monkeypatch: 
 
 
 def test_counters_outlive_runs_and_failures(world: World) -> None:
-    """What there is of a query while it fails, and is paused, goes on where it was."""
+    """The counters of a query continue after failures and pauses."""
     world.executor.counters[ORDERS] = Counters(rows=120, batches=7)
     world.commit(make_state(1))
     world.settle()
@@ -209,7 +209,7 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.now += STATUS_INTERVAL
     seen = world.settle().observations[ORDERS]
     assert seen.late_rows == 3
-    assert seen.counters == Counters(rows=120, batches=7)  # its first start is no restart
+    assert seen.counters == Counters(rows=120, batches=7)  # its first start isn't a restart
     assert (seen.batch_seconds, seen.latency_seconds) == (0.5, 2.346)
     for failures in range(2):
         world.executor.fail_query(name, "the disk is full")
@@ -221,7 +221,7 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.settle()
     seen = world.settle().observations[ORDERS]
     assert seen.counters == Counters(rows=120, batches=7, restarts=3, retries=2)
-    assert (seen.batch_seconds, seen.latency_seconds, seen.late_rows) == (None, None, None)  # of this run
+    assert (seen.batch_seconds, seen.latency_seconds, seen.late_rows) == (None, None, None)  # in this run
     world.commit(make_state(3, broker="b:1", paused=True))
     paused = world.settle().observations[ORDERS]
     assert (paused.condition, paused.counters) == ("paused", seen.counters)
@@ -251,7 +251,7 @@ def query_of(world: World, seen: Observation) -> QueryStatus:
 def test_metrics_connections_are_limited_in_number_and_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that says nothing, or drips, has no thread for ever, and its place is given back."""
+    """A silent or slow connection doesn't keep its thread for ever, and frees its place."""
     monkeypatch.setattr(metrics, "_MAX_SECONDS", 1.0)
     before = threading.active_count()
     server = serve_metrics(world.runner, MetricsPlace(port=0), "/nowhere", drift_of_instance)
@@ -259,7 +259,7 @@ def test_metrics_connections_are_limited_in_number_and_time(
     silent = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(40)]
     try:
         for one in silent:
-            with contextlib.suppress(OSError):  # those beyond the limit are closed at once
+            with contextlib.suppress(OSError):  # connections beyond the limit are closed at once
                 one.send(b"GET /metrics HTTP/1.0\r\nX: ")
         assert threading.active_count() - before <= 2 * metrics._MAX_CONNECTIONS + 1
         for one in silent:

@@ -1,4 +1,4 @@
-"""A runner whose store is away, or has files that can not be read: it heals its queries, and ends in time."""
+"""A runner with an unreachable store or unreadable files repairs its queries, and ends in time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_dead_query_is_restarted_while_proposals_are_unreadable(
 def test_a_defect_in_one_round_does_not_end_the_runner(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What others have put into a warehouse may raise anything: the queries run on, and each round tries."""
+    """Foreign files in a warehouse may raise any exception. The queries continue, and each round retries."""
     world.commit(make_state(1))
     world.settle()
     stopping, rounds = threading.Event(), [0]
@@ -86,7 +86,7 @@ def test_a_defect_in_one_round_does_not_end_the_runner(
 
 
 def test_a_runner_without_its_engine_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can have no other one: with its lease renewed for ever, nobody would run its queries."""
+    """It can't open another engine. If it kept renewing its lease, no runner would run its queries."""
     world.commit(make_state(1))
     world.settle()
 
@@ -103,8 +103,7 @@ def test_a_runner_without_its_engine_ends_at_once(world: World, monkeypatch: pyt
 
 
 def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that ends well in between begins the count anew, and so does a store that is away: of that the
-    lease is lost."""
+    """A successful round resets the count. So does an outage of the store, which costs the lease anyway."""
     world.commit(make_state(1))
     world.settle()
     controller = world.runner.controller
@@ -164,13 +163,13 @@ def test_an_unreadable_status_of_another_instance_delays_only_new_queries(
     held = seen[str(SINK)].held or ""
     assert held.startswith("waits for instance big") and worlds.runs("local") == [str(ORDERS)]
     assert ("status/big.json is truncated or damaged" in held) == bool(content)
-    worlds.settle("big")  # its runner writes it anew
+    worlds.settle("big")  # its runner writes it again
     worlds.settle("local")
     assert worlds.runs("local") == [str(SINK), str(ORDERS)]
 
 
 def test_an_empty_lease_of_another_instance_is_waited_for(worlds: Worlds) -> None:
-    """Its runner may still be at work: of another host, that has not lost its power."""
+    """Its runner may still work on another host, which has not lost power."""
     worlds.runner("local")
     worlds.commit(1)
     worlds.settle("local")
@@ -200,7 +199,7 @@ def test_a_runner_without_its_lease_ends_during_an_outage_of_the_store(
 
 
 class Answers:
-    """A store, and its leases, of which each attempt to lead gets the next answer."""
+    """A store whose leases give the next answer to each attempt to lead."""
 
     def __init__(self, *answers: Callable[[], Any], led: bool = True):
         self.answers = list(answers)
@@ -229,7 +228,7 @@ def test_a_standby_survives_an_outage_of_the_store(
     assert [("can't be reached" in text) for text in told if "standing by" in text] == [
         False, True, False, True,
     ]  # fmt: skip
-    with pytest.raises(MzplanError):  # who starts while the store is away is told so
+    with pytest.raises(MzplanError):  # a runner that starts during the outage gets an error
         lead(Answers(away))
 
 
@@ -256,7 +255,7 @@ def test_a_runner_starts_with_an_empty_status(tmp_path: Path) -> None:
 def test_a_runner_follows_the_state_that_variables_choose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finds the same state, and hears nothing of what is meant for another one's runner."""
+    """It finds the same state, and receives no message for the runner of another state."""
     (tmp_path / "mzplan.yaml").write_text(
         'version: 1\nproject: shop\nstate: {path: "state-${var.stage}"}\nwarehouse: "w-${var.n}"\n'
         "variables: {stage: {default: dev}, n: {default: 1}, unused: {default: 1}}\n"
@@ -296,7 +295,7 @@ def test_no_message_ends_the_wake_socket(tmp_path: Path) -> None:
                 client.connect(str(path))
                 client.sendall(data + b"\n")
                 client.settimeout(5.0)
-                assert client.recv(16) == b""  # refused, and at once
+                assert client.recv(16) == b""  # refused at once
         assert not woken.is_set()
         assert send_wake(settings, "local", NO_SECRET_VALUES) == 0 and woken.is_set()
     finally:

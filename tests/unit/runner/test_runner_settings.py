@@ -1,4 +1,4 @@
-"""How runners work is planned, reviewed and committed like everything else that mzplan.yaml says."""
+"""The settings of runners are planned, reviewed and committed like all other declarations."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_runner_setting_is_in_the_plan_and_its_digest(folder: Path, edit: s
     after = commit_plan(plan, state)
     assert decode_state(encode_state(after), "it") == after
     assert build_plan(load_configuration(str(folder)), after).is_empty
-    # The history shows it, and a rollback takes it back.
+    # The history shows the change, and a rollback undoes it.
     assert plan_between(state, after).settings_changes == plan.settings_changes
     back = commit_plan(plan_rollback(after, state), after)
     assert (back.settings, back.instances) == (state.settings, state.instances)
@@ -102,7 +102,7 @@ def test_an_older_state_with_default_settings_has_no_change(folder: Path) -> Non
     write(folder, KEPT)
     plan = build_plan(load_configuration(str(folder)), old)
     assert [(one.path, one.after) for one in plan.settings_changes] == [("retain_dropped", "30d")]
-    # What is done by hand does not know the files: it says nothing of settings.
+    # Manual changes don't read the files, so they don't change the settings.
     paused = commit_plan(plan_pause(old, [at("source.orders")]), old)
     assert paused.settings is None
     assert plan_rollback(commit_plan(plan, old), old).settings is None
@@ -169,7 +169,7 @@ def test_the_runners_own_file_counts_only_without_committed_settings(world: Worl
 
 
 class Served:
-    """Stands for a server of metrics."""
+    """Stands in for a metrics server."""
 
     def __init__(self, place: MetricsPlace, log: list[str]):
         self.place, self.log = place, log

@@ -1,4 +1,4 @@
-"""status tells the truth: what waits, what is at fault, when a query is tried again, and what it logged."""
+"""`status` shows backlogs, faults, retries and stages of starts; `logs` shows the lines of a query."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def until(world: World, is_so: Callable[[Observation], bool]) -> Observation:
-    """What is asked aside comes some rounds later, and is reported every two seconds."""
+    """Do rounds until a condition holds: watches answer later, and reports come every two seconds."""
     deadline = time.monotonic() + 30.0
     while not is_so(seen := world.settle().observations[ORDERS]):
         assert time.monotonic() < deadline, seen
-        time.sleep(0.05)  # for the threads that ask, on a machine with other work
+        time.sleep(0.05)  # for the threads of the watches, on a busy machine
         world.now += 2.1
     return seen
 
@@ -118,7 +118,10 @@ def test_the_newer_of_reported_and_measured_lag_counts() -> None:
 
     assert lag(report, at=99.0) == (0, "records")
     assert lag(report, at=101.0) == (5, "rows")
-    assert lag(replace(report, active=False), at=99.0) == (5, "rows")  # it has ended: what it said is past
+    assert lag(replace(report, active=False), at=99.0) == (
+        5,
+        "rows",
+    )  # ended: its report is outdated
 
 
 def test_the_lag_behind_a_server_that_does_not_answer_is_unknown() -> None:
@@ -134,7 +137,7 @@ def test_the_lag_behind_a_server_that_does_not_answer_is_unknown() -> None:
 
 
 def test_the_error_code_belongs_to_the_shown_error() -> None:
-    """Not that of another cause, which says something else."""
+    """The code of another problem would contradict the text."""
     failed = Verdict(serial=2, passed=False, reason="no progress within 30 s")
     query = QueryState(memory=Memory(error="refused", error_code="MZ050"), canary_verdict=failed)
     seen = observe(ORDERS, query)
@@ -243,7 +246,7 @@ def test_an_apply_retries_failed_queries_at_once(world: World) -> None:
     world.runner.tick()
     status = world.store.read_status("local")
     assert status is not None and status.secret_values_in_use == 1
-    assert status.observations[ORDERS].condition != "failed"  # with this number comes the new attempt
+    assert status.observations[ORDERS].condition != "failed"  # the message with this number asks for a retry
     healed = world.settle().observations[ORDERS]
     assert healed.condition == "running" and healed.started_because is not None
     assert healed.started_because.detail == "an apply asks for it"
@@ -284,14 +287,14 @@ def test_a_replaced_installation_differs_from_the_former_one(
     now = [0.0]
     there = spark_lines.Installation(lambda: now[0])
     file = tmp_path / name
-    (file.parent / "__pycache__").mkdir()  # which changes the folder
+    (file.parent / "__pycache__").mkdir()  # this changes the folder
     (file.parent / "__pycache__" / "a.pyc").write_text("compiled")
     (tmp_path / "pyspark" / "logs").write_text("of somebody")
     assert there.replaced_by(at_once=True) is None
     (tmp_path / "kept").hardlink_to(file)
-    (tmp_path / "new").write_text("two")  # as long as the one before
+    (tmp_path / "new").write_text("two")  # as long as the former file
     (tmp_path / "new").replace(file)
-    assert there.replaced_by() is None  # it looks every few seconds, or when a query has failed
+    assert there.replaced_by() is None  # it checks every few seconds, and when a query has failed
     assert there.replaced_by(at_once=True) == "4.2.0"
     (tmp_path / "kept").replace(file)
     now[0] = 3.0
@@ -305,11 +308,11 @@ def test_a_check_of_the_installation_is_cheap() -> None:
     there = spark_lines.Installation()
     began = time.perf_counter()
     assert there.replaced_by(at_once=True) is None
-    assert time.perf_counter() - began < 0.2  # 2 ms where nothing else runs
+    assert time.perf_counter() - began < 0.2  # 2 ms on an idle machine
 
 
 def test_a_server_that_answers_has_not_moved(world: World) -> None:
-    """Where a password was refused, another host is no repair: what mends it is shown."""
+    """If a server refuses a password, another host doesn't help, so the status shows the right fix."""
     refused = Diagnostic(
         code="MZ051",
         summary="PostgreSQL refused the credentials",
@@ -331,7 +334,7 @@ def test_a_server_that_answers_has_not_moved(world: World) -> None:
 
 
 def test_a_fix_with_several_lines_is_shown_in_full_and_can_be_run() -> None:
-    """SQL in a fix keeps its lines, and no full stop stands behind it; however long the error is."""
+    """SQL in a fix keeps its lines and gets no full stop, however long the error is."""
     columns = ",\n".join(f"  column_{n} bigint" for n in range(60))
     table = f"CREATE TABLE public.orders (\n{columns}\n);"
     problem = Diagnostic(
@@ -348,7 +351,7 @@ def test_a_fix_with_several_lines_is_shown_in_full_and_can_be_run() -> None:
 
 
 def using(address: Address, connection: InlinedConnection) -> Description:
-    """A query that uses a connection, and is of its type."""
+    """Return a query that uses a connection and has its type."""
     return Description(
         address=address,
         id="s",
@@ -384,7 +387,7 @@ def test_a_broken_tunnel_is_at_fault_for_its_servers() -> None:
 
 
 def test_a_fault_with_former_secret_values_does_not_count() -> None:
-    """A query that has just come up with the right password is not `degraded` for what the wrong one gave."""
+    """A query that now runs with the right password isn't `degraded` because of the wrong one."""
     body = {"url": "jdbc:x", "password": "${env:PG_PASSWORD}"}
     connection = InlinedConnection(address=Address("connection", "pg"), type="postgres", body=body)
     query = using(SINK, connection)
@@ -403,7 +406,7 @@ def test_a_fault_with_former_secret_values_does_not_count() -> None:
         assert watch.fault(SINK) is not None
         watch.poll({SINK: query}, {reference: "right"})
         assert watch.fault(SINK) is None
-    assert len(asked) == 2  # and it is asked at once
+    assert len(asked) == 2  # and the connection is checked again at once
 
 
 def test_a_job_asks_for_a_bounded_time_and_the_next_job_continues(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +419,7 @@ def test_a_job_asks_for_a_bounded_time_and_the_next_job_continues(monkeypatch: p
 
 
 def test_the_sampler_rests_after_a_job_that_left_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner that starts looks twenty times a second, and would do nothing but ask."""
+    """A starting runner polls twenty times a second, and would otherwise only ask questions."""
     now = [100.0]
     asked = []
 
@@ -446,7 +449,7 @@ def test_the_lag_of_a_sink_is_its_unread_steps_and_rows(tmp_path: Path) -> None:
     totals = [StepRecord(step=i, rows=n, total=sum(rows[: i + 1]), version=i + 1) for i, n in enumerate(rows)]
     source.history.index.append(totals)
     assert backlog_of(sink.history, source.history) == {"steps": 3, "rows": 6}
-    sink.run(2)  # up to the version after the first step
+    sink.run(2)  # up to the table version after the first step
     assert backlog_of(sink.history, source.history) == {"steps": 2, "rows": 4}
 
 
@@ -468,7 +471,7 @@ def test_a_lag_has_a_unit_and_without_a_runner_an_age() -> None:
 )
 def test_a_failed_query_sets_the_exit_code(condition: str, bad: bool) -> None:
     assert has_failed(shown(seen_of(ORDERS, condition=condition))) is bad
-    assert has_failed(shown(None)) is True  # nobody runs it
+    assert has_failed(shown(None)) is True  # no runner runs it
 
 
 def test_only_the_exit_code_option_sets_the_exit_code(tmp_path: Path) -> None:
@@ -518,7 +521,7 @@ def test_before_the_first_apply(tmp_path: Path) -> None:
 
 
 class Told(SilentReporter):
-    """What a command that follows says meanwhile."""
+    """Return the lines that a following command prints meanwhile."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -559,7 +562,7 @@ def test_apply_shows_the_stage_of_a_start() -> None:
 
 
 def test_progress_names_the_plans_queries_until_a_status_has_the_serial() -> None:
-    """A runner that has just ended has no status: nobody knows of what the plan leaves alone."""
+    """Without a status of the runner, the queries that the plan leaves alone are unknown."""
     committed = make_state(1)
     others = {a for a in committed.resources if a.is_query} - {ORDERS}
     behind = Status(instance="local", epoch=1, heartbeat=0.0, serial=0)

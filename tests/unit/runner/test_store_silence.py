@@ -1,5 +1,4 @@
-"""A PostgreSQL server that lets a store in, and then says nothing more, or never stops: an error in bounded
-time."""
+"""A PostgreSQL server that falls silent after a login, or never stops sending: an error in bounded time."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ NOTICE = b"N" + struct.pack("!i", 11) + b"Mmore\0\0"
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a server that only ever does the handshake."""
+    """Return the address of a server that only does the handshake."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []
 
@@ -34,7 +33,7 @@ def port() -> Iterator[int]:
             except OSError:
                 return
             connections.append(connection)
-            connection.recv(1024)  # who it is; nothing is asked of TLS
+            connection.recv(1024)  # the login; no TLS is requested
             connection.sendall(WELCOME)
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -80,7 +79,7 @@ def test_a_server_that_never_stops_sending_times_out(tmp_path: Path, monkeypatch
                     connection.sendall(NOTICE)
 
         threading.Thread(target=serve, daemon=True).start()
-        threading.Timer(10.0, over.set).start()  # a test that fails ends, too
+        threading.Timer(10.0, over.set).start()  # so that a failing test ends too
         port = listener.getsockname()[1]
         settings = {
             "host": "127.0.0.1",
@@ -97,7 +96,7 @@ def test_a_server_that_never_stops_sending_times_out(tmp_path: Path, monkeypatch
 
 
 def test_a_listening_connection_does_not_count_as_silent(port: int) -> None:
-    """Listening is not asking."""
+    """A connection that listens for notifications expects no answer."""
     connection = postgres.BoundedConnection.connect(
         f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable", autocommit=True
     )

@@ -1,4 +1,4 @@
-"""A runner that can't go on ends by itself, whatever hangs in it, and says why."""
+"""A runner that can't continue ends by itself, whatever hangs, and reports why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.exit(0)
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Looks follow each other at once, and no process ends: when it would have."""
+    """Run the checks without pauses, and record when the process would exit."""
     ends: list[float] = []
     monkeypatch.setattr(watchdog, "CHECK_INTERVAL", 0.001)
     monkeypatch.setattr(watchdog, "exit_within", lambda seconds, last: ends.append(seconds))
@@ -37,7 +37,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def reason(world: World, at_once: list[float], when: Callable[[], None]) -> str:
-    """The reason why a watchdog ends the runner, once `when` has happened."""
+    """Return why a watchdog ends the runner, once `when` has happened."""
     reasons: list[str] = []
     failed = threading.Event()
 
@@ -63,7 +63,7 @@ def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_o
         world.executor.failure = "Java has ended."
 
     assert reason(world, at_once, die) == "Java has ended."
-    assert ("kill", "") in world.executor.log  # calls that hang in it return
+    assert ("kill", "") in world.executor.log  # hanging calls return
 
 
 def test_a_loop_without_finished_rounds_ends_the_runner(
@@ -98,10 +98,10 @@ def test_status_and_drift_show_why_the_runner_ended(world: World) -> None:
     world.commit(state)
     seen = world.settle().observations
     world.runner.status.write_end("Java has ended.")
-    world.runner.status.write_end("another reason")  # the first one is the cause
+    world.runner.status.write_end("another reason")  # the first reason counts
     status = world.store.read_status("local")
     assert status is not None and status.ended == "Java has ended."
-    assert status.observations[SINK].step == seen[SINK].step  # what it observed last stays
+    assert status.observations[SINK].step == seen[SINK].step  # its last observations stay
     drift = drift_between(state, {"local": status}, {"local": False})
     why = "no runner of instance local is alive: Java has ended."
     assert {(item.kind, item.detail) for item in drift} == {("missing-query", why)}
