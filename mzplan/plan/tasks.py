@@ -21,7 +21,7 @@ from mzplan.plan.causes import task_reason
 from mzplan.plan.manual_changes import plan_of
 from mzplan.schema.description import digest_of
 
-MAX_LISTED = 5  # sinks shown_addresses in a message
+MAX_LISTED = 5  # addresses in a message
 
 
 def unfinished_tasks(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:

@@ -328,7 +328,7 @@ class SparkExecutor(SparkDriver):
             return report
         if (now := self.replacement(at_once=True)) is None:
             return report
-        why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python run that one."
+        why = f"PySpark was replaced under this runner (now: {now}), so its tasks in Python use the new one."
         fix = "Fix: restart the runner: mzplan down, then mzplan up."
         return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243", error_kind="")
 

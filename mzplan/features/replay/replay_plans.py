@@ -59,7 +59,7 @@ def plan_letters(
         raise letters_refused(address, "Only a source keeps dead letters.", hint)
     ensure_letters(address, before.type, before.body)
     if before.paused:
-        why = "It is paused, and could only read them once it runs."
+        why = "It is paused, so it can't read them now."
         raise letters_refused(address, why, f"mzplan resume {address}, then run this command again.")
     if where is not None:
         _ensure_condition(address, where)
