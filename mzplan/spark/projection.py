@@ -73,7 +73,7 @@ def read_by(query: ResolvedQuery) -> ResolvedQuery:
         return query
     parsed = parse_view(query.body[property_])
     if parsed.problem:
-        raise _too_much(query, property_, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
+        raise _not_allowed(query, property_, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
     columns = columns_of(source.type, source.body)
     keys = keys_of(source.type, source.body)
     return replace(query, body={**query.body, **parsed.body}, columns=columns, keys=keys)
@@ -149,7 +149,7 @@ def _require_nodes(
     """Raise MzplanError MZ019 unless the rows' plan is these nodes, with allowed expressions, on `base`."""
     check = expression_check(rows.sparkSession.sparkContext._gateway)
     if refusal := check.problem_of_projection(analysed_plan(rows), analysed_plan(base), nodes):
-        raise _too_much(query, place, refusal)
+        raise _not_allowed(query, place, refusal)
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
@@ -183,7 +183,7 @@ def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
             f"Spark reads '{time}' as a time that changes. When a row is updated or deleted, its former "
             "state couldn't be found in the target."
         )
-        raise _too_much(query, _WORDS[query.address.kind].condition, why)
+        raise _not_allowed(query, _WORDS[query.address.kind].condition, why)
 
 
 def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
@@ -238,26 +238,26 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
     Also raises the errors of Spark's parser.
     """
     if parsed.problem:
-        raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
+        raise _not_allowed(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
     # Without a bracket, the text contains neither a query nor a call.
     if "(" in parsed.sql:
         columns = {name.lower() for name in rows.columns}
         for name, _ in parsed.columns:
             if name.lower() in VALUES - columns:
-                raise _too_much(
+                raise _not_allowed(
                     query, place, f"{name} isn't a column: to call Spark's function, write {name}()."
                 )
         spark: Any = rows.sparkSession
         tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
         if problem := expression_check(spark.sparkContext._gateway).problem_of_parsed(tree):
-            raise _too_much(query, place, problem)
+            raise _not_allowed(query, place, problem)
     return parsed.sql
 
 
-def _too_much(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
+def _not_allowed(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
     return error(
         "MZ019",
-        f"{_begin(place)} of {query.address} isn't allowed in a {query.address.kind}",
+        f"{_capitalized(place)} of {query.address} isn't allowed in a {query.address.kind}",
         problem,
         "use functions of Spark SQL over the columns of one row.",
         address=query.address,
@@ -265,7 +265,7 @@ def _too_much(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
     )
 
 
-def _begin(place: str) -> str:
+def _capitalized(place: str) -> str:
     """Return a place as the first word of a sentence. Names of properties stay as they are."""
     return place if place.startswith(("select", "where")) else f"{place[0].upper()}{place[1:]}"
 
