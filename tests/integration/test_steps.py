@@ -221,8 +221,8 @@ def upstream_of(lab: Lab, source: Description) -> SparkUpstream:
     spark = lab.executor._spark
     assert spark is not None
     connector = Connectors().source(source.type)
-    query = resolve(source, lab.secrets, str(lab.folder))
-    return SparkUpstream(spark, connector, query, history(lab, source).log)
+    query = resolve(source, lab.secrets, str(lab.folder), str(lab.folder / "warehouse"))
+    return SparkUpstream(spark, connector, query)
 
 
 def send(lab: Lab, topic: str, *values: bytes) -> None:

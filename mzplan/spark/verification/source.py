@@ -25,7 +25,6 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.verification.view import ViewUpstream
-from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import exists
@@ -71,31 +70,22 @@ def open_upstream(
             "verify without --from-upstream: from its collection.",
             address=query.address,
         )
-    return upstream or SparkUpstream.open(connector, query, starting)
+    return upstream or SparkUpstream(open_command_session(starting), connector, query)
 
 
 class SparkUpstream:
-    """The upstream of one source. Implements mzplan.connectors.api.connector.Upstream."""
+    """The upstream of one source with a checkpoint. Implements mzplan.connectors.api.connector.Upstream."""
 
-    def __init__(
-        self, spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, log: CheckpointLog
-    ):
+    def __init__(self, spark: SparkSession, connector: SourceConnector, query: ResolvedQuery):
+        checkpoint = query.checkpoint
+        assert checkpoint is not None, "verifying needs the checkpoint"
+        if query.body.get("on_error") == WORD:  # dead letters aren't rows of the collection
+            query = replace(query, body={**query.body, "on_error": "skip"})
         self._spark = spark
         self._connector = connector
         self._query = query
-        self._log = log
+        self._log = checkpoint.log
         self.keeps_positions = bool(connector.keeps_positions)
-
-    @classmethod
-    def open(
-        cls, connector: SourceConnector, query: ResolvedQuery, starting: Callable[[], None]
-    ) -> SparkUpstream:
-        """Open a Spark session in this process for a query with a checkpoint. Raises MzplanError."""
-        assert query.checkpoint is not None, "verifying needs the checkpoint"
-        log = query.checkpoint.log
-        if query.body.get("on_error") == WORD:  # dead letters aren't rows of the collection
-            query = replace(query, body={**query.body, "on_error": "skip"})
-        return cls(open_command_session(starting), connector, query, log)
 
     def close(self) -> None:
         """Close the session."""
