@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 import click
+from click.shell_completion import CompletionItem
 
 from mzplan.cli import known_names
-from mzplan.model.address import Address, is_glob
+from mzplan.model.address import Address, is_glob, natural
 from mzplan.model.observed import Condition
 from mzplan.model.times import DURATION_FORM, instant, seconds
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
@@ -31,16 +29,19 @@ _PRINTABLE = re.compile(r"[!-~]+")  # other characters of a URL must be percent-
 class ParsedType(click.ParamType[Any]):
     """A parameter type that converts text with `parse`, which raises ValueError with the reason.
 
-    `completions`: returns the completions for a shell.
+    - `names`: returns the names that a shell can complete.
+    - `or_files`: whether a shell completes file names if no name fits.
     """
 
     def __init__(
         self,
         name: str,
         parse: Callable[[str], Any] = str,
-        completions: Callable[[click.Context, str], list[CompletionItem]] | None = None,
+        names: Callable[[click.Context], Iterable[str]] | None = None,
+        *,
+        or_files: bool = False,
     ):
-        self.name, self.parse, self.completions = name, parse, completions
+        self.name, self.parse, self.names, self.or_files = name, parse, names, or_files
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -53,7 +54,12 @@ class ParsedType(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return self.completions(ctx, incomplete) if self.completions is not None else []
+        names: Iterable[str] = ()
+        if self.names is not None:
+            with suppress(Exception):  # a shell can't show an error
+                names = sorted(self.names(ctx), key=natural)
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return items or ([CompletionItem(incomplete, type="file")] if self.or_files else [])
 
 
 def _step(text: str) -> int:
@@ -144,13 +150,13 @@ ADDRESS = ParsedType("address", Address.parse, known_names.addresses)
 STEP = ParsedType("step", _step)
 STEPS = ParsedType("range", _range)
 QUERY = ParsedType("address", _query, known_names.queries)
-ADDRESS_OR_FILE = ParsedType("text", completions=known_names.addresses_or_files)
+ADDRESS_OR_FILE = ParsedType("text", names=known_names.addresses, or_files=True)
 LABEL = ParsedType("text", _label, known_names.labels)
-CONNECTION = ParsedType("text", completions=known_names.connections)
-EXAMPLE = ParsedType("text", completions=known_names.example_names)
-SCHEMA = ParsedType("text", completions=known_names.schemas)
-INSTANCE = ParsedType("text", completions=known_names.instances)
-ENVIRONMENT = ParsedType("text", completions=known_names.environments)
+CONNECTION = ParsedType("text", names=known_names.connections)
+EXAMPLE = ParsedType("text", names=lambda ctx: known_names.examples())
+SCHEMA = ParsedType("text", names=known_names.schemas)
+INSTANCE = ParsedType("text", names=known_names.instances)
+ENVIRONMENT = ParsedType("text", names=known_names.environments)
 DURATION = ParsedType("duration", _duration)
 TIME = ParsedType("time", _time)
 SINCE = ParsedType("time", _since)

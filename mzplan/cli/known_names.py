@@ -1,4 +1,7 @@
-"""Names for shell completion: committed resources, declared environments, shipped examples."""
+"""Names for shell completion: committed resources, declared environments, shipped examples.
+
+The functions may raise any exception: a shell can't show an error, so it gets no names then.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from mzplan.host.files import read_regular
-from mzplan.model.address import natural
 from mzplan.model.resources import ENVIRONMENT_VARIABLE
 from mzplan.model.words import scalar_text
 
@@ -33,92 +34,67 @@ def examples() -> dict[str, str]:
     return titles
 
 
-def example_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the examples whose names start with the text."""
-    return _items(examples(), incomplete)
-
-
-def schemas(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the schemas whose names start with the text."""
+def schemas(ctx: click.Context) -> Iterable[str]:
     from mzplan.schema.loading import schema_names
 
-    return _items((*schema_names(), "project"), incomplete)
+    return (*schema_names(), "project")
 
 
-def addresses(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the committed resources whose addresses start with the text."""
-    return _items(_state(ctx).get("resources", {}), incomplete)
+def addresses(ctx: click.Context) -> Iterable[str]:
+    """Return the addresses of the committed resources."""
+    return _resources(ctx)
 
 
-def queries(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the committed queries whose addresses start with the text."""
-    resources = _state(ctx).get("resources", {})
-    return _items((a for a in resources if not a.startswith("connection.")), incomplete)
+def queries(ctx: click.Context) -> Iterable[str]:
+    """Return the addresses of the committed queries."""
+    return [address for address in _resources(ctx) if not address.startswith("connection.")]
 
 
-def addresses_or_files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Complete committed addresses; if none fits, complete file names."""
-    return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
+def connections(ctx: click.Context) -> Iterable[str]:
+    """Return the names of the committed connections."""
+    return [a.removeprefix("connection.") for a in _resources(ctx) if a.startswith("connection.")]
 
 
-def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the committed connections whose names start with the text."""
-    resources = _state(ctx).get("resources", {})
-    return _items(
-        (a.removeprefix("connection.") for a in resources if a.startswith("connection.")), incomplete
-    )
+def labels(ctx: click.Context) -> Iterable[str]:
+    """Return the labels of the committed queries, as `key=value`."""
+    label_sets = (resource.get("body", {}).get("labels", {}) for resource in _resources(ctx).values())
+    return {f"{key}={scalar_text(value)}" for label_set in label_sets for key, value in label_set.items()}
 
 
-def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the labels of committed queries, as `key=value`, that start with the text."""
-    label_sets = (
-        resource.get("body", {}).get("labels", {}) for resource in _state(ctx).get("resources", {}).values()
-    )
-    return _items(
-        {f"{key}={scalar_text(value)}" for label_set in label_sets for key, value in label_set.items()},
-        incomplete,
-    )
+def instances(ctx: click.Context) -> Iterable[str]:
+    """Return the names of the committed instances."""
+    return list(_state(ctx).get("instances", {}))
 
 
-def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the committed instances whose names start with the text."""
-    return _items(_state(ctx).get("instances", {}), incomplete)
+def environments(ctx: click.Context) -> Iterable[str]:
+    """Return the names of the declared environments."""
+    from mzplan.config import environment_names
+
+    return environment_names(_directory(ctx))
 
 
-def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the declared environments whose names start with the text."""
-    try:
-        from mzplan.config import environment_names
-
-        return _items(environment_names(_directory(ctx)), incomplete)
-    except Exception:  # a shell can't show an error
-        return []
-
-
-def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in sorted(names, key=natural) if name.startswith(incomplete)]
+def _resources(ctx: click.Context) -> dict[str, Any]:
+    resources: dict[str, Any] = _state(ctx).get("resources", {})
+    return resources
 
 
 def _state(ctx: click.Context) -> dict[str, Any]:
-    """Return the state file's content, unchecked; {} if there is none.
+    """Return the state file's content, unchecked. Raises an exception if there is none.
 
     A shell waits for this, so mzplan.yaml is parsed only if it says where the state is.
     """
-    try:
-        folder = Path(_directory(ctx))
-        path = "state"
-        if _OWN_STATE.search(read_regular(folder / "mzplan.yaml")):
-            from mzplan.config import load_project
+    folder = Path(_directory(ctx))
+    path = "state"
+    if _OWN_STATE.search(read_regular(folder / "mzplan.yaml")):
+        from mzplan.config import load_project
 
-            variables = dict(item.split("=", 1) for item in _option_values(ctx, "var") if "=" in item)
-            settings = load_project(
-                folder, variables, _option_values(ctx, "var_file"), environment=_environment(ctx)
-            )
-            path = str(settings.state.get("path", path))
-        content = json.loads(read_regular(folder / path / "mzplan.state.json"))
-        return content if isinstance(content, dict) else {}
-    except Exception:  # a shell can't show an error
-        return {}
+        variables = dict(item.split("=", 1) for item in _option_values(ctx, "var") if "=" in item)
+        settings = load_project(
+            folder, variables, _option_values(ctx, "var_file"), environment=_environment(ctx)
+        )
+        path = str(settings.state.get("path", path))
+    content: dict[str, Any] = json.loads(read_regular(folder / path / "mzplan.state.json"))
+    return content
 
 
 def _option_values(ctx: click.Context, option: str) -> list[str]:

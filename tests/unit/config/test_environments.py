@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from mzplan.config import load_configuration, load_project
@@ -451,11 +452,12 @@ def test_what_lies_in_any_warehouse_is_no_configuration(folder: Path) -> None:
 
 
 def test_the_shell_completes_environments(folder: Path) -> None:
-    from mzplan.cli.known_names import environments
+    from mzplan.cli.arguments import ENVIRONMENT
     from mzplan.cli.main import cli
 
     context = cli.make_context("mzplan", ["-C", str(folder), "plan"], resilient_parsing=True)
-    assert [item.value for item in environments(context, "p")] == ["prod"]
+    option = click.Option(["--env"])
+    assert [item.value for item in ENVIRONMENT.shell_complete(context, option, "p")] == ["prod"]
 
 
 def test_a_project_without_environments_is_as_before(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unittest import mock
 import click
 import pytest
 
-from mzplan.cli import known_names
+from mzplan.cli.arguments import ADDRESS
 from mzplan.config import load_project
 from mzplan.host import local_folder
 from mzplan.model.diagnostics import MzplanError
@@ -427,7 +427,7 @@ def test_completion_does_not_wait_for_a_pipe(folder: Path, name: str) -> None:
     os.mkfifo(folder / name)
     context = click.Context(click.Command("x"))
     context.params = {"directory": str(folder)}
-    assert known_names.addresses(context, "") == []
+    assert ADDRESS.shell_complete(context, click.Argument(["address"]), "") == []
 
 
 def test_the_log_of_a_runner_follows_no_link(folder: Path) -> None:
