@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -106,15 +106,13 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
             word = "leads" if before is None else "already leads"
             opens = " Spark starts now; mzplan status shows when it is ready." if before is None else ""
             invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).{opens}")
-    if not shown and not invocation.json:
+    if invocation.json:
+        invocation.document({"instances": shown})
+    elif not shown:
         clusters = [i for i in project.settings.instances.values() if i.type == "cluster"]
-        starts = " and ".join(
-            start_command(instance_, project.settings.environment) for instance_ in clusters
-        )
+        starts = " and ".join(start_command(cluster, project.settings.environment) for cluster in clusters)
         hint = f" Start a runner with {starts}." if starts else ""
         invocation.out(f"`mzplan up` starts embedded instances only, and this project has none.{hint}")
-        return
-    _summary(invocation, shown)
 
 
 @command("down")
@@ -142,10 +140,6 @@ def command_down(invocation: Invocation, instance: str | None) -> None:
             invocation.out(text.format(name))
     if unknown:
         raise MzplanError(unknown)
-    _summary(invocation, shown)
-
-
-def _summary(invocation: Invocation, shown: list[dict[str, Any]]) -> None:
     if invocation.json:
         invocation.document({"instances": shown})
     elif not shown:

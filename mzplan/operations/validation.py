@@ -262,10 +262,8 @@ def reach_changed(
     """
     queries = [*queries_to_validate(plan, new), *more_queries]
     looks = local_guard is not None
-    unreached = (
-        [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
-    )
-    findings = [notice for notice in unreached if notice is not None]
+    dry = {query.instance for query in queries if looks and is_dry(new.instances, query.instance)}
+    findings = [_dry(name) for name in sorted(dry, key=natural)]
     findings += reach(work, new, queries, secret_values, local_guard=local_guard)
     alone = changed_alone(plan, new, looks)
     if local_guard is None and _runs_here(new) and _live_runner(work.store, new) is None:
@@ -274,10 +272,8 @@ def reach_changed(
     return by_cause(findings)
 
 
-def _dry(name: str, state: State) -> Diagnostic | None:
+def _dry(name: str) -> Diagnostic:
     """Return MZ143 for a dry instance, whose queries can't be validated on request."""
-    if not is_dry(state.instances, name):
-        return None
     return Diagnostic(
         severity="notice",
         code="MZ143",
