@@ -1,4 +1,4 @@
-"""`python -m pytest tests/cases --update-golden` writes what each case gives, for review."""
+"""`python -m pytest tests/cases --update-golden` writes the results of all cases, for review."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Golden cases: a project before (applied) and after an edit, and the plan from one to the other.
+"""Golden cases: a project before and after an edit, and the plan for the edit.
 
-Each folder has `before/` (none: nothing is applied yet) and `after/`, real project folders; `plan.txt`,
-`plan.md` and `plan.json` are what to expect. `case.json`, if there, has `targets`, `replace`, and
-`seen`: what the runner last reported of a query, by name.
+Each folder has two project folders, `before/` and `after/`. Without `before/`, nothing is applied yet.
+`plan.txt`, `plan.md` and `plan.json` have the expected output. `case.json` is optional: it has `targets`,
+`replace`, and `seen`, the runner's last report of a query by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Review comments of plans with 3, 100 and 10,000 changes: `sizes/*.md` are what to expect."""
+"""Review comments of plans with 3, 100 and 10,000 changes: `sizes/*.md` has the expected text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ FOLDER = Path(__file__).parent / "sizes"
 
 
 def landscape(clusters: int, topics: int, new: int = 0, *, after: bool) -> list[Resource]:
-    """`clusters` Kafka clusters with `topics` sources each, a sink to each source. `after`: every broker has
-    moved; some sources have another topic, some are gone, `new` sinks are new."""
+    """Return `clusters` Kafka clusters with `topics` sources each, and a sink for each source.
+
+    `after`: every broker has moved, some sources have another topic or are deleted, and `new` sinks are new.
+    """
     made: list[Resource] = [postgres()]
     for c in range(clusters):
         made.append(kafka(f"k{c:03}", brokers=[f"{'new' if after else 'old'}-{c}:9092"]))

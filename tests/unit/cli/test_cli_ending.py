@@ -1,5 +1,4 @@
-"""How a command line ends: the exit codes of the contract, one JSON document whatever happens, interruptions,
-and streams that vanish."""
+"""The end of a command: exit codes, one JSON document in any case, interrupts, closed streams."""
 
 from __future__ import annotations
 
@@ -238,7 +237,7 @@ def test_an_unforeseen_error_is_told_without_what_it_says(
 
 
 class PanicException(BaseException):
-    """As libraries written in Rust raise, when the Python that they call is interrupted."""
+    """An error as Rust libraries raise it when the Python code that they call is interrupted."""
 
 
 @pytest.mark.parametrize(
@@ -410,7 +409,7 @@ def _interrupt(*_: Any, **__: Any) -> Any:
 
 @pytest.fixture
 def silent_runner(tmp_path: Path) -> Iterator[Lease]:
-    """An instance that is led by this process, which does nothing for it."""
+    """An instance whose lease this process holds, without running its queries."""
     write(tmp_path, "cluster")
     lease = Store(LocalBackend(tmp_path / "state"), "shop").leases.acquire("local", "test")
     assert lease is not None

@@ -1,4 +1,4 @@
-"""`--live`: queries are validated by the runner that is to run them, or from here, and nothing is changed."""
+"""`--live`: the queries' runner validates them, or this process does. Nothing changes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def closed_port() -> int:
 
 @pytest.fixture
 def servers(tmp_path: Path, closed_port: int) -> Path:
-    """A project on servers that are not there, of an instance without a runner."""
+    """A project whose servers don't exist, on an instance without a runner."""
     write(tmp_path, "cluster")
     (tmp_path / "pipeline.yaml").write_text(SERVERS.format(port=closed_port))
     return tmp_path
 
 
 def rejecting(*addresses: str, code: str = "MZ050", exit_code: ExitCode = ExitCode.ERROR) -> Any:
-    """A runner's check that finds fault with these queries, and notes all it was asked."""
+    """A runner's check that rejects these queries, and records every query that it is asked about."""
     asked: list[str] = []
 
     def check(description: Description) -> CheckResult:
@@ -67,14 +67,14 @@ def codes(ran: Ran) -> dict[str, str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The store without what a runner writes by itself."""
+    """Return the store's files, without the files that a runner writes."""
     own = ("status", "leases", "events", "journal")
     kept = [p for p in (folder / "state").rglob("*") if p.is_file() and p.parent.name not in own]
     return {str(p): p.read_bytes() for p in kept if p.name not in (".mutex", "lock")}
 
 
 def unvalidated(ran: Ran) -> list[str]:
-    """What --no-live says that nobody has looked at."""
+    """Return the connections that --no-live reports as not validated."""
     said = "notice: Not validated before the commit, because no runner of instance local is alive: "
     return [line.removeprefix(said) for line in ran.err.splitlines() if line.startswith(said)]
 
@@ -309,7 +309,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {"apply PLANFILE": ("--wait", "0s"), "sta
 
 
 def starting(folder: Path, name: str) -> tuple[str, ...]:
-    """A command that starts a query, on a project that is prepared for it."""
+    """Run a command that starts a query, after preparing the project."""
     dead = "on_error: dead-letter, dead_letter: {path: dead}, format"
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(pipeline.read_text().replace("topic: orders, format", f"topic: orders, {dead}"))

@@ -1,4 +1,4 @@
-"""`plan --out`, `show`, `apply FILE`: what teams do between a review and a merge."""
+"""Saved plans: `plan --out`, `show`, and `apply FILE` after a review."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_state_that_was_edited_by_hand_is_drift(folder: Path) -> None:
 
 
 def test_drift_cannot_write_to_the_terminal(folder: Path) -> None:
-    """An error quotes records, and a foreign query is named by whoever started it."""
+    """Errors quote records, and anybody may name a foreign query: both are escaped."""
     status = folder / "state" / "status" / "local.json"
     found = json.loads(status.read_text())
     evil = "\x1b]0;owned\x07\nsource.good: fine | `x` </details>"

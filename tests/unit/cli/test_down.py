@@ -1,4 +1,4 @@
-"""`mzplan down` ends the runner of its own project, and no process that somebody has put into a lease."""
+"""`mzplan down` stops only the runner of its own project, whatever process a lease names."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def runner(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def forge(folder: Path, pid: int) -> None:
-    """A lease as whoever can write the store may write it."""
+    """Write a lease that names any process."""
     lease = replace(new_lease("local", "forged", 7), pid=pid, pid_started=started_at(pid), ttl=600.0)
     open_store(load_project(folder)).backend.write("leases/local.json", encode_lease(lease))
 
 
 def ended(started: subprocess.Popen[bytes]) -> bool:
-    """Whether it has had a signal; one that was sent arrives a little later."""
+    """Whether the process has ended. Waits a little, because a signal arrives later."""
     until = time.monotonic() + 0.5
     while is_alive(started.pid) and time.monotonic() < until:
         time.sleep(0.05)

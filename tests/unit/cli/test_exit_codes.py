@@ -1,4 +1,4 @@
-"""The exit codes of the contract, each with every meaning that it has, of the real process.
+"""The documented exit codes, with each of their meanings, from a real process.
 
 The runner, where one is needed, is in this process and on the in-memory executor; the command never is.
 """
@@ -33,7 +33,7 @@ SCENARIOS: list[tuple[int, str, Scenario]] = []
 
 
 def process(folder: Path, *arguments: str, **more: Any) -> tuple[int, str]:
-    """The exit code, and all that was printed."""
+    """The exit code and the output of a command."""
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **more)
     said = done.stdout + done.stderr
@@ -42,7 +42,7 @@ def process(folder: Path, *arguments: str, **more: Any) -> tuple[int, str]:
 
 
 def means(code: int, meaning: str) -> Callable[[Scenario], Scenario]:
-    """What a scenario shows. It begins in an applied project, and ends with the command in question."""
+    """The result of a scenario, which starts in an applied project and ends with the tested command."""
 
     def keep(scenario: Scenario) -> Scenario:
         SCENARIOS.append((code, meaning, scenario))
@@ -216,7 +216,7 @@ def interrupted(folder: Path) -> tuple[int, str]:
 
 
 def led(folder: Path, check: Callable[[Description], CheckResult], *more: str) -> tuple[int, str]:
-    """An apply where a runner leads that has started everything, and now finds this."""
+    """Apply a change while a runner leads whose validation gives the result of `check`."""
     write(folder, "cluster")
     with following(folder) as executor:
         assert process(folder, *YES)[0] == 0

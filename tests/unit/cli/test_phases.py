@@ -1,4 +1,4 @@
-"""The phases of a demonstration: what is awaited is said, and nothing outlives a failure."""
+"""The phases of a demonstration: each says what it waits for, and a failure stops every process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_awaited_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_a_failure_waits_for_the_others_and_tells_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that is still being started could not be ended: it would be there after the end."""
+    """A failure during a server's start must also stop that server."""
     phases = Phases()
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Many queries at once, by address, glob, connection, label and condition, for each command that can."""
+"""Commands select many queries by address, glob, connection, label and condition."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def dry(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def alive(tmp_path: Path) -> Iterator[Path]:
-    """With a runner that follows."""
+    """A project with a live runner."""
     started(tmp_path, "cluster")
     with following(tmp_path):
         apply(tmp_path, "--no-live")
@@ -172,7 +172,7 @@ def alive(tmp_path: Path) -> Iterator[Path]:
 
 
 def left(folder: Path, *arguments: str) -> Path:
-    """A cluster that nobody runs, with everything committed."""
+    """A committed project on a cluster instance without a runner."""
     started(folder, "cluster")
     with following(folder):
         apply(folder, "--no-live")

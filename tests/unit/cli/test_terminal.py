@@ -1,4 +1,4 @@
-"""What a terminal shows: many changes with one cause together, the status by condition, one live block."""
+"""Output on a terminal: grouped changes, the status by condition, and one live block."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_status_is_drawn_over_the_one_before_it() -> None:
 
 
 class Screen(Streams):
-    """A terminal, or a log, that keeps what it is given."""
+    """A terminal or a log that records its output."""
 
     def __init__(self, live: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""--wait is kept, whatever a store holds: for all instances together."""
+"""--wait limits the time for all instances together, whatever the store holds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 class Clock:
-    """Nobody sleeps, and it is later all the same."""
+    """A clock that advances without sleeping."""
 
     def __init__(self) -> None:
         self.slept = 0.0

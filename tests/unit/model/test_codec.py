@@ -1,4 +1,4 @@
-"""The codec: types say what is read and written, and what is wrong is said in words with its place."""
+"""The codec reads and writes by types, and its errors name the place of the mistake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inner:
-    """Holds others of its own kind."""
+    """A dataclass that contains itself."""
 
     id: Id
     inner: tuple[Inner, ...] = field(default=(), metadata=stored("in", sparse=True))

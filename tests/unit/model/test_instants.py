@@ -1,4 +1,4 @@
-"""Points in time: the same in files, in options of Kafka, and back."""
+"""Times convert to Kafka's options and back without a change."""
 
 from __future__ import annotations
 

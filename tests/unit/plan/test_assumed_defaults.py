@@ -1,4 +1,4 @@
-"""Defaults that are safer than an earlier mzplan's: new connections get them, what is committed goes on."""
+"""New, safer defaults apply to new connections; committed connections keep the old ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recorded(folder: Path, name: str = "pg") -> dict[str, Any]:
 
 
 def planned(folder: Path, *more: str) -> tuple[dict[str, str], list[str]]:
-    """By address the effect of each change; and the codes of what the plan says."""
+    """Return the effect of each change by address, and the codes of the plan's diagnostics."""
     ran: Ran = mzplan(folder, "plan", "--json", *more)
     assert ran.code == 0, ran
     return {c["address"]: c["effect"] for c in ran.json()["changes"]}, [
@@ -137,7 +137,7 @@ def test_other_changes_of_such_a_connection_bring_no_new_default(tmp_path: Path)
 
 
 def test_a_connection_that_leaves_this_machine_gets_the_new_default(tmp_path: Path) -> None:
-    """It restarts anyway, and the plan shows with what."""
+    """The connection restarts for another reason, and the plan shows the new default."""
     apply(write(tmp_path, host="localhost"))
     ran = mzplan(write(tmp_path), "plan", "--json")
     (change,) = [c for c in ran.json()["changes"] if c["address"] == "connection.pg"]
@@ -165,7 +165,7 @@ def test_alter_writes_what_was_only_assumed(tmp_path: Path, mode: str) -> None:
 
 
 def connected(host: str, **given: Any) -> dict[str, Any]:
-    """libpq's options for a body as it is recorded."""
+    """Return libpq's options for a recorded body."""
     body = {"host": host, "database": "d", "user": "u", **given}
     whole = resource_kind("connection", "postgres").with_defaults(body)
     return dict(

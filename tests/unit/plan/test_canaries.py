@@ -1,4 +1,4 @@
-"""Canaries: who goes first, who waits, and what a runner makes of it: killed anywhere, failed, let go on."""
+"""Canaries: which queries restart first and which wait, also if the runner is killed or a canary fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.unit.small_projects import (
 
 
 def three(broker: str = "a:9092", host: str = "h", **more: Any) -> Configuration:
-    """Two sources of a, two sinks into pg; a source of another cluster, with a console."""
+    """Two sources on cluster a, two sinks into pg, and a source on another cluster with a console sink."""
     return project(
         kafka(brokers=[broker]),
         kafka("k2"),
@@ -88,7 +88,7 @@ def test_one_query_of_each_connection_goes_first_and_only_what_restarts_waits() 
 
 
 def test_a_sink_goes_with_its_source_when_the_columns_change() -> None:
-    """Once its source has altered the table it can't run on as it was; nor can it start before."""
+    """Once its source has altered the table, a sink can't keep running, and it can't start earlier."""
     state = commit(three())
     more = three(format={"type": "json", "schema": "id BIGINT, amount INT, note STRING"})
     assert turns(planned(more, state)) == {"source.s1": ["sink.t2", "source.s2"], "sink.t1": ["sink.t2"]}
@@ -171,7 +171,7 @@ def verdicts(state: State, **passed: bool) -> dict[str, Status]:
 
 @pytest.fixture
 def going() -> State:
-    """s1 goes first, and s2 waits."""
+    """A state in which s1 is the canary and s2 waits for it."""
     state = commit(three())
     return commit_plan(planned(three("b:9092"), state), state)
 
@@ -287,7 +287,7 @@ def broken(world: World, broker: str = "b:9092") -> None:
 
 
 def succeed(world: World) -> None:
-    """The runner is killed, its queries with it, and another one comes."""
+    """Kill the runner with its queries, and start another one."""
     old = world.executor
     world.executor = InMemoryExecutor("shop")
     world.executor.check_result, world.executor.fail_start = old.check_result, old.fail_start

@@ -1,4 +1,4 @@
-"""What a commit writes down of why queries start."""
+"""The causes that a commit records for the starts of queries."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_planning_imports_nothing_heavy() -> None:
 
 def test_a_long_chain_and_a_large_graph_cost_linear_time() -> None:
     def calls(size: int) -> int:
-        """How many functions are called: unlike seconds, the same on every machine and each time."""
+        """Return the number of function calls. Unlike the time, it is the same on every machine."""
         edges = {Address("connection", f"c{i}"): [Address("connection", f"c{i - 1}")] for i in range(1, size)}
         found = DependencyGraph(edges)
         counted = 0

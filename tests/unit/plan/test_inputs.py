@@ -1,4 +1,4 @@
-"""Of what a query that begins is computed, as the runners' statuses say it."""
+"""The inputs of a query that begins, as reported by the runners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replace would lose, as a runner's Status says it: above all else, refused unless allowed."""
+"""Losses of a replace, as reported by a runner: the plan shows them first, and apply refuses them."""
 
 from __future__ import annotations
 

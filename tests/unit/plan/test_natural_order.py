@@ -1,4 +1,4 @@
-"""Names are sorted as people count, s2 before s10, wherever they are shown."""
+"""Every output sorts names by the values of their numbers: s2 before s10."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_number_decides_where_the_rest_is_equal(name: str, one: int, other: 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve sources on a dry instance, declared in no order, committed."""
+    """Twelve committed sources on a dry instance, declared in random order."""
     made = write(tmp_path_factory.mktemp("numbered"))
     (made / "more.yaml").write_text(SOURCES)
     (made / "first.json").write_text(mzplan(made, "plan", "--json").out)

@@ -1,4 +1,4 @@
-"""Comparing two bodies leaf by leaf."""
+"""Two bodies are compared leaf by leaf."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_leaves_are_those_of_a_plain_walk_and_lead_from_one_body_to_the_othe
 
 
 def walk(old: Any, new: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
-    """The oracle: object by object and list by list, beside what is absent as beside an empty one."""
+    """The oracle: a plain walk through objects and lists. A missing one counts as an empty one."""
     branches = [one for one in (old, new) if one is not ABSENT and isinstance(one, dict | list)]
     alike = len({type(one) for one in (old, new) if one is not ABSENT}) == 1
     if alike and any(branches):
@@ -107,7 +107,7 @@ def walk(old: Any, new: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, Any, 
 
 
 def scalars_of(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What is in a value, by path, without what is only a container (an emptied one is none of a diff's)."""
+    """Return the leaves of a value by path, without objects and lists."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from scalars_of(inner, (*path, key))

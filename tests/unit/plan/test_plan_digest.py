@@ -1,4 +1,4 @@
-"""What is reviewed is what is applied: a plan's digest, and what a saved plan may not claim."""
+"""A plan's digest: apply carries out the reviewed plan, and refuses an edited one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_form_of_a_plan_shows_its_digest_and_its_places() -> None:
 
 
 def test_no_expression_is_cut() -> None:
-    """Its end may be what matters."""
+    """The end of a long value may be the part that differs."""
     long = f"concat({', '.join(['note'] * 40)}, upper(name)) AS the_end"
     created = build_plan(shop(more=console("more", "orders"), z=sink("z", select=["id", long])), STATE)
     changed = build_plan(shop(orders_pg=sink(select=["id", long], where=f"length({long[:-11]}) > 1")), STATE)
@@ -82,7 +82,7 @@ def check(plan: Plan) -> None:
 
 
 def edited(address: str, **changes: Any) -> Callable[[Plan], Plan]:
-    """An edit of one change; `after` is of its record."""
+    """Return an edit of one change in a plan. `after`: edits of the change's record."""
 
     def edit(plan: Plan) -> Plan:
         found = next(c for c in plan.changes if c.address == at(address))
@@ -180,7 +180,7 @@ def test_two_machines_have_one_digest(folder: Path, tmp_path_factory: pytest.Tem
 
 
 def test_a_plan_edited_to_another_warehouse_and_instance_is_refused(folder: Path) -> None:
-    """With a checksum that fits: it is not a secret."""
+    """Edit a plan file and correct its checksum, which anybody can compute."""
     saved = folder / "p.plan"
     mzplan(folder, "plan", "--out", str(saved))
     plan = decode_plan(saved.read_bytes())

@@ -1,4 +1,4 @@
-"""The plan file: what is written is what is read, and nothing else is."""
+"""The plan file: reading returns the written plan, and rejects everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner knows no type: kinds that only these tests have, with what no kind of today has.
+"""The planner depends on no type: these tests use their own kinds, with other properties.
 
 Connections of connections, properties that can't change, and effects by kind of edit.
 """
@@ -35,7 +35,7 @@ from tests.unit.small_projects import (
 
 
 def told(change: Any, **schema: Any) -> dict[str, Any]:
-    """A property's schema, with all that a schema has to say of it."""
+    """Return a property's schema with every annotation that a schema requires."""
     return {"description": "One.", "x-change": change, "x-sensitive": False, "x-sql": None, **schema}
 
 
@@ -178,7 +178,7 @@ def test_a_query_that_moves_to_a_connection_whose_own_connection_changed_feels_t
 
 
 def test_digests_have_the_last_word() -> None:
-    """A schema that contradicts itself: a part of what changes in place says that it restarts."""
+    """A contradictory schema: a property changes in place, and a part of it restarts the query."""
     state = commit(nested(tunnel(checks={"n": 1})))
     plan = build_plan(nested(tunnel(checks={"n": 2}), None), state)
     assert actions(plan) == {"connection.t": "update"}

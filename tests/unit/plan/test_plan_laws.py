@@ -1,4 +1,4 @@
-"""Laws of planning, tried on generated projects."""
+"""Laws of planning, checked with generated projects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ["id BIGINT", "id BIGINT, a INT", "a INT, id BIGINT", "id STRING", "id
 
 
 def maybe(**options: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A dict with some of these keys, each with one of its values."""
+    """Generate a dict with some of these keys, each with one of its values."""
     return st.fixed_dictionaries(
         {}, optional={key: st.sampled_from(values) for key, values in options.items()}
     )
@@ -60,8 +60,10 @@ sinks = st.tuples(
 
 @st.composite
 def projects(draw: st.DrawFn) -> Configuration:
-    """Up to three sources and three sinks on five connections; two projects share names, so they differ
-    in all the ways that an edit makes."""
+    """Generate a project with up to three sources and three sinks on five connections.
+
+    Two projects share names, so they differ in every way that an edit can cause.
+    """
     found: list[Resource] = [kafka(f"k{i}", **draw(kafkas)) for i in range(2)]
     found += [postgres(f"pg{i}", **draw(postgreses)) for i in range(2)]
     found.append(files("f0", **draw(filess)))
@@ -90,8 +92,11 @@ def _sink(number: int, connection: str | None, read: int, body: dict[str, Any]) 
 
 
 def described(configuration: Configuration, address: Address) -> Any:
-    """The inlined description of a query, written here anew as an oracle: everything that is not changed
-    in place, of it and of its connections, without any name; and its collection's columns for a sink."""
+    """Return the inlined description of a query, as an oracle that is independent of the code.
+
+    It has every property of the query and its connections that doesn't change in place, without names. A
+    sink's description also has the columns of its collection.
+    """
     found = configuration.resources[address]
     parts: list[Any] = [found.type, resource_kind(address.kind, found.type).identifying_part(found.body)]
     for role, target in sorted(found.references.items()):

@@ -1,4 +1,4 @@
-"""Renames keep what they rename; forgetting, adopting and going back are plans like any other."""
+"""Renames keep the query's storage. Forgetting, adopting and rolling back are ordinary plans."""
 
 from __future__ import annotations
 

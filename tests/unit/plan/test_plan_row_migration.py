@@ -1,4 +1,4 @@
-"""Plans of a source that begins with the rows of its collection: `lifecycle: {replace: from-collection}`."""
+"""Plans that migrate a source's rows: `lifecycle: {replace: from-collection}`."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_slot_is_gone_on_with_unless_the_source_moves_to_another_instance() ->
 
 
 def replaced(columns: str, state: State, **seen: Any) -> Plan:
-    """`seen`: what the runner says of the source; nothing if it has said nothing yet."""
+    """`seen`: the runner's observation of the source; empty if it hasn't reported it."""
     return build_plan(shop(orders=orders(columns)), state, observe(state, orders=seen) if seen else {})
 
 

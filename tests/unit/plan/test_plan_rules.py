@@ -1,4 +1,4 @@
-"""What a plan does, rule by rule."""
+"""The rules of planning, one by one."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_overrides_and_tokens_are_carried_over(state: State) -> None:
 
 
 def test_a_digest_of_an_older_version_restarts_nothing(state: State) -> None:
-    """An upgrade that writes digests in another way changes only how they are written."""
+    """An upgrade that computes digests differently restarts nothing."""
     older = {
         address: dataclasses.replace(record, digest=record.digest and f"0:{address.name}")
         for address, record in state.resources.items()

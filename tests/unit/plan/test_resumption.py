@@ -1,4 +1,4 @@
-"""The proof of a repair: waited for until it is counted, and until nothing of the outage waits."""
+"""After a repair, apply waits until the new rows are counted and the backlog is read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEEN = Observation(
 
 
 def proof(*seen: Observation) -> str:
-    """What is said where a runner reports this, one after the other, and then the last again and again."""
+    """Return the text that apply shows if a runner reports these in turn, and then repeats the last."""
 
     def statuses() -> Iterator[Status]:
         for one in (*seen, *[seen[-1]] * 1000):
@@ -57,7 +57,7 @@ def proof(*seen: Observation) -> str:
 
 
 def test_what_is_read_is_not_said_to_wait() -> None:
-    """What waits is measured at another time than what was written is counted."""
+    """The lag and the number of rows are measured at different times."""
     counted = replace(SEEN, run_rows=5, lag=5, lag_unit="rows")
     assert proof(SEEN, counted, replace(counted, lag=0)) == (
         "sink.o: resumed after step 3; 5 rows from the outage written"

@@ -1,4 +1,4 @@
-"""`mzplan alter` commits exactly its edit, of one statement or several, and says what it did not reach."""
+"""`mzplan alter` commits exactly its edits, and lists the other changes in the files."""
 
 from __future__ import annotations
 

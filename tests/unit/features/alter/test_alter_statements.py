@@ -1,8 +1,8 @@
-"""Every rule of ALTER statements, as a table: a statement, and what it changes or the errors it gives.
+"""The rules of ALTER statements as a table: each statement with its changes or errors.
 
-The table is alter_statements.txt. Below each statement (`> …`) is its exact outcome: the diff of the file
-without its context, `same` for no change, or for each error its column in the statement (or its place in the
-file), code and summary.
+The table is alter_statements.txt. The exact outcome follows each statement (`> …`): the diff of the file
+without context, `same` for no change, or the errors. An error has its column in the statement (or its place
+in the file), its code and its summary.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def told(diagnostic: Diagnostic) -> str:
 
 
 def outcome(project: Project, statement: str) -> str:
-    """What a statement does to the file. The file is as before afterwards, and after an error at once."""
+    """Return a statement's edit of the file. Restores the file afterwards."""
     file = Path(project.settings.directory) / "shop.yaml"
     try:
         altered = edit_only(project, SilentReporter(), statement)

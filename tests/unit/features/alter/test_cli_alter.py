@@ -37,7 +37,7 @@ def alter(folder: Path, statement: str, *options: str) -> Ran:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Everything that a statement that fails may not touch."""
+    """Return everything that a failing statement must not change."""
     files = [*folder.glob("*.yaml"), folder / "state" / "mzplan.state.json"]
     return {file.name: file.read_bytes() for file in files}
 
@@ -146,7 +146,7 @@ def failing(*names: str) -> Callable[[Description], CheckResult]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Path:
-    """A project on an instance whose runner is somewhere else."""
+    """A project on an instance whose runner is on another machine."""
     folder = write(tmp_path, "cluster")
     (folder / "more.yaml").write_text(
         "connections:\n  k2: {type: kafka, brokers: ['z:9092']}\n"
@@ -347,7 +347,7 @@ def test_a_variable_that_environments_share_is_not_replaced(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("statement", [SET, REPOINT, f"{SET}; {REPOINT}"])
 def test_a_disk_that_fails_at_any_read_of_a_file(tmp_path: Path, statement: str) -> None:
-    """The error says so, and nothing has changed; or it is committed, and written by the next apply."""
+    """Either the command fails and changes nothing, or it commits and the next apply writes the file."""
     folder = applied_with_another(tmp_path / "shop")
     before, opened, codes = contents(folder), os.open, set[str]()
     for number in range(200):

@@ -1,4 +1,4 @@
-"""`ROTATE KEYS`: key files, the file, the state and the plan of what is behind a tunnel, all or nothing."""
+"""`ROTATE KEYS` changes key files, the YAML file and the state together, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/alter.md says what is so: its examples are run, its grammar and its options are compared."""
+"""docs/alter.md is correct: its examples run, and its grammar and options match the code."""
 
 from __future__ import annotations
 

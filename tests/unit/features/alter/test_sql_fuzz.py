@@ -1,4 +1,4 @@
-"""Whatever is given as a statement ends as a diagnostic that points into it, and shows no secret."""
+"""Any text as a statement gives a diagnostic that points into it and shows no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Editing a list takes no time without end, whatever its comments are."""
+"""The time to edit a list is bounded, whatever its comments are."""
 
 from __future__ import annotations
 
