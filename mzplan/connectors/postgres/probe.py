@@ -11,7 +11,7 @@ from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint, wit
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, open_conninfo, probe_timeout_s
 from mzplan.connectors.postgres.problems import connect_problem, diagnose
-from mzplan.connectors.postgres.tables import Connection
+from mzplan.connectors.postgres.tables import Connection, fetch_row
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
 
@@ -81,9 +81,7 @@ class Check:
         self._role = shown(query.link.body["user"])
 
     def _row(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-        row = self._connection.execute(statement.encode(), values).fetchone()
-        assert row is not None, "a SELECT of expressions has a row"
-        return row
+        return fetch_row(self._connection, statement, values)
 
     def _rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         return self._connection.execute(statement.encode(), values).fetchall()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,15 @@ def find_table(connection: Connection, table: str, staging_schema: str = "") -> 
     with connection.cursor(row_factory=dict_row) as cursor:
         columns = tuple(TargetColumn(**row) for row in cursor.execute(_COLUMNS, (entry[0],)))
     return Table(oid=entry[0], schema=entry[1], name=entry[2], columns=columns, takes_copy=entry[3])
+
+
+def fetch_row(
+    connection: Connection, statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None
+) -> Any:
+    """Return the row of a query that always has one."""
+    row = connection.execute(statement.encode(), values).fetchone()
+    assert row is not None, "the query always has a row"
+    return row
 
 
 def unique_indexes(connection: Connection, oid: int) -> list[tuple[list[str], bool, bool]]:

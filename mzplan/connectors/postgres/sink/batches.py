@@ -31,7 +31,7 @@ from mzplan.connectors.postgres.sink.staging import (
 from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_on_driver, staging_task, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
-from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.tables import Connection, Table, fetch_row
 from mzplan.endpoints.interface import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.schema.columns import CHANGE, POSITION
@@ -254,5 +254,4 @@ class Batches:
 
 
 def _shape(connection: Connection, table: Table) -> str:
-    row = connection.execute(shape_of(table.oid).encode()).fetchone()
-    return str(row[0]) if row else ""
+    return str(fetch_row(connection, shape_of(table.oid))[0])

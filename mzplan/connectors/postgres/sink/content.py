@@ -19,7 +19,7 @@ from mzplan.connectors.postgres.sink.comparison import Form, form_of, sink_value
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.query_reader import make_query_reader
 from mzplan.connectors.postgres.sink.target_probe import usable_table
-from mzplan.connectors.postgres.tables import Connection
+from mzplan.connectors.postgres.tables import Connection, fetch_row
 from mzplan.connectors.postgres.types import TargetColumn, quoted
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
@@ -39,6 +39,10 @@ SET LOCAL DateStyle = 'ISO';
 SET LOCAL statement_timeout = 0;
 SET LOCAL bytea_output = 'hex';
 SET LOCAL extra_float_digits = 1;
+"""
+_SIZE = """
+SELECT (pg_relation_size(oid) / current_setting('block_size')::int)::bigint, relkind::text
+FROM pg_class WHERE oid = %s
 """
 _UNREADABLE = Problem(
     "MZ054",
@@ -69,7 +73,7 @@ class PostgresContent(Content):
         query = self._query
         connection.execute("SET idle_in_transaction_session_timeout = 0")
         connection.execute(_BEGIN)
-        self._snapshot = _fetch_value(connection, "SELECT pg_export_snapshot()")
+        (self._snapshot,) = fetch_row(connection, "SELECT pg_export_snapshot()")
         table = self._table = usable_table(connection, query, outputs)
         self.frontier = self._last_step(connection)
         self._columns: dict[str, tuple[TargetColumn, Form, str]] = {}
@@ -102,12 +106,7 @@ class PostgresContent(Content):
         """Return the statements that together read the table, each of some pages."""
         table, columns = self._table, self._columns.values()
         values = ", ".join(sql_text(quoted(target.name), target, form) for target, form, _ in columns)
-        pages = int(
-            _fetch_value(
-                connection, f"SELECT pg_relation_size({table.oid}) / current_setting('block_size')::int"
-            )
-        )
-        kind = _fetch_value(connection, f"SELECT relkind::text FROM pg_class WHERE oid = {table.oid}")
+        pages, kind = fetch_row(connection, _SIZE, (table.oid,))
         place = "ctid::text" if kind in ("r", "p") else "NULL"
         whole = f"SELECT {values}, {place} FROM {table.sql}"
         if kind != "r" or connection.info.server_version < _RANGES_FROM:
@@ -168,9 +167,3 @@ class PostgresContent(Content):
         return _UNREADABLE.error(
             self._query, why=reason(self._query, problem), table=self._query.body["table"]
         )
-
-
-def _fetch_value(connection: Connection, query: str) -> Any:
-    row = connection.execute(query.encode()).fetchone()
-    assert row is not None
-    return row[0]

@@ -10,7 +10,7 @@ import psycopg
 
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.frames.types import quoted as spark_quoted
-from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.tables import Connection, Table, fetch_row
 from mzplan.connectors.postgres.types import (
     TargetColumn,
     copies_straight,
@@ -84,10 +84,8 @@ class Move:
         parameters = {"attempts": list(attempts)}
         if self.keys:
             connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
-            counted = connection.execute(
-                f"SELECT count(*) FROM {self.stage} WHERE {_ATTEMPTS}", parameters
-            ).fetchone()
-            moved_rows = int(counted[0]) if counted else 0
+            statement = f"SELECT count(*) FROM {self.stage} WHERE {_ATTEMPTS}"
+            (moved_rows,) = fetch_row(connection, statement, parameters)
             if self.exists_field is not None:
                 # Delete first, because another row may get the deleted row's unique value.
                 connection.execute(self._delete(), parameters)
@@ -183,8 +181,7 @@ def can_copy_straight(
 def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
     """Return whether the table has a unique index on columns other than the key."""
     names = [key.name for key in keys]
-    row = connection.execute(_OTHER_UNIQUE, {"table": table.oid, "keys": names}).fetchone()
-    return bool(row and row[0])
+    return bool(fetch_row(connection, _OTHER_UNIQUE, {"table": table.oid, "keys": names})[0])
 
 
 def why_not_replaceable(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import psycopg
 
-from mzplan.connectors.postgres.tables import Connection
+from mzplan.connectors.postgres.tables import Connection, fetch_row
 from mzplan.connectors.postgres.types import quoted
 
 # For each partition: whether it, or a parent, was attached by a later transaction than the transaction that
@@ -84,7 +84,6 @@ def _may_have_brought_rows(
     # Created and attached in one transaction. Rows inserted in between would be the first rows of its file.
     statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
     try:
-        row = connection.execute(statement.encode(), (creator, command)).fetchone()
+        return bool(fetch_row(connection, statement, (creator, command))[0])
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
         return False
-    return row is not None and bool(row[0])

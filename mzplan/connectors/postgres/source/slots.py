@@ -22,7 +22,7 @@ from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.statements import create_publication
-from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.tables import Connection, Table, fetch_row, find_table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import Column
@@ -128,11 +128,9 @@ def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
     The flush position may be inside a record. If that record is a commit, advancing a slot to the flush
     position would lose the transaction.
     """
-    row = connection.execute(
-        "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
-    ).fetchone()
-    assert row is not None
-    return lsn_of(row[0]), lsn_of(row[1])
+    statement = "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
+    inserted, flushed = fetch_row(connection, statement)
+    return lsn_of(inserted), lsn_of(flushed)
 
 
 def flush_log(connection: Connection) -> None:

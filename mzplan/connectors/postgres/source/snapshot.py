@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.source.replication import SESSION, Lsn, ReplicationLink, create_slot
 from mzplan.connectors.postgres.source.slots import Names, find_slot
-from mzplan.connectors.postgres.tables import Table
+from mzplan.connectors.postgres.tables import Table, fetch_row
 
 Note = dict[str, Any]
 File = tuple[str, str, int, int]
@@ -69,9 +69,7 @@ class DatabaseSnapshot:
         for table in tables:
             # Prevent a rewrite of the table's files while tasks read their blocks.
             execute(f"LOCK TABLE {table.sql} IN ACCESS SHARE MODE".encode())
-        row = execute("SELECT pg_export_snapshot()").fetchone()
-        assert row is not None
-        self.name: str = row[0]
+        self.name: str = fetch_row(self._session, "SELECT pg_export_snapshot()")[0]
 
     def files(self, table: Table) -> list[File]:
         """Return the relations that hold the table's rows now."""
