@@ -201,7 +201,7 @@ def _steps_missing(query: ResolvedQuery, step: Step, existing: range) -> Diagnos
         summary=f"The steps of {query.address} don't match its checkpoint",
         detail=f"Its checkpoint continues with step {step}, but {storage} has steps {existing.start} to "
         f"{existing.stop - 1}.",
-        hint=f"bring it back; or {start_over_hint(query)}",
+        hint=f"restore the endpoint's steps; or {start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

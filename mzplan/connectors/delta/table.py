@@ -46,7 +46,11 @@ class DeltaContent(Content):
         log = CollectionLog(self._folder)
         version, self.frontier = last_step(log, query_id)
         if version < 0:
-            raise incomparable(query, f"There is no table in {self._folder}.", "has the sink run yet?")
+            raise incomparable(
+                query,
+                f"There is no table in {self._folder}.",
+                "compare again when the sink has written its first step.",
+            )
         table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
         self._table = table
         self._types = {field.name.lower(): field.dataType for field in table.schema.fields}

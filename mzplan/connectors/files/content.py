@@ -54,7 +54,11 @@ class FilesContent(Content):
             else []
         )
         if self.frontier < 0:
-            raise incomparable(query, f"{folder} has no {LOG}, the list of files.", "has the sink run yet?")
+            raise incomparable(
+                query,
+                f"{folder} has no {LOG}, the list of files.",
+                "compare again when the sink has written its first step.",
+            )
 
     def rows(self, spark: SparkSession) -> DataFrame:
         is_json, is_parquet = self._format == "json", self._format == "parquet"

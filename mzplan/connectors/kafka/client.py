@@ -91,7 +91,8 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
             "MZ051",
             "AWS gives no credentials for Kafka",
             f"{message.rstrip('.')}.",
-            "check key and role of the aws connection, or the credentials where the query runs.",
+            "check the key and role of the aws connection, or the credentials of the machine where the query "
+            "runs.",
             kind="refused-login",
         ) from None
 
@@ -159,7 +160,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
         "MZ050",
         "Kafka can't be reached",
         f"{where}: {_message(causes[0]) if causes else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
-        "check brokers of the connection, and that the broker runs and is reachable from here.",
+        "check `brokers` of the connection, and that the brokers run and are reachable from here.",
         kind="unreachable",
     )
 
@@ -211,7 +212,7 @@ def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
         "MZ051",
         "A TLS file can't be read",
         f"{query.link.address}: {problem.filename}: {problem.strerror}.",
-        "ssl.ca and ssl.certificate are PEM files, relative to the project's folder, where the query runs.",
+        "check ssl.ca and ssl.certificate: PEM files where the query runs, relative to the project's folder.",
         kind="refused-login",
     )
 
@@ -229,8 +230,9 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
         f"The Kafka client can't use{where or ' the settings of the connection'}",
         "It accepts certificates and keys only as complete PEM."
         if where.startswith(" ssl.")
-        else "It was refused before anything was sent.",
-        "name PEM files where the query runs: ssl.ca, ssl.certificate, and ssl.key without a passphrase.",
+        else "The client refused it before it sent anything.",
+        "set ssl.ca and ssl.certificate to PEM files where the query runs, and ssl.key to a key without a "
+        "passphrase.",
     )
 
 
