@@ -1,4 +1,4 @@
-"""Records in the registry's wire format, written by fastavro, decoded to the wanted columns."""
+"""Decodes records in the registry's wire format, which fastavro has written."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_types(type_: Schema, value: Any, column: str, expected: Any) -> None:
         ({"type": "map", "values": "int"}, "STRUCT<a: INT>", "map"),
     ],
 )
-def test_what_does_not_fit(type_: Schema, column: str, said: str) -> None:
+def test_unfit_types(type_: Schema, column: str, said: str) -> None:
     schema = record(x=type_)
     wanted = pa.struct(list(arrow_schema(parse_columns(f"x {column}"))))
     with pytest.raises(UnfitSchemaError) as caught:
@@ -214,7 +214,7 @@ def test_what_does_not_fit(type_: Schema, column: str, said: str) -> None:
     assert str(caught.value) == f"its field x is {said}, but the column is {column.partition('<')[0]}"
 
 
-def test_each_record_by_the_schema_that_it_was_written_with() -> None:
+def test_each_record_is_read_with_its_own_schema() -> None:
     first = record(id="long", old="string")
     second = {**first, "fields": [*first["fields"][:1], {"name": "more", "type": "int", "default": 9}]}
     third = record(more=["null", "int"], id="int")
@@ -234,7 +234,7 @@ def test_each_record_by_the_schema_that_it_was_written_with() -> None:
         {"more": None, "id": 4, "old": None},
         {"more": None, "id": 5, "old": "y"},
     ]
-    # With the latest schema's default, where there is one; null that was written stays null.
+    # Missing fields get the latest schema's default; a written null stays null.
     rows, _ = decode(ddl, known, *records, latest=second)
     assert [row["more"] for row in rows] == [9, 3, None, 9]
 
@@ -253,7 +253,7 @@ def test_each_record_by_the_schema_that_it_was_written_with() -> None:
 def test_a_record_of_another_name_is_malformed(
     name: str, latest: str, aliases: list[str], is_read: bool
 ) -> None:
-    """Avro's specification: names without namespaces are the same, or the reader's alias is the full name."""
+    """In Avro, names match without their namespaces, or the full name is an alias of the reader."""
     other = record(name, reason="string")
     own = record(latest, id="long")
     own["fields"][0]["default"] = 0
@@ -261,7 +261,7 @@ def test_a_record_of_another_name_is_malformed(
     rows, (reason,) = decode("id BIGINT", Known(other), wire(other, {"reason": "late"}), latest=own)
     said = f"schema 1: it is the record {name}, and the latest schema's is {latest}"
     assert (rows, reason) == ([{"id": 0}], None) if is_read else (rows, reason) == ([None], said)
-    # So for a record within another.
+    # The same for a nested record.
     rows, (reason,) = decode(
         "x STRUCT<id: BIGINT>",
         Known(record(x=other)),
@@ -294,7 +294,7 @@ def test_defaults_of_nested_fields() -> None:
     assert rows == [{"who": {"name": "Ann", "price": Decimal("-1.06"), "tags": ["a"], "odd": None}}]
 
 
-def test_a_bad_record_comes_back_with_its_reason() -> None:
+def test_bad_record_is_returned_with_the_reason() -> None:
     schema = record(id="long", small="int", price=logical("bytes", "decimal", precision=20, scale=2))
     other = record(id="string", small="boolean")
     union = ["null", "int"]
@@ -335,12 +335,12 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
     )
     assert reasons[10] == "schema 3: its schema is union, not a record"
     assert (reasons[11] or "").startswith("schema 4: its schema is not an Avro schema: ")
-    # What one record makes of the decoder is nothing to the next batch.
+    # A malformed record doesn't affect the next batch.
     assert decode("id BIGINT", known, good)[0] == [{"id": 1}]
 
 
 def test_names_and_references() -> None:
-    """A schema in a namespace that uses a type twice, one of another subject, and itself."""
+    """A schema in a namespace that uses a type twice, a type of another subject, and itself."""
     address = {**record("Address", city="string"), "namespace": "org.shop"}
     order = {
         **record("Order", a="org.shop.Address", b=["null", "Address"], child=["null", "Order"]),
@@ -362,8 +362,8 @@ def test_names_and_references() -> None:
     assert rows == [{"a": {"city": "Rome"}, "b": {"city": "Oslo"}, "child": {"b": {"city": "Oslo"}}}]
 
 
-def test_a_record_that_is_nested_too_deep_is_malformed() -> None:
-    """Not the end of the process, which fastavro's compiled reader would be."""
+def test_deeply_nested_record_is_malformed() -> None:
+    """fastavro's compiled reader would end the process."""
     chain = record("n", id="int", next=["null", "n"])
     endless = record("e", id="int", next={"type": "array", "items": {"type": "map", "values": ["int", "e"]}})
     endless["fields"].append({"name": "again", "type": "e"})
@@ -385,7 +385,7 @@ def test_a_record_that_is_nested_too_deep_is_malformed() -> None:
     assert [row and row["id"] for row in rows] == [1, None, None, None, 1]
 
 
-def test_only_what_can_be_nested_without_end_is_recursive() -> None:
+def test_is_recursive() -> None:
     address = record("Address", city="string")
     twice = record("Order", a=address, b=["null", "Address"], c={"type": "map", "values": "Address"})
     assert not parse_avro([json.dumps(twice)]).is_recursive
@@ -393,8 +393,8 @@ def test_only_what_can_be_nested_without_end_is_recursive() -> None:
     assert parse_avro([json.dumps(far)]).is_recursive
 
 
-def test_a_field_that_was_renamed() -> None:
-    """By an alias in the latest schema, within a record, too."""
+def test_renamed_field() -> None:
+    """An alias in the latest schema finds the field, also inside a nested record."""
 
     def renamed(name: str, type_: Schema, *aliases: str) -> Schema:
         return {"name": name, "type": type_, "aliases": list(aliases), "default": "none"}
@@ -426,7 +426,7 @@ def test_a_field_that_was_renamed() -> None:
     assert reasons == [None, None, "number is not a TINYINT"]
 
 
-def test_many_rows_of_which_some_do_not_fit() -> None:
+def test_many_rows_with_some_unfit_rows() -> None:
     schema = record(n="int")
     records = [wire(schema, {"n": i if i % 97 else 1000}) for i in range(1, 1001)]
     rows, reasons = decode("n TINYINT", Known(schema), *records[:120])
@@ -434,10 +434,10 @@ def test_many_rows_of_which_some_do_not_fit() -> None:
     assert reasons[96] == "n is not a TINYINT"
 
 
-# --- what a producer, or a registry, has written to keep others busy
+# --- records and schemas that would take endless time or memory
 
 
-def test_a_number_that_no_decimal_has_is_not_computed() -> None:
+def test_huge_decimal_is_not_computed() -> None:
     schema = record(n=logical("bytes", "decimal", precision=38, scale=2))
     raw = record(n="bytes")
     values = [
@@ -459,8 +459,8 @@ def test_a_number_that_no_decimal_has_is_not_computed() -> None:
 
 
 @pytest.mark.parametrize("name", ["record", "error", "array", "map", "union", "enum", "fixed", "int", "null"])
-def test_a_schema_that_is_named_like_a_word_of_avro(name: str) -> None:
-    """It was looked up by its `type` without end."""
+def test_schema_with_the_name_of_an_avro_type(name: str) -> None:
+    """Formerly, looking up the name never ended."""
     rows, reasons = decode("id INT", Known(record(name, id="int")), struct.pack(">bI", 0, 1) + b"\x02")
     assert (rows, reasons) == ([{"id": 1}], [None])
     of = {"name": name, "symbols": ["A"], "size": 1, "fields": []}
@@ -470,14 +470,14 @@ def test_a_schema_that_is_named_like_a_word_of_avro(name: str) -> None:
         assert schema.root.fields["y"].node.type == "union"
 
 
-def test_a_schema_that_says_it_is_parsed_is_not_believed() -> None:
-    """Its names could lead to each other without end, and what is in them is looked at by nobody."""
+def test_schema_that_claims_to_be_parsed() -> None:
+    """fastavro would not check the names in such a schema, which could refer to each other without end."""
     hints = {"__fastavro_parsed": True, "__named_schemas": {"a": "b", "b": "a"}}
     with pytest.raises(SchemaError, match="not an Avro schema: a"):
         parse_avro([json.dumps({**record(x="a"), **hints})])
 
 
-def test_megabytes_of_digits_are_no_number_and_take_no_time() -> None:
+def test_huge_numbers_are_malformed_and_take_no_time() -> None:
     price = logical("bytes", "decimal", precision=10, scale=2)
     schema, chain = record(price=price), record("n", id="int", next=["null", "n"])
     begin = struct.pack(">bI", 0, 1)
@@ -503,14 +503,14 @@ def test_megabytes_of_digits_are_no_number_and_take_no_time() -> None:
         Decimal(0),
     ]
     assert reasons == ["price is not a DECIMAL(10,2)", None, None, "price is not a DECIMAL(10,2)", None]
-    # Integers of a schema that is read in Python.
+    # Integers of a schema that the Python reader reads.
     _, reasons = decode("id INT", Known(chain), begin + b"\xff" * (1 << 20), begin + b"\x02\x00")
     assert reasons == ["the record doesn't match its schema 1", None]
     assert clock.monotonic() - began < 5.0
 
 
 def doubled(last: Schema, **more: Any) -> Schema:
-    """Thirty records of two of the next one each: a billion of the last one."""
+    """Return thirty nested records, each with two of the next: a billion values of the last one."""
     schema = record("R30", v=last)
     for level in range(29, -1, -1):
         fields = [{"name": "a", "type": schema, **more}, {"name": "b", "type": f"R{level + 1}", **more}]
@@ -561,14 +561,14 @@ def items(of: Schema) -> Schema:
         ),
     ],
 )
-def test_a_schema_of_which_few_bytes_make_millions_of_values_is_refused(schema: Schema, said: str) -> None:
+def test_schema_that_multiplies_values_is_refused(schema: Schema, said: str) -> None:
     ended = struct.pack(">bI", 0, 1) + b"\x02" + b"\xfe" * 8 + b"\x7f\x00"
     rows, reasons = decode("id INT", Known(schema), ended)
     assert rows == [None] and said in (reasons[0] or "")
 
 
-def test_what_looks_like_such_a_schema_is_read() -> None:
-    """Defaults of a record within itself that are empty, and few values that take no bytes."""
+def test_similar_harmless_schemas_are_accepted() -> None:
+    """A recursive record with empty defaults, and a record with few values that take no bytes."""
     tree = record("t", id="int", none="null", empty=record("e"), map={"type": "map", "values": "null"})
     tree["fields"] += [
         {"name": "children", "type": {"type": "array", "items": "t"}, "default": []},
@@ -579,7 +579,7 @@ def test_what_looks_like_such_a_schema_is_read() -> None:
     assert (rows, reasons) == ([{"id": 1}], [None])
 
 
-def test_what_a_registry_says_is_safe_and_short_in_a_reason() -> None:
+def test_registry_text_in_a_reason_is_safe_and_short() -> None:
     class Named(Known):
         def texts(self, id_: int) -> Sequence[str]:
             raise UnknownError("its schema 1 is of type \ud800" + "x" * 9_999)

@@ -1,4 +1,4 @@
-"""Columns → Avro records: what fits is known before the first row, and each row is what it was."""
+"""Encodes columns as Avro records. Columns that don't fit the schema are reported before the first row."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def encode(*rows: dict[str, Any] | None, schema: Any = SCHEMA) -> list[bytes | N
     return made.column(1).to_pylist()  # type: ignore[no-any-return]
 
 
-def test_each_row_is_what_it_was() -> None:
+def test_encoded_rows_are_read_back_unchanged() -> None:
     assert problems(SCHEMA, **TYPES) == []
     empty = {**ROW, "amount": None, "tags": {}, "lines": None}
     one, nothing, two = encode(ROW, None, empty)
@@ -120,9 +120,7 @@ def test_each_row_is_what_it_was() -> None:
         ({"at": None}, "orders.at is long timestamp-micros in the schema, but NULL in the row"),
     ],
 )
-def test_a_row_that_the_schema_does_not_allow_is_told_without_its_values(
-    change: dict[str, Any], said: str
-) -> None:
+def test_error_of_an_unfit_row_shows_no_values(change: dict[str, Any], said: str) -> None:
     with pytest.raises(RuntimeError) as problem:
         encode({**ROW, **change})
     text, _, fix = str(problem.value).partition(". Fix: ")
@@ -148,7 +146,7 @@ def test_a_row_that_the_schema_does_not_allow_is_told_without_its_values(
         ),
     ],
 )
-def test_what_would_lose_something_is_refused(name: str, type_: str, said: str) -> None:
+def test_lossy_column_types_are_refused(name: str, type_: str, said: str) -> None:
     assert problems(SCHEMA, **{**TYPES, name: type_}) == [said]
 
 
@@ -158,18 +156,18 @@ def test_fields_without_a_column_and_columns_without_a_field() -> None:
         "it has no field other, which the sink writes",
         "its field id has no default, but the sink doesn't write it",
     ]
-    # One whose type only Spark knows is looked at when the query starts.
+    # If only Spark knows a column's type, the check comes when the query starts.
     assert problems(SCHEMA, **{**TYPES, "id": None}) == []
 
 
-def test_what_is_no_record_and_what_may_be_of_several_types() -> None:
+def test_schemas_that_are_no_record_and_unions() -> None:
     assert problems("string", id="INT") == ["its schema is string, not a record"]
     assert problems({"type": "nonsense"}, id="INT")[0].startswith("its schema is not an Avro schema")
     either = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "float", "double"]}]}
     assert problems(either, id="DOUBLE") == ["its field id is float or double, but the sink writes DOUBLE"]
 
 
-def test_a_schema_that_refers_to_another() -> None:
+def test_schema_with_a_reference() -> None:
     money = {"type": "record", "name": "money", "fields": [{"name": "cents", "type": "long"}]}
     order = {
         "type": "record",

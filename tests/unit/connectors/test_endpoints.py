@@ -1,4 +1,4 @@
-"""What endpoints are made of: what is recorded of rows, the types of columns, the log of steps, folders."""
+"""The parts of endpoints: records of steps, types of columns, the log of steps, folders."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_arrays_are_built_as_pyarrow_would(rows: list[dict[str, object]]) -> Non
         made = build_array(values, field.type)
         made.validate(full=True)
         assert made.equals(pa.array(values, field.type)), name
-        # Structs that are NULL hide what is in them.
+        # In a NULL struct, the fields must be NULL as well.
         assert made.to_pylist() == pa.array(values, field.type).to_pylist(), name
 
 
@@ -119,7 +119,7 @@ def replayed(
     return replay.finish(), told
 
 
-def test_a_hash_that_was_stored_by_an_earlier_version_is_understood() -> None:
+def test_stored_hashes_of_earlier_versions() -> None:
     (whole,) = table().combine_chunks().to_batches()
     (first, rest) = whole.slice(0, 2), whole.slice(2)
     now = digest(first)
@@ -135,7 +135,7 @@ def test_a_hash_that_was_stored_by_an_earlier_version_is_understood() -> None:
         assert note == Written(rows=2, digest=stored)
         assert len(told) == 1 and "the first 2 rows differ" in told[0] and "5 rows beyond" in told[0]
         assert replayed(Written(rows=2, digest=stored), other, "off") == (note, [])
-    # Of a kind that this version does not know (here: SHA-256, as in its first days), or not recorded.
+    # A kind of hash that this version doesn't know (such as SHA-256), or no recorded hash.
     for unknown in ("ab" * 32, "2:" + "0" * 16, None):
         assert replayed(Written(rows=2, digest=unknown), whole) == (Written(rows=len(ROWS)), [])
 
@@ -155,8 +155,8 @@ def ids(*numbers: int) -> pa.RecordBatch:
 def test_a_step_is_never_a_mixture_of_two_descriptions(
     before: list[int], now: list[int], reached: int, size: int, is_last: bool
 ) -> None:
-    """What stands in the target is a part of what the one made, or all of what the other makes."""
-    written = before[:reached]  # an output may have been killed in the middle of a step
+    """The target has a part of the old rows, or all of the new rows."""
+    written = before[:reached]  # an output may be killed in the middle of a step
     note = Written(rows=len(written), digest=digest(ids(*written)))
     told: list[str] = []
     replay = StepReplay(3, written=note, last=3 if is_last else 5, warn=told.append)
@@ -176,7 +176,7 @@ def test_a_step_is_never_a_mixture_of_two_descriptions(
     assert any(beyond in text for text in told) == (len(now) > len(written) and not (is_last and repeats))
 
 
-def test_hashes_that_rows_carry_are_taken() -> None:
+def test_hash_column_is_used() -> None:
     (whole,) = table().combine_chunks().to_batches()
     hashes = pa.array(row_hashes(whole).view("i8"))
     carried = pa.RecordBatch.from_arrays([hashes], names=[HASH])
@@ -184,8 +184,8 @@ def test_hashes_that_rows_carry_are_taken() -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.decimal128(38, 0), pa.string(), pa.large_string()])
-def test_no_decimal_becomes_another_number(type_: pa.DataType) -> None:
-    """pyarrow's own cast does not see what has too many digits for it."""
+def test_decimals_keep_their_value(type_: pa.DataType) -> None:
+    """pyarrow's own cast doesn't notice decimals with too many digits."""
     columns = parse_columns("d DECIMAL(38,10)")
     texts = [None, "-12", "1" * 28, "1" * 33]
     values = pa.array([Decimal(t) if t and pa.types.is_decimal(type_) else t for t in texts], type_)
@@ -196,7 +196,7 @@ def test_no_decimal_becomes_another_number(type_: pa.DataType) -> None:
     assert caught.value.row == 3
 
 
-def test_batches_are_made_to_fit() -> None:
+def test_batches_are_converted_to_the_columns() -> None:
     columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(3), new DATE")
     batch = pa.RecordBatch.from_pydict(
         {"NAME": ["abc", None], "other": [1, 2], "id": pa.array([1, 2], pa.int32())}
@@ -217,7 +217,7 @@ def test_batches_are_made_to_fit() -> None:
         ({"id": [[1]]}, None, "id is not a BIGINT (list<item: int64>)"),
     ],
 )
-def test_what_does_not_fit_is_named(values: dict[str, list[object]], row: int | None, said: str) -> None:
+def test_unfit_values_are_named(values: dict[str, list[object]], row: int | None, said: str) -> None:
     rows = pa.RecordBatch.from_pydict(values or {"x": [1]})
     with pytest.raises(FitError) as caught:
         fit(rows, parse_columns("id BIGINT NOT NULL, name VARCHAR(3)"))
@@ -262,7 +262,7 @@ def test_expired_appends_are_remembered(tmp_path: Path) -> None:
     for i in range(70):
         steps.append(rows, f"a{i}")
     steps.expire(10)
-    assert steps.steps() == range(70)  # too few to be worth it
+    assert steps.steps() == range(70)  # too few rows
     steps.expire(70)
     assert (steps.steps(), len(list(tmp_path.glob("*.arrow")))) == (range(69, 70), 1)
     repeated = steps.append(rows, "a3")
@@ -271,9 +271,7 @@ def test_expired_appends_are_remembered(tmp_path: Path) -> None:
     assert steps.append(rows, "new").step == 70
 
 
-def test_small_appends_are_read_together_and_large_ones_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_small_appends_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = LocalSteps(str(tmp_path))
     for number in range(6):
         steps.append(pa.table({"id": [number]}), f"a{number}")
@@ -283,7 +281,7 @@ def test_small_appends_are_read_together_and_large_ones_are_not(
     assert steps.joined(range(6)) == range(3)
     steps.append(pa.table({"id": range(1000)}), "large")
     assert steps.joined(range(6, 7)) == range(6, 7)
-    # Steps that an append has named are micro-batches of their own: somebody reads the collection as of each.
+    # Steps of appends stay separate micro-batches, because somebody may read the collection as of each.
     with steps.turn() as turn:
         turn.append([pa.table({"id": [7]}), pa.table({"id": [8]})], "named", separate=True)
         turn.write()
@@ -294,7 +292,7 @@ def test_small_appends_are_read_together_and_large_ones_are_not(
     assert [steps.append(pa.table({"id": [0]}), id_).step for id_ in ("named", "named+1")] == [7, 8]
 
 
-def test_no_step_takes_the_number_of_one_that_was_lost(tmp_path: Path) -> None:
+def test_number_of_a_lost_step_is_not_reused(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     rows = pa.table({"id": [1]})
     for number in range(4):
@@ -307,7 +305,7 @@ def test_no_step_takes_the_number_of_one_that_was_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["rows", "bytes"])
-def test_a_damaged_step_is_noticed_before_a_row_of_it_is_pushed(tmp_path: Path, what: str) -> None:
+def test_damaged_step_fails_before_its_first_row(tmp_path: Path, what: str) -> None:
     steps = LocalSteps(str(tmp_path))
     steps.append(pa.table({"id": list(range(50_000))}), "a")
     (found,) = tmp_path.glob("*.arrow")
@@ -327,7 +325,7 @@ def test_a_damaged_step_is_noticed_before_a_row_of_it_is_pushed(tmp_path: Path, 
     assert (consumer.count, consumer.complete) == (0, False)
 
 
-def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
+def test_damaged_files_are_named(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     steps.append(pa.table({"id": [1]}), "a")
     (found,) = tmp_path.glob("*.arrow")
@@ -357,7 +355,7 @@ def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
         ("expired-ids.json", '{"x": [1, 2, {}]}'),
     ],
 )
-def test_what_is_expired_is_read_as_it_should_be_or_damaged(tmp_path: Path, name: str, text: str) -> None:
+def test_record_of_expired_steps_is_read_or_an_error(tmp_path: Path, name: str, text: str) -> None:
     steps = LocalSteps(str(tmp_path))
     (tmp_path / name).write_text(text)
     for ask in (lambda: steps.append(pa.table({"id": [1]}), "a"), steps.appended):
@@ -366,7 +364,7 @@ def test_what_is_expired_is_read_as_it_should_be_or_damaged(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("text", ["[1]", "5", "{}", '{"start": []}', '{"start": 1e999}', "[" * 100_000])
-def test_what_is_noted_of_steps_is_read_as_it_should_be_or_damaged(tmp_path: Path, text: str) -> None:
+def test_notes_of_steps_are_read_or_an_error(tmp_path: Path, text: str) -> None:
     log = StepLog(str(tmp_path))
     (tmp_path / "start.json").write_text(text)
     with pytest.raises(OSError, match=r"start\.json is damaged"):
@@ -379,32 +377,32 @@ def test_what_is_noted_of_steps_is_read_as_it_should_be_or_damaged(tmp_path: Pat
         _offsets_in(text.replace("start", "orders"), "orders")
 
 
-def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_steps_does_not_read_used_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_MIN_DISCARDED", 1)
     steps = LocalSteps(str(tmp_path))
     for number in range(3):
         steps.append(pa.table({"id": [number]}), f"a{number}")
     steps.expire(2)
-    (tmp_path / "expired-ids.json").write_text("{")  # who reads it stumbles
+    (tmp_path / "expired-ids.json").write_text("{")  # reading the file fails
     again = LocalSteps(str(tmp_path))
     assert again.steps() == range(2, 3) and len(again.batches(2)) == 1
     with pytest.raises(OSError, match=r"expired-ids\.json is damaged"):
         again.append(pa.table({"id": [0]}), "a0")
 
 
-def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:
+def test_append_may_name_its_step(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     rows = pa.table({"id": [1]})
     assert steps.append(rows, "a", expect=0).step == 0
     with pytest.raises(StaleStepError) as stale:
         steps.append(rows, "b", expect=0)
     assert (stale.value.next_step, steps.steps()) == (1, range(1))
-    assert steps.append(rows, "a", expect=0).is_repeat  # it is there: asking again is no conflict
+    assert steps.append(
+        rows, "a", expect=0
+    ).is_repeat  # the step exists, so a repeated request is no conflict
 
 
-def test_what_a_replay_warns_of_is_told_to_who_listens() -> None:
+def test_warnings_of_a_replay_are_collected() -> None:
     def replay() -> None:
         again = StepReplay(3, written=Written(rows=1, digest=digest(ids(1))), last=5)
         again.push(ids(2, 3))

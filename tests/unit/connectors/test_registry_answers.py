@@ -1,4 +1,4 @@
-"""A schema registry whose answers are none, or never end."""
+"""A schema registry with invalid or endless answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENDLESS = (
 
 @contextlib.contextmanager
 def serving(answer: Callable[[socket.socket], object]) -> Iterator[RegistryServer]:
-    """One that answers a single request so."""
+    """Run a server that answers a single request with this."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -56,17 +56,17 @@ def serving(answer: Callable[[socket.socket], object]) -> Iterator[RegistryServe
 
 
 @pytest.mark.parametrize("start", ENDLESS)
-def test_an_answer_that_never_ends_is_hung_up_on(start: bytes) -> None:
+def test_endless_answer_is_cut_off(start: bytes) -> None:
     over = threading.Event()
 
     def drip(line: socket.socket) -> None:
         line.sendall(start)
-        while not over.wait(SHORT / 10):  # each byte within the time that a socket waits for one
+        while not over.wait(SHORT / 10):  # each byte arrives before the socket's own time limit
             line.sendall(start if b"100" in start else b" ")
 
     began = time.monotonic()
     with serving(drip) as server, pytest.raises(RegistryError, match="no answer within") as found:
-        threading.Timer(10.0, over.set).start()  # a test that fails ends, too
+        threading.Timer(10.0, over.set).start()  # so that a failing test ends
         try:
             get(server, "/subjects")
         finally:
@@ -74,7 +74,7 @@ def test_an_answer_that_never_ends_is_hung_up_on(start: bytes) -> None:
     assert found.value.why == "unreachable" and time.monotonic() - began < 9.0
 
 
-def test_json_that_is_nested_too_deep_is_none() -> None:
+def test_deeply_nested_json_is_no_answer() -> None:
     data = b"[" * 200_000
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     with serving(lambda line: line.sendall(head + data)) as server, pytest.raises(RegistryError) as found:
@@ -85,26 +85,26 @@ def test_json_that_is_nested_too_deep_is_none() -> None:
 @pytest.mark.parametrize(
     "listed", ["5", "[1]", '[{"subject": "a", "version": "x"}]', '[{"subject": "\\ud800", "version": 1}]']
 )
-def test_references_that_are_none_are_said(listed: str) -> None:
+def test_invalid_references_are_reported(listed: str) -> None:
     with pytest.raises(RegistryError, match="is it a schema registry") as found:
         schema_texts(lambda path: {}, {"schema": "{}", "references": json.loads(listed)})
     assert found.value.why == "answer"
 
 
 @pytest.mark.parametrize("given", ["x", [1], float("inf")])
-def test_a_number_that_is_none_is_said(given: Any) -> None:
+def test_invalid_number_is_reported(given: Any) -> None:
     with pytest.raises(RegistryError, match="version is not a number"):
         whole_number({"version": given}, "version")
 
 
-def test_references_without_end_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_have_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
     with pytest.raises(RegistryError, match="all referenced schemas"):
         schema_texts(lambda path: {}, {"schema": "{}", "references": [{"subject": "a", "version": 1}]})
 
 
-def test_a_schema_with_all_it_refers_to_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while what it refers to is fetched, each from within the other. It is a matter of its records."""
+def test_schema_with_its_references_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit also counts the texts of referenced schemas that are still incomplete."""
     asked: list[str] = []
 
     def answer(path: str) -> dict[str, Any]:
@@ -124,8 +124,10 @@ def test_a_schema_with_all_it_refers_to_has_a_bound(monkeypatch: pytest.MonkeyPa
 DECIMAL = {"type": "bytes", "logicalType": "decimal"}
 
 
-def told(monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str = "json") -> list[Diagnostic]:
-    """What is said of a column, or an output, `a` and a subject with this schema."""
+def diagnostics_of(
+    monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str = "json"
+) -> list[Diagnostic]:
+    """Return the diagnostics for a column, or an output, `a` and a subject with this schema."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
     subject = Subject(version=1, id=1, type=type_.upper(), schemas=(text,))
     monkeypatch.setattr(registry, "latest", lambda query: subject)
@@ -153,15 +155,15 @@ def told(monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str = "
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": DECIMAL}]}, "sink", "avro"),
     ],
 )
-def test_a_text_that_is_no_schema_is_said(
+def test_invalid_schema_is_reported(
     monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str
 ) -> None:
-    assert [problem.code for problem in told(monkeypatch, schema, kind, type_)] == ["MZ230"]
+    assert [problem.code for problem in diagnostics_of(monkeypatch, schema, kind, type_)] == ["MZ230"]
 
 
-def test_names_of_a_registry_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"required": [f"{number}\x1b[2J" * 10_000 for number in range(100)]}
-    (problem,) = told(monkeypatch, schema, "sink")
+    (problem,) = diagnostics_of(monkeypatch, schema, "sink")
     assert len(problem.detail) < 25_000 and problem.detail.isprintable()
     assert problem.detail.endswith("and 60 more differences.")
     assert len(schema_type({"schemaType": "x" * 10_000})) < 100

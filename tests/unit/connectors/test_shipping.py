@@ -1,4 +1,4 @@
-"""What the tasks of sources and sinks need on an executor: no mzplan."""
+"""Tasks of sources and sinks run on executors without mzplan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kafka() -> Callable[..., object]:
 
 
 def kafka_with_a_token() -> Callable[..., object]:
-    """As `kafka`, and it signs in with a token: one that the driver has made."""
+    """Like `kafka`, but signs in with a token that the driver has created."""
     sign_in = Token(settings={"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b"})
     client = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 500, "log_level": 0}
     client |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": sign_in}
@@ -86,7 +86,7 @@ def wire(*data: int) -> bytes:
 
 
 GIVEN = {
-    # 5, and 500, which is no TINYINT.
+    # 5, and 500, which is too large for a TINYINT.
     decoding: values(wire(10), wire(0xE8, 0x07), type_=pa.binary()),
     encoding: values({"id": None}, type_=pa.struct({"id": pa.int32()})),
 }
@@ -97,7 +97,7 @@ GIVEN = {
     [
         (kafka, "_TRANSPORT"),
         (kafka_with_a_token, "_TRANSPORT"),
-        # What stands for the password here is blotted out.
+        # The password's placeholder here is masked.
         (straight, 'connection to server at "***", port 1 failed: Connection refused'),
         (staging, "0 rows were pushed, but 1 are written"),
         (

@@ -1,5 +1,7 @@
-"""PostgreSQL servers that let in and then say nothing, or never stop: no memory, thread or socket is lost to
-them."""
+"""PostgreSQL servers that accept a connection and then send nothing, or send without end.
+
+They cost no memory, thread or socket.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Answer = Callable[[socket.socket, threading.Event], object]
 
 @contextlib.contextmanager
 def server(answer: Answer) -> Iterator[tuple[str, threading.Event]]:
-    """One that lets in, and answers the first statement so: how to connect, and whether it was hung up on."""
+    """Run a server with this answer. Yields how to connect, and an event for the end of the connection."""
     hung_up, over = threading.Event(), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -61,7 +63,7 @@ def server(answer: Answer) -> Iterator[tuple[str, threading.Event]]:
 
 
 def silence(line: socket.socket, over: threading.Event) -> None:
-    """Nothing."""
+    """Send nothing."""
 
 
 def flood(line: socket.socket, over: threading.Event) -> None:
@@ -71,14 +73,14 @@ def flood(line: socket.socket, over: threading.Event) -> None:
 
 
 def drip(line: socket.socket, over: threading.Event) -> None:
-    """A row now and then: there is always something."""
+    """Send a row every 20 ms."""
     line.sendall(COLUMN)
     while not over.wait(0.02):
         line.sendall(ROW)
 
 
 def after(statements: int, answer: Answer) -> Answer:
-    """The statements before are answered well."""
+    """Answer the first statements normally, and the next one with `answer`."""
 
     def answer_later(line: socket.socket, over: threading.Event) -> None:
         for _ in range(statements):
@@ -90,7 +92,7 @@ def after(statements: int, answer: Answer) -> Answer:
 
 
 @pytest.mark.parametrize("answer", [silence, drip])
-def test_a_probe_that_nobody_waits_for_hangs_up(answer: Answer) -> None:
+def test_probe_hangs_up_after_its_time_limit(answer: Answer) -> None:
     threads = set(threading.enumerate())
     with server(answer) as (info, hung_up):
         with pytest.raises((TimeoutError, AnswerLimitError)):
@@ -103,8 +105,8 @@ def test_a_probe_that_nobody_waits_for_hangs_up(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("answer", [silence, drip, after(1, silence), after(3, silence), after(3, drip)])
-def test_so_does_a_check_of_the_timeline(answer: Answer) -> None:
-    """It speaks the replication protocol."""
+def test_timeline_check_hangs_up_after_its_time_limit(answer: Answer) -> None:
+    """This check uses the replication protocol."""
     names = Names(publication="p", slot="s", own_publication=True, own_slot=True)
     query: ResolvedQuery = None  # type: ignore[assignment]
     with server(answer) as (info, hung_up):
@@ -114,7 +116,7 @@ def test_so_does_a_check_of_the_timeline(answer: Answer) -> None:
         assert hung_up.wait(3.0) and time.monotonic() - began < 3.0
 
 
-def test_a_start_is_not_held_up_for_longer_than_its_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_waits_no_longer_than_a_statement_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_GRACE_S", 0.2)
     with server(silence) as (info, hung_up):
         with pytest.raises(psycopg.OperationalError, match="hasn't answered for"):
@@ -132,7 +134,7 @@ def test_a_start_is_not_held_up_for_longer_than_its_statements(monkeypatch: pyte
         (after(3, flood), lambda info: ReplicationLink(info).stream("s", "p")),
     ],
 )
-def test_an_answer_without_end_takes_no_memory(
+def test_endless_answer_takes_no_memory(
     answer: Answer, open_: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_MOST_ANSWER", 1 << 20)

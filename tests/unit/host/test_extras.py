@@ -1,4 +1,4 @@
-"""What is installed only with an extra: said where it is missing, and in time."""
+"""Missing packages of extras are reported in time, with the command that installs them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules})); from mzplan
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """As if these were not installed, for what is imported from now on."""
+    """Make further imports fail as if these modules weren't installed."""
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
 
 
 def run_without(modules: tuple[str, ...], *arguments: str) -> Ran:
-    """`mzplan` in a process of its own, where these are not installed."""
+    """Run `mzplan` in another process, in which these modules aren't installed."""
     command = [sys.executable, "-c", WITHOUT.format(modules=modules), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -45,7 +45,7 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=]", one)[0] for one in requirements}
 
 
-def test_the_table_is_that_of_the_package() -> None:
+def test_modules_match_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     of = packages_distributions()
     base, brought = names(project["dependencies"]), {}
@@ -54,13 +54,17 @@ def test_the_table_is_that_of_the_package() -> None:
         assert not brought[extra] & base
         assert {of[module][0].replace("_", "-") for module in MODULES[extra]} == brought[extra]
     assert brought.keys() == MODULES.keys()
-    assert len(set().union(*brought.values())) == sum(map(len, brought.values()))  # each in one extra
+    assert len(set().union(*brought.values())) == sum(
+        map(len, brought.values())
+    )  # each package is in one extra
     (rest,) = (one for one in project["optional-dependencies"][RUNNER] if one.startswith("mzplan["))
     assert set(rest[len("mzplan[") : -1].split(",")) == MODULES.keys() - {RUNNER, "ui"}
 
 
 @pytest.mark.parametrize("extra", MODULES)
-def test_what_is_missing_is_told_with_the_line_to_type(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_the_install_command(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_extra(extra)
     module = MODULES[extra][-1]
     without(monkeypatch, module)
@@ -73,14 +77,12 @@ def test_what_is_missing_is_told_with_the_line_to_type(extra: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["mzplan.no_such_module", "no_such_package", "pyarrow.no_such_part"])
-def test_another_module_that_is_not_there_is_a_defect(name: str) -> None:
+def test_any_other_missing_module_is_a_defect(name: str) -> None:
     with pytest.raises(ModuleNotFoundError), missing_extras_reported():
         __import__(name)
 
 
-def test_a_package_that_is_there_and_can_not_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_package_that_can_not_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fastavro.py").write_text("raise ImportError('libavro.so: cannot open shared object')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "fastavro", raising=False)
@@ -90,7 +92,7 @@ def test_a_package_that_is_there_and_can_not_be_imported(
     assert found.code == "MZ096" and "mzplan[avro]" in found.hint and "libavro.so" in found.detail
 
 
-def test_what_a_check_lacks_is_no_defect() -> None:
+def test_missing_package_in_a_check_is_no_defect() -> None:
     def check() -> tuple[Diagnostic, ...]:
         raise ModuleNotFoundError("No module named 'asyncssh'", name="asyncssh")
 
@@ -101,7 +103,7 @@ def test_what_a_check_lacks_is_no_defect() -> None:
     assert [(d.code, d.hint) for d in found] == [("MZ096", "pip install 'mzplan[ssh]'")]
 
 
-def test_checks_from_here_tell_of_each_package_once(tmp_path: Path) -> None:
+def test_local_checks_report_each_package_once(tmp_path: Path) -> None:
     folder = write(tmp_path, "cluster")
     more = "  again: {connection: k, topic: again, format: {type: text}}\nsinks:"
     (folder / "pipeline.yaml").write_text(
@@ -130,7 +132,7 @@ def test_checks_from_here_tell_of_each_package_once(tmp_path: Path) -> None:
         ("{backend: object-store, url: 's3://bucket/state'}", "obstore", "object-store"),
     ],
 )
-def test_a_state_that_is_kept_elsewhere(state: str, module: str, extra: str, tmp_path: Path) -> None:
+def test_missing_package_of_the_state_backend(state: str, module: str, extra: str, tmp_path: Path) -> None:
     folder = write(tmp_path)
     with (folder / "mzplan.yaml").open("a") as settings:
         settings.write(f"state: {state}\n")
@@ -142,7 +144,7 @@ def test_a_state_that_is_kept_elsewhere(state: str, module: str, extra: str, tmp
 TWO = "version: 1\nproject: shop\ninstances: {local: {type: embedded}, ci: {type: dry}}\n"
 
 
-def test_what_would_start_a_runner_is_refused_before_anything_is_committed(
+def test_missing_runner_packages_are_reported_before_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path, "embedded")
@@ -154,11 +156,11 @@ def test_what_would_start_a_runner_is_refused_before_anything_is_committed(
     assert "serial" not in done.json()
     assert run(*here, "state", "list").out.strip() == ""
 
-    # Where a runner leads, whoever has started it, nothing is missing.
+    # If a runner already leads, the packages for starting one aren't needed.
     with following(folder):
         assert run(*here, "apply", "--auto-approve").code == 0
 
-    # Nor may one be missing only when something else, on another instance, is committed.
+    # Also, no change is committed on another instance if this instance needs a runner to start.
     before = (folder / "state" / "mzplan.state.json").read_bytes()
     (folder / "mzplan.yaml").write_text(TWO)
     (folder / "more.yaml").write_text(
@@ -171,7 +173,9 @@ def test_what_would_start_a_runner_is_refused_before_anything_is_committed(
     assert run(*here, "plan", "--detailed-exitcode").code == 4
 
 
-def test_both_sides_of_a_statement_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_alter_changes_neither_files_nor_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write(tmp_path, "embedded")
     here = ("-C", str(folder))
     with following(folder):
@@ -183,7 +187,7 @@ def test_both_sides_of_a_statement_stay_as_they_were(tmp_path: Path, monkeypatch
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_a_plugin_whose_package_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_that_imports_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import EntryPoint
 
     from mzplan.schema import plugins
@@ -199,8 +203,8 @@ def test_a_plugin_whose_package_needs_one(tmp_path: Path, monkeypatch: pytest.Mo
     assert caught.value.diagnostics[0].kind == "missing-package"
 
 
-def test_the_locks_have_the_same_versions() -> None:
-    """What is run is a part of what is tested."""
+def test_lock_files_have_the_same_versions() -> None:
+    """The runner's packages are a part of the tested packages."""
 
     def pins(name: str) -> dict[str, Any]:
         text = (ROOT / name).read_text()

@@ -1,4 +1,4 @@
-"""Files that people name: written whole or not at all, a device left as it is, and nothing read for ever."""
+"""Files that people name: writes are complete or absent, devices stay devices, and reads end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mzplan.host.guarded_folder import write_whole
 from tests.unit.cli_runs import apply, mzplan, write
 
 
-def test_a_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_write_is_complete_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_whole(path, b"before")
     path.chmod(0o600)
@@ -35,7 +35,7 @@ def test_a_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b"after" and [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-def test_a_durable_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     files.write_durably(path, b"before", mode=0o640)
     with pytest.raises(KeyboardInterrupt), files.replacing(path) as stream:
@@ -45,7 +45,7 @@ def test_a_durable_write_that_fails_leaves_what_was_there(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-def test_a_file_is_created_once_and_never_through_a_link(tmp_path: Path) -> None:
+def test_create_refuses_existing_files_and_links(tmp_path: Path) -> None:
     files.create_durably(tmp_path / "key", b"one", mode=0o600)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("key", "link"):
@@ -55,7 +55,7 @@ def test_a_file_is_created_once_and_never_through_a_link(tmp_path: Path) -> None
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_whose_folder_cannot_be_synced_is_removed_again(
+def test_new_file_is_removed_if_its_folder_can_not_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -67,7 +67,7 @@ def test_a_file_whose_folder_cannot_be_synced_is_removed_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_link_is_followed_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+def test_links_are_refused_and_pipes_stay_pipes(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     for _ in range(2):
         with pytest.raises(UnfitError, match=r"a link to .*; mzplan doesn't follow links"):
@@ -85,7 +85,9 @@ def test_no_link_is_followed_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     assert got == [b"x" * 100_000] and pipe.is_fifo()
 
 
-def test_what_is_no_file_or_never_ends_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_devices_and_large_files_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "MAX_BYTES", 1000)
     for read in (files.read_regular, files.read_bounded):
         with pytest.raises(OSError):

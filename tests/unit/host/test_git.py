@@ -1,4 +1,4 @@
-"""What git says of a checkout; and nothing that a checkout brings is run for it."""
+"""Reads the commit of a checkout without running anything that comes with the checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.cli_runs import mzplan
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A repository with one commit of one file."""
+    """Create a repository with one commit of one file."""
     top = tmp_path / "checkout"
     top.mkdir()
     (top / "a.yaml").write_text("a: 1\n")
@@ -81,7 +81,7 @@ def test_a_linked_work_tree_and_packed_references(checkout: Path, tmp_path: Path
 
 
 @pytest.mark.programs
-def test_what_is_ignored_is_no_change(checkout: Path) -> None:
+def test_ignored_files_do_not_count_as_changes(checkout: Path) -> None:
     (checkout / ".git" / "info").mkdir(exist_ok=True)
     (checkout / ".git" / "info" / "exclude").write_text("*.log\n")
     (checkout / "a.log").write_text("x")
@@ -109,8 +109,8 @@ def test_no_checkout_no_commit_no_git(
 
 
 @pytest.mark.programs
-def test_nothing_that_a_checkout_brings_is_run(checkout: Path, tmp_path: Path) -> None:
-    """Its configuration, hooks, attributes, a remote that has what is missing: each would leave a file."""
+def test_nothing_from_the_checkout_is_run(checkout: Path, tmp_path: Path) -> None:
+    """If git ran a program from the configuration, hooks, attributes or remote, a file would appear."""
     ran = tmp_path / "ran"
     evil = tmp_path / "evil"
     evil.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
@@ -133,23 +133,25 @@ def test_nothing_that_a_checkout_brings_is_run(checkout: Path, tmp_path: Path) -
     evil.rename(tmp_path / "post-index-change")
     evil.symlink_to(tmp_path / "post-index-change")
     ran.unlink(missing_ok=True)
-    (checkout / "a.yaml").write_text("a: 2\n")  # as long as before: git has to read it
+    (checkout / "a.yaml").write_text("a: 2\n")  # the same size as before, so git must read the file
     (checkout / "b.txt").write_text("c\n")
     found = find_revision(str(checkout))
     assert found is not None and (found.subject, found.clean) == ("Two", False)
     assert not ran.exists()
 
     run(checkout, "diff-files", "--ext-diff", "-p")
-    assert ran.exists()  # the trap is one: git alone walks into it
+    assert ran.exists()  # the trap works: git itself runs it
     ran.unlink()
 
-    (checkout / ".git" / "objects" / found.commit[:2] / found.commit[2:]).unlink()  # to be fetched
+    (
+        checkout / ".git" / "objects" / found.commit[:2] / found.commit[2:]
+    ).unlink()  # git would have to fetch it
     assert find_revision(str(checkout)) is None
     assert not ran.exists()
 
 
 @pytest.mark.programs
-def test_what_git_prints_is_escaped_and_git_has_little_time(
+def test_output_of_git_is_escaped_and_its_time_limited(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(checkout, "Fix \x1b[2J \u202e evil " + "x" * 300)
@@ -160,10 +162,10 @@ def test_what_git_prints_is_escaped_and_git_has_little_time(
     assert find_revision(str(checkout)) is None
 
 
-def test_who_runs_this() -> None:
+def test_author() -> None:
     here = author({})
     assert here.user and here.host and (here.ci, here.actor) == (None, None)
-    assert author({"GITHUB_ACTOR": "ann"}).actor is None  # not in one
+    assert author({"GITHUB_ACTOR": "ann"}).actor is None  # not in a CI job
     hub = author({"GITHUB_ACTIONS": "true", "GITHUB_ACTOR": "ann\u202e"})
     assert (hub.ci, hub.actor) == ("github", "ann\\u202e")
     lab = author({"GITLAB_CI": "true", "GITLAB_USER_LOGIN": "bob"})
@@ -172,7 +174,7 @@ def test_who_runs_this() -> None:
 
 
 @pytest.mark.programs
-def test_init_leaves_to_git_what_is_to_be_committed(checkout: Path) -> None:
+def test_init_ignores_only_local_files(checkout: Path) -> None:
     (checkout / ".gitignore").write_text("*.log\n/warehouse/")
     assert mzplan(checkout, "init", "--from", "files").code == 0
     text = (checkout / ".gitignore").read_text()

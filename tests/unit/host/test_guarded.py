@@ -1,4 +1,4 @@
-"""A folder that somebody writes while it is looked at."""
+"""A folder that somebody changes while it is listed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mzplan.warehouse.stored_files import stored_in
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose temporary file goes, and an inner folder, once a folder has been listed."""
+    """Return a folder whose temporary file and inner folder vanish after the first listing."""
     (tmp_path / "log").mkdir()
     (tmp_path / "gone").mkdir()
     (tmp_path / "log" / "4.json.tmp").write_text("12")
@@ -44,6 +44,6 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_removed_meanwhile_is_not_counted(written: Path) -> None:
+def test_files_that_vanish_during_the_count_are_ignored(written: Path) -> None:
     stored = stored_in(str(written))
     assert stored is not None and stored.bytes >= 3

@@ -26,8 +26,8 @@ def table(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("named", ["", "uuid.json", "uuid.parquet"])
-def test_a_checkpoint_with_sidecars_is_read(tmp_path: Path, named: str) -> None:
-    """Delta's V2: what files the table has is in files of their own."""
+def test_checkpoint_with_sidecars(tmp_path: Path, named: str) -> None:
+    """In Delta's V2 checkpoints, separate files list the table's files."""
     folder = table(tmp_path / "t")
     DeltaTable(folder).create_checkpoint()
     log, before = folder / "_delta_log", CollectionLog(str(folder))
@@ -54,7 +54,7 @@ def test_a_checkpoint_with_sidecars_is_read(tmp_path: Path, named: str) -> None:
     assert (looked.partitions(), looked.features()) == (partitions, features)
 
 
-def test_the_last_step_bears_a_damaged_checkpoint_and_no_other_damage(tmp_path: Path) -> None:
+def test_last_step_ignores_only_a_damaged_checkpoint(tmp_path: Path) -> None:
     folder = table(tmp_path / "t")
     DeltaTable(folder).create_checkpoint()
     (folder / "_delta_log" / f"{0:020}.json").unlink()
@@ -65,8 +65,8 @@ def test_the_last_step_bears_a_damaged_checkpoint_and_no_other_damage(tmp_path: 
         last_step(CollectionLog(str(folder)), "q")
 
 
-def test_files_that_were_cut_short_are_clear_errors(tmp_path: Path) -> None:
-    """Of the log, its checkpoint and the rows: none ends the process, or is a defect of mzplan's."""
+def test_truncated_files_are_clear_errors(tmp_path: Path) -> None:
+    """Truncated logs, checkpoints and data files neither end the process nor look like a defect."""
     whole = table(tmp_path / "whole")
     DeltaTable(whole).create_checkpoint()
     write_deltalake(str(whole), pa.table({"id": [7]}), mode="append")

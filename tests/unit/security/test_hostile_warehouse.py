@@ -1,4 +1,4 @@
-"""Pipes and folders in a state, what an object store lists of a copy, and damaged steps of a local source."""
+"""Pipes and folders in a state, hostile listings of an object store, and damaged steps of a local source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATE = (
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """What waits for a pipe, or reads for ever, fails."""
+    """Fail after a minute, for example if the code waits for a pipe."""
 
     def late(_: int, __: FrameType | None) -> None:
         raise AssertionError("it hangs")
@@ -86,7 +86,7 @@ def looked(folder: Path, commands: tuple[tuple[str, ...], ...]) -> list[Ran]:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_what_lies_in_a_state_is_named_and_not_waited_for(shop: Path, tmp_path: Path, what: str) -> None:
+def test_pipes_links_and_folders_in_a_state_are_named(shop: Path, tmp_path: Path, what: str) -> None:
     plain = looked(shop, STATE[:-1])
     assert all(ran.code == 0 for ran in plain), plain
     for number, name in enumerate(files_below(shop / "state")):
@@ -99,7 +99,7 @@ def test_what_lies_in_a_state_is_named_and_not_waited_for(shop: Path, tmp_path: 
 
 
 class Bucket:
-    """An object store that says whatever it likes: objects by name, and the sizes that it lists."""
+    """An object store with any names, and any listed sizes."""
 
     def __init__(self, objects: dict[str, bytes], sizes: dict[str, int] | None = None):
         self.objects, self.sizes = objects, sizes or {}
@@ -147,7 +147,7 @@ def _refused(*_: object) -> None:
         "elsewhere",
     ],
 )
-def test_no_name_that_a_store_lists_leads_out_of_a_copy(
+def test_listed_names_can_not_lead_out_of_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, name: str
 ) -> None:
     victim = tmp_path / "victim.txt"
@@ -163,8 +163,8 @@ def test_no_name_that_a_store_lists_leads_out_of_a_copy(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != victim]
 
 
-def test_what_a_store_lists_is_copied_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a name of something that is packed, and a folder that is named for a value."""
+def test_listed_objects_are_copied_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This includes the name of a compressed file, and a folder that is named after a value."""
     place = "bucket/old/table"
     objects = {name: name.encode() * 3 for name in ("_delta_log/0.json", "day=a%20b/x.parquet", "x.json.gz")}
     monkeypatch.setattr(
@@ -184,7 +184,7 @@ def test_what_a_store_lists_is_copied_as_it_is(tmp_path: Path, monkeypatch: pyte
         ({"a.parquet": 1 << 62}, "more than the disk has room for"),
     ],
 )
-def test_more_than_a_store_lists_is_not_copied(
+def test_wrong_listed_sizes_stop_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], why: str
 ) -> None:
     bucket = Bucket({f"b/{name}": b"0123456789" for name in sizes}, {f"b/{n}": s for n, s in sizes.items()})
@@ -194,7 +194,7 @@ def test_more_than_a_store_lists_is_not_copied(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_store_that_falls_silent_is_given_up_and_a_signal_is_heard(
+def test_silent_store_times_out_and_signals_are_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = Bucket({"b/a": b"a"})
@@ -209,7 +209,7 @@ def test_a_store_that_falls_silent_is_given_up_and_a_signal_is_heard(
         copying.copy_folder("gs://b", str(tmp_path / "t"))
 
 
-def test_google_s_store_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_of_google_s_store_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:1")
     system, path = remote("gs://anonymous@bucket/a b")
     limit = system.__reduce__()[1][0]["retry_time_limit"]
@@ -217,7 +217,7 @@ def test_google_s_store_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytes
 
 
 def crafted_step(change: str) -> bytes:
-    """A step that says something else of its rows than is there, or has a digest of no known kind."""
+    """Return a step with wrong metadata, or with an unknown kind of digest."""
     texts = pa.array(["a" * 4000, "b", None])
     told = {"mzplan.id": "x", "mzplan.rows": "3", "mzplan.digest": "9:none"}
     if change == "known kind of digest":
@@ -228,7 +228,7 @@ def crafted_step(change: str) -> bytes:
         writer.write_table(table)
     data: bytes = sink.getvalue().to_pybytes()
     offsets = struct.pack("<4i", 0, 4000, 4001, 4001)
-    if change == "offsets":  # of a text that goes on beyond the file, and one that ends before it begins
+    if change == "offsets":  # of a text beyond the end of the file, and of a text that ends before it begins
         assert data.count(offsets) == 1
         data = data.replace(offsets, struct.pack("<4i", 0, 4000, 400_000, 4001))
     if change == "text":
@@ -246,8 +246,8 @@ def crafted_step(change: str) -> bytes:
         ("known kind of digest", "the appended rows had 1:0000000000000000"),
     ],
 )
-def test_a_damaged_step_of_a_local_source_is_refused_unread(tmp_path: Path, change: str, why: str) -> None:
-    """Neither a worker nor the JVM is given offsets that lead out of the rows: it would end."""
+def test_damaged_step_of_a_local_source_is_refused(tmp_path: Path, change: str, why: str) -> None:
+    """Offsets that lead out of the rows would end the worker or the JVM."""
     (tmp_path / f"{0:020}-{'0' * 32}.arrow").write_bytes(crafted_step(change))
     with pytest.raises(OSError, match=f"the file of step 0 in .* is damaged: .*{why}"):
         LocalSteps(str(tmp_path)).batches(0)
@@ -256,7 +256,7 @@ def test_a_damaged_step_of_a_local_source_is_refused_unread(tmp_path: Path, chan
             LocalSteps(str(tmp_path)).rows(range(1))
 
 
-def test_an_append_of_rows_that_are_all_the_same_is_read(tmp_path: Path) -> None:
+def test_append_of_equal_rows(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     for number, rows in enumerate((pa.table({"id": [0] * 500_000}), pa.table({"id": pa.array([], "int64")}))):
         steps.append(rows, f"a{number}")

@@ -1,4 +1,4 @@
-"""The content hash without Spark (tests/integration/spark/test_spark_content_hash.py has that of Spark)."""
+"""The content hash without Spark. test_spark_content_hash.py compares it with Spark's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_example_of_sparks_documentation() -> None:
     assert [int(h) for h in row_hashes(rows)] == [5602566077635097486]
 
 
-def test_any_cut_of_the_rows_sums_up_to_the_same() -> None:
+def test_sum_of_any_parts_is_the_hash_of_the_whole() -> None:
     count = 50
     struct = pa.struct([("x", pa.string()), ("y", pa.list_(pa.int64()))])
     rows = pa.table(
@@ -50,16 +50,16 @@ def test_any_cut_of_the_rows_sums_up_to_the_same() -> None:
     assert content_hash(batches) == content_hash([rows.slice(3, 20)])
 
 
-def test_no_rows_are_nothing() -> None:
+def test_hash_without_rows() -> None:
     assert content_hash([]) == ContentHash() == content_hash([pa.table({"a": pa.array([], pa.string())})])
     assert ContentHash.of_sums(0, None, None) == ContentHash()
     assert str(ContentHash(3, 255)) == "1:00000000000000ff"
 
 
-def test_what_is_stored_says_which_hash_it_is() -> None:
+def test_stored_text_has_the_kind_of_hash() -> None:
     found = ContentHash(3, 255)
     assert ContentHash.parse(3, str(found)) == found
-    assert ContentHash.parse(3, "00000000000000ff") == found  # of a version that had no other
+    assert ContentHash.parse(3, "00000000000000ff") == found  # from a version with only this kind of hash
     for unknown in (None, "", "2:00000000000000ff", "ff" * 32, "1:FF", "1:00000000000000ff\n"):
         assert ContentHash.parse(3, unknown) is None
 
@@ -70,6 +70,6 @@ def test_sums_wrap_around() -> None:
     assert ContentHash.of_sums(2, 2**33, 5) == ContentHash(2, (2**65 + 5) % 2**64)
 
 
-def test_a_type_that_no_collection_has_is_an_error() -> None:
+def test_unsupported_type_is_an_error() -> None:
     with pytest.raises(TypeError, match="duration"):
         content_hash([pa.table({"a": pa.array([1], pa.duration("s"))})])

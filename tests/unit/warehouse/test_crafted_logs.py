@@ -1,4 +1,4 @@
-"""What is damaged in a warehouse is named as damaged."""
+"""Damaged files in a warehouse are errors that name the file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table(folder: Path, *commits: str) -> CollectionLog:
 
 
 def written(step: Any, **info: Any) -> str:
-    """A commit of a step of the query q."""
+    """Return the commit of a step of the query q."""
     head = {"operation": "STREAMING UPDATE", "operationParameters": {"epochId": str(step)}, **info}
     return "\n".join(map(json.dumps, [{"commitInfo": head}, {"txn": {"appId": "q", "version": step}}]))
 
@@ -51,7 +51,7 @@ def offset(version: Any, index: Any = 0, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["x", None, float("inf"), [], {}])
-def test_an_offset_that_is_none(tmp_path: Path, version: Any) -> None:
+def test_invalid_offset(tmp_path: Path, version: Any) -> None:
     log = table(tmp_path, written(0))
     for start, end in ((None, offset(version)), (None, offset(0, version)), (offset(version), offset(1))):
         with pytest.raises(OSError, match="is damaged"):
@@ -76,14 +76,14 @@ def test_an_offset_that_is_none(tmp_path: Path, version: Any) -> None:
         "7",
     ],
 )
-def test_a_commit_that_is_none_is_named(tmp_path: Path, commit: str) -> None:
+def test_damaged_commit_is_named(tmp_path: Path, commit: str) -> None:
     log = table(tmp_path, written(0), commit)
     with pytest.raises(OSError, match=r"0001\.json is damaged"):
         log.commit(1)
 
 
 def spark_log(folder: Path, **files: str) -> CheckpointLog:
-    """A checkpoint of Spark's: the files of its folders by their names, `offsets_3` for `offsets/3`."""
+    """Write files of a Spark checkpoint by name: `offsets_3` stands for `offsets/3`."""
     for name, text in files.items():
         path = folder / name.replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,11 +92,11 @@ def spark_log(folder: Path, **files: str) -> CheckpointLog:
 
 
 @pytest.mark.parametrize("text", [DEEP, "[]", '"x"', "7", '{"id": '])
-def test_spark_logs_that_are_none_are_named(tmp_path: Path, text: str) -> None:
+def test_damaged_logs_of_spark_are_named(tmp_path: Path, text: str) -> None:
     log = spark_log(tmp_path, metadata=text, offsets_1=f"v1\n{text}\n-", sources_0_0=f"v1\n{text}")
     with pytest.raises(OSError, match="metadata is damaged"):
         log.query_id()
-    if text not in ("[]", '"x"'):  # no words in them, but nothing to stumble over either
+    if text not in ("[]", '"x"'):  # valid JSON, though without settings
         with pytest.raises(OSError, match="offsets/1 is damaged"):
             log.is_written(1)
     with pytest.raises(OSError, match="offsets/1 is damaged"):
@@ -105,13 +105,13 @@ def test_spark_logs_that_are_none_are_named(tmp_path: Path, text: str) -> None:
         log.files(None, {"logOffset": 3})
 
 
-def test_an_offset_whose_time_is_none(tmp_path: Path) -> None:
+def test_invalid_time_of_an_offset(tmp_path: Path) -> None:
     log = spark_log(tmp_path, offsets_1='v1\n{"batchTimestampMs": ' + "9" * 400 + "}\n-")
     with pytest.raises(OSError, match="offsets/1 is damaged"):
         log.offset(1)
 
 
-def test_lines_of_an_index_that_are_none(tmp_path: Path) -> None:
+def test_damaged_lines_of_an_index_are_skipped(tmp_path: Path) -> None:
     index = StepIndex(Checkpoint(str(tmp_path)))
     (tmp_path / "index").mkdir()
     lines = [DEEP, '{"step": 1e999}', f'{{"step": {"9" * 5000}}}', StepRecord(step=3).line()]
@@ -122,18 +122,18 @@ def test_lines_of_an_index_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['{"layout":{}}', '"x"', '{"layout":{"version":1e999}}', "1e999", DEEP, "{}"]
 )
-def test_facts_of_a_checkpoint_that_are_none_are_named(tmp_path: Path, text: str) -> None:
+def test_damaged_files_of_a_checkpoint_are_named(tmp_path: Path, text: str) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     readers = {"begun": checkpoint.descriptions, "migrated": checkpoint.migrated_rows}
     for name in ("layout", "collection", "departure", "begun", "migrated", "versions"):
         (tmp_path / f"{name}.json").write_text(text.replace("layout", name))
         with pytest.raises(OSError, match=f"{name}.json is damaged"):
             readers[name]() if name in readers else getattr(checkpoint, name)()
-            if name in ("begun", "migrated", "versions"):  # nothing in it, or another name
+            if name in ("begun", "migrated", "versions"):  # for these, some of the texts are valid
                 raise OSError(f"{name}.json is damaged")
 
 
-def test_a_layout_of_a_later_mzplan_refuses_its_own_query(tmp_path: Path) -> None:
+def test_newer_layout_stops_only_its_query(tmp_path: Path) -> None:
     (tmp_path / "layout.json").write_text('{"layout": {"version": 7}}')
     with pytest.raises(MzplanError) as caught:
         require_readable(Checkpoint(str(tmp_path)), ORDERS)
@@ -141,8 +141,8 @@ def test_a_layout_of_a_later_mzplan_refuses_its_own_query(tmp_path: Path) -> Non
     assert told.code == "MZ031" and told.address == ORDERS and "layout 7" in told.summary
 
 
-def test_a_checkpoint_says_what_a_table_is_divided_by(tmp_path: Path) -> None:
-    """Only what is needed of its columns is read; that is all which is needed."""
+def test_partition_columns_come_from_a_checkpoint(tmp_path: Path) -> None:
+    """Only the needed columns are read, so a checkpoint without other columns is enough."""
     log = table(tmp_path, *[json.dumps({"commitInfo": {}})] * 2)
     schema = json.dumps({"fields": [{"name": "day", "type": "date", "metadata": {}}]})
     of_table: dict[str, Any] = {"schemaString": schema, "partitionColumns": ["day"]}

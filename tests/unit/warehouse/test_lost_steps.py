@@ -1,4 +1,4 @@
-"""Steps that a table has lost, by its log and the checkpoint's."""
+"""Finds steps that a table has lost, by comparing its log with the checkpoint's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def remove(source: StoredSource, *versions: int) -> None:
         (source.collection / "_delta_log" / f"{version:020}.json").unlink()
 
 
-def test_the_end_of_a_table(tmp_path: Path) -> None:
+def test_last_steps_are_missing(tmp_path: Path) -> None:
     source, checkpoint = stored(tmp_path, 4)
     assert lost(source, checkpoint) is None
     remove(source, 4)
@@ -39,21 +39,21 @@ def test_the_end_of_a_table(tmp_path: Path) -> None:
     assert lost(source, checkpoint) == (0, 3), "only the table itself is there"
 
 
-def test_a_gap_that_later_steps_have_left(tmp_path: Path) -> None:
+def test_gap_before_later_steps(tmp_path: Path) -> None:
     source, checkpoint = stored(tmp_path, 3)
     remove(source, 2, 3)
     source.step = 3
     source.change([{"id": 3}])
     assert lost(source, checkpoint) == (1, 2)
-    source.alter()  # a version that no query has written
+    source.alter()  # a version that no query wrote
     log = CollectionLog(str(source.collection))
     whole = newest_held(log, checkpoint.log)
     assert whole is not None and (whole.version, whole.step) == (2, 3)
     for step in range(4, 30):
         source.change([{"id": step}])
-    assert lost(source, checkpoint) is None, "the newest steps alone are looked at"
+    assert lost(source, checkpoint) is None, "only the newest steps are checked"
 
-    # Who remembers up to where nothing was missing finds a gap, however many steps came behind it.
+    # With the result of an earlier check, a gap is found even if many steps follow it.
     def since(known: HeldStep) -> tuple[int, int] | None:
         return lost_steps(CollectionLog(str(source.collection)), checkpoint.log, known)
 
@@ -61,9 +61,9 @@ def test_a_gap_that_later_steps_have_left(tmp_path: Path) -> None:
     assert since(HeldStep(2, 1)) == since(HeldStep(1, 0)) == (1, 2)
 
 
-def test_what_can_not_be_known(tmp_path: Path) -> None:
+def test_unknown_without_ids_or_step_numbers(tmp_path: Path) -> None:
     by_hand, checkpoint = stored(tmp_path / "by hand", 0)
-    by_hand.run([{"id": 1}])  # a query that does not name its steps
+    by_hand.run([{"id": 1}])  # a query whose commits don't have the steps' numbers
     assert lost(by_hand, checkpoint) is None
     source, checkpoint = stored(tmp_path / "begun", 1)
     (Path(checkpoint.spark) / "metadata").unlink()

@@ -1,4 +1,4 @@
-"""The versions of snapshots that a step of a view reads."""
+"""The versions of snapshots that a view's step reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUSTOMERS, CITIES = ("customers-id", 1), ("cities-id", 2)
 
 
 def table(folder: Path, *versions: int) -> str:
-    """A table whose log has these versions."""
+    """Create a table whose log has these versions."""
     log = folder / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     for version in versions:
@@ -33,7 +33,7 @@ def test_a_step_reads_the_same_versions_again(tmp_path: Path) -> None:
     assert again.choose(8, paths) == {CUSTOMERS: 2, CITIES: 0}
 
 
-def test_a_version_that_is_gone_and_another_generation_are_read_as_they_are(tmp_path: Path) -> None:
+def test_newest_version_is_read_if_the_recorded_one_is_gone_or_of_another_generation(tmp_path: Path) -> None:
     path = table(tmp_path / "a", 0, 1)
     versions = SnapshotVersions(str(tmp_path / "checkpoint"))
     versions.choose(3, {CUSTOMERS: path})
@@ -55,7 +55,7 @@ def test_only_the_newest_steps_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert [step for step in range(10) if versions.at(step)] == [7, 8, 9]
 
 
-def test_a_file_that_holds_something_else_is_an_error_of_the_storage(tmp_path: Path) -> None:
+def test_damaged_file_is_an_error(tmp_path: Path) -> None:
     versions = SnapshotVersions(str(tmp_path / "checkpoint"))
     versions.record(0, {"a": 1})
     (file,) = (tmp_path / "checkpoint" / "snapshots").glob("*.json")

@@ -1,4 +1,4 @@
-"""The sources in Spark's log of a query that reads several collections."""
+"""The order of sources in Spark's log of a query that reads several collections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def offset(table: str, version: int) -> str:
 
 
 def log_of(folder: Path, *steps: list[tuple[str, int]], done: int) -> CheckpointLog:
-    """A checkpoint whose steps have these offsets."""
+    """Write a checkpoint whose steps have these offsets. Steps up to `done` are done."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir()
     for step, offsets in enumerate(steps):
@@ -37,7 +37,7 @@ def test_the_offsets_follow_the_order_of_the_query(tmp_path: Path) -> None:
     log.order_sources(["a", "b", "a"])
     assert [read(log, step) for step in range(5)] == steps
     log.order_sources(["b", "a", "a"])
-    assert read(log, 1) == steps[1]  # Spark doesn't read it again
+    assert read(log, 1) == steps[1]  # Spark won't read this step again
     for n in (2, 3, 4):
         assert read(log, n) == [("b", n + 10), ("a", n), ("a", n + 20)]
 

@@ -1,4 +1,4 @@
-"""What destroy and other deletions say of the data: what goes, when, and how to keep it or have it back."""
+"""Messages about stored data before a deletion: which data, when, and how to keep or restore it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = ("source.orders", "sink.out", "sink.few")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A committed project whose runner is elsewhere, with what it has stored."""
+    """Return a committed project with stored data, whose runner is on another machine."""
     folder = write(tmp_path, "cluster")
     assert mzplan(folder, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
     for kind, size in (("collections", 3 << 20), ("checkpoints", 2048)):
@@ -42,7 +42,7 @@ def notice(ran: Ran) -> dict[str, Any]:
     return found
 
 
-def test_a_deletion_says_what_goes_and_when(folder: Path) -> None:
+def test_plan_lists_the_deleted_data_and_the_deadline(folder: Path) -> None:
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(pipeline.read_text().partition("sources:")[0])
     found = notice(mzplan(folder, "plan", "--json"))
@@ -60,9 +60,9 @@ def test_a_deletion_says_what_goes_and_when(folder: Path) -> None:
     assert resource(folder, "source.orders")["id"] == id_
 
 
-def test_the_way_to_keep_it_works(folder: Path) -> None:
+def test_the_suggested_command_keeps_the_data(folder: Path) -> None:
     ran = mzplan(folder, "destroy", "--target", "source.orders")
-    assert ran.code == 64  # nobody can be asked
+    assert ran.code == 64  # there is no terminal on which to confirm
     line = next(one for one in ran.out.splitlines() if "state rm" in one)
     words = line.partition("mzplan state rm ")[2].partition(";")[0].split()
     assert sorted(words) == sorted(ALL)
@@ -84,13 +84,13 @@ def test_a_replacement_and_other_deadlines(folder: Path) -> None:
     ]
 
 
-def test_where_nothing_is_stored_nothing_is_said(tmp_path: Path) -> None:
+def test_no_message_without_stored_data(tmp_path: Path) -> None:
     folder = write(tmp_path)
     apply(folder)
     assert "MZ152" not in mzplan(folder, "destroy", "--auto-approve").out
 
 
-def test_status_says_it_in_one_line() -> None:
+def test_status_lists_dropped_storage_in_one_line() -> None:
     dropped = tuple(
         DroppedStorage(address=str(Address("source", name)), id=name, generation=1, dropped_at=0.0)
         for name in ("a", "b", "c", "d", "e")

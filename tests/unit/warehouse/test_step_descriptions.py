@@ -1,4 +1,4 @@
-"""The description under which a sink's step began, and finishes after an interruption."""
+"""The descriptions under which a sink's steps began, and under which an interrupted step is finished."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def begun(step: int, rows: dict[str, Any], digest: str = "1:a") -> StepDescripti
     return StepDescription(step=step, digest=digest, rows=rows)
 
 
-def test_a_step_is_finished_under_what_it_began_under() -> None:
+def test_step_is_finished_under_its_first_description() -> None:
     history = DescriptionHistory().extended_by(begun(0, ODD))
     assert history.to_finish(3, ALL) == begun(0, ODD)
-    assert history.to_finish(None, ALL) is None  # nothing was interrupted
+    assert history.to_finish(None, ALL) is None  # no step was interrupted
     assert history.to_finish(3, ODD) is None
     later = history.extended_by(begun(4, ALL, "1:b"))
     assert [later.description_of(step) for step in (0, 3, 4, 9)] == [begun(0, ODD)] * 2 + [
         begun(4, ALL, "1:b")
     ] * 2
     assert later.to_finish(3, ALL) == begun(0, ODD) and later.to_finish(4, ALL) is None
-    # Another digest with the same rows (another trigger) is recorded, and finishes nothing.
+    # A change that doesn't affect rows (another trigger) is recorded, but needs no step to be finished.
     paced = later.extended_by(begun(6, ALL, "1:c"))
     assert paced.description_of(6) == begun(6, ALL, "1:c") and paced.to_finish(5, ALL) is None
 
 
-def test_what_goes_on_is_recorded_once_and_what_was_set_back_is_forgotten() -> None:
+def test_unchanged_description_is_recorded_once_and_reset_steps_are_forgotten() -> None:
     history = DescriptionHistory((begun(0, ODD), begun(4, ALL, "1:b"), begun(9, ODD)))
     assert history.extended_by(begun(12, ODD)) == history
     assert history.extended_by(begun(9, ODD)) == history
-    # The checkpoint was restored from a backup: it goes on with step 6.
+    # The checkpoint was restored from a backup, and continues with step 6.
     assert history.extended_by(begun(6, ALL, "1:b")) == DescriptionHistory(history.entries[:2])
     assert history.extended_by(begun(4, ODD)) == DescriptionHistory((begun(0, ODD),))
     many = DescriptionHistory()
@@ -56,7 +56,7 @@ def test_what_goes_on_is_recorded_once_and_what_was_set_back_is_forgotten() -> N
     )
 
 
-def test_of_a_checkpoint_of_an_earlier_version_nothing_is_known(tmp_path: Path) -> None:
+def test_checkpoint_without_recorded_descriptions(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     assert (
         checkpoint.descriptions() == DescriptionHistory() and DescriptionHistory().to_finish(3, ALL) is None
@@ -69,7 +69,7 @@ def test_of_a_checkpoint_of_an_earlier_version_nothing_is_known(tmp_path: Path) 
         checkpoint.descriptions()
 
 
-def test_only_what_decides_rows_is_of_another_time() -> None:
+def test_only_row_properties_come_from_the_earlier_description() -> None:
     kind = resource_kind("sink", "postgres")
     assert set(kind.row_properties) == {"select", "where"}
     now = sink("1:b", table="t", select=["id"], compare="fail")
@@ -77,7 +77,7 @@ def test_only_what_decides_rows_is_of_another_time() -> None:
 
 
 class Java:
-    """A streaming query that has run one micro-batch, and ended."""
+    """A streaming query that has run one micro-batch and ended."""
 
     def exception(self) -> Java:
         return self
@@ -90,7 +90,7 @@ class Java:
 
 
 class Spark:
-    """Runs one micro-batch of a sink: `fails` with what its target says."""
+    """Runs one micro-batch of a sink. With `fails`, the batch fails with this error of its target."""
 
     def __init__(self, checkpoint: Checkpoint, fails: str = ""):
         self.checkpoint, self.fails = checkpoint, fails
@@ -113,7 +113,7 @@ def sink(digest: str, **body: Any) -> Description:
 
 
 def interrupted(folder: Path) -> Checkpoint:
-    """Step 1 is planned, and not seen through."""
+    """Return a checkpoint whose step 1 is planned but not done."""
     checkpoint = Checkpoint(str(folder))
     for step in (0, 1):
         stored_steps.offsets(Path(checkpoint.spark), step, {})
@@ -128,7 +128,7 @@ def begin(description: Description, spark: Spark) -> str | None:
     return running.warning
 
 
-def test_a_changed_sink_first_finishes_what_was_interrupted(tmp_path: Path) -> None:
+def test_changed_sink_first_finishes_the_interrupted_step(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path))
     assert begin(sink("1:b", table="new", select=["id"], **ALL), spark) is None
     assert spark.bodies == [{"table": "new", **ODD}]
@@ -142,16 +142,16 @@ def test_a_changed_sink_first_finishes_what_was_interrupted(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("query", "finished_by"),
     [
-        ("SELECT s.id FROM sales s JOIN cities USING (id)", None),  # orders has another name now
+        ("SELECT s.id FROM sales s JOIN cities USING (id)", None),  # orders was renamed
         ("SELECT s.id -- hi\nFROM orders s  JOIN cities USING (id);", None),
         ("SELECT s.id FROM cities s JOIN orders USING (id)", "earlier"),
         ("SELECT s.id FROM sales s JOIN cities USING (id) WHERE id > 1", "earlier"),
     ],
 )
-def test_a_step_of_a_view_is_finished_by_the_same_query_under_new_names(
+def test_renamed_inputs_of_a_view_do_not_change_its_query(
     tmp_path: Path, query: str, finished_by: str | None
 ) -> None:
-    """The earlier text names collections that the session no longer has."""
+    """The earlier SQL uses names of collections that no longer exist in the session."""
     checkpoint, earlier = interrupted(tmp_path), {"query": "SELECT s.id FROM orders s JOIN cities USING (id)"}
     checkpoint.record_descriptions(DescriptionHistory((begun(0, earlier),)))
     address, spark = Address("view", "v"), Spark(checkpoint)
@@ -161,29 +161,29 @@ def test_a_step_of_a_view_is_finished_by_the_same_query_under_new_names(
     assert spark.bodies == ([{**body, **earlier}] if finished_by else [])
 
 
-def test_what_does_not_decide_rows_finishes_nothing(tmp_path: Path) -> None:
+def test_change_without_effect_on_rows_finishes_no_step(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path))
     assert begin(sink("1:b", table="new", compare="fail", **ODD), spark) is None
     assert spark.bodies == []
     assert spark.checkpoint.descriptions() == DescriptionHistory((begun(0, ODD), begun(1, ODD, "1:b")))
 
 
-def test_a_step_that_cannot_be_finished_does_not_hold_up_its_repair(tmp_path: Path) -> None:
-    """As where PostgreSQL refuses its rows, and the change of select is what mends that."""
+def test_failing_step_does_not_block_its_fix(tmp_path: Path) -> None:
+    """For example, PostgreSQL refuses the step's rows, and a changed `select` is the fix."""
     spark = Spark(interrupted(tmp_path), fails="value too long")
     for _ in range(2):
         warning = begin(sink("1:b", **ALL), spark) or ""
         assert "[MZ131]" in warning and "Step 1 of sink.out" in warning and "value too long" in warning
-    # It is known to have begun as it did, until it is done: the failure may have passed by then.
+    # Until the step is done, its first description stays recorded: the failure may be temporary.
     assert len(spark.bodies) == 2
     history = spark.checkpoint.descriptions()
     assert history == DescriptionHistory((begun(0, ODD), begun(2, ALL, "1:b")))
-    # Whoever verifies it finds it under the one or the other.
+    # For verify, the step may have been written under either description.
     assert history.description_of(1) == begun(0, ODD) and history.change_at(1) == begun(2, ALL, "1:b")
     assert history.change_at(0) is None and history.change_at(3) is None
 
 
-def test_nothing_starts_when_the_runner_stops_meanwhile(tmp_path: Path) -> None:
+def test_no_query_starts_while_the_runner_stops(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path), fails="interrupted")
     unfinished = InterruptedSteps()
     unfinished.close()
