@@ -719,7 +719,7 @@ def test_a_column_with_a_changed_type(dsn: str, tmp_path: Path, monkeypatch: pyt
     for again in (input_, endpoint(query)):
         with pytest.raises(MzplanError, match=r"MZ230.*Column n of table public.t") as told:
             offered(again, again.steps().stop)
-        assert "it was numeric(22,6), and is numeric(22,4)" in told.value.diagnostics[0].detail
+        assert "it was numeric(22,6), and is now numeric(22,4)" in told.value.diagnostics[0].detail
         again.close()
 
 

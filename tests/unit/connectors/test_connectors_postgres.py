@@ -20,6 +20,7 @@ from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason
 from mzplan.connectors.postgres.sink import refusals
 from mzplan.connectors.postgres.sink.definition import create_table
 from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
@@ -442,7 +443,7 @@ def test_a_denied_batch_lists_the_missing_privileges(
 
     monkeypatch.setattr(refusals, "connect", connected)
     monkeypatch.setattr(refusals, "find_target", lambda connection, query: None)
-    monkeypatch.setattr(refusals.PrivilegeCheck, "problem", lambda check, *given: lacks)
+    monkeypatch.setattr(PrivilegeCheck, "problem", lambda check, *given: lacks)
     told = refusals.explain_batch_error(query, (), None, problem)
     assert isinstance(told, MzplanError)
     (found,) = told.diagnostics

@@ -137,7 +137,7 @@ def test_connect_waits_no_longer_than_a_statement_may_take(monkeypatch: pytest.M
 def test_endless_answer_takes_no_memory(
     answer: Answer, open_: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_MOST_ANSWER", 1 << 20)
+    monkeypatch.setattr(client, "_MAX_ANSWER_BYTES", 1 << 20)
     with server(answer) as (info, hung_up):
         began = time.monotonic()
         with pytest.raises(psycopg.OperationalError, match="answered with more than 1 MiB"):

@@ -143,7 +143,7 @@ RULE = ("allOf", 1)
         ),
         (
             _set("x", *RULE, "if", "properties", "format", "x-a"),
-            "at /allOf/1/if/properties/format: x-a is no",
+            "at /allOf/1/if/properties/format: x-a isn't a keyword",
         ),
         (_drop(*RULE, "x-hint"), "at /allOf/1: 'x-hint' is a dependency of 'x-summary'; x-hint: of a rule"),
         (_set("E1", *RULE, "x-code"), "at /allOf/1/x-code: 'E1' does not match"),

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -22,8 +23,10 @@ from mzplan.secrets import resolved
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import remember, scrub, shortened
 from mzplan.spark.failures import of_messages
+from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_status
 from mzplan.store.proposals import Answer
+from mzplan.store.store import Store
 
 VALUE = 'Tr0ub4"dor\\&3 ü'
 AT = Address("source", "orders")
@@ -98,12 +101,13 @@ def test_statuses() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_answers_and_diagnostics(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_and_diagnostics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = Diagnostic(code="MZ050", summary=f"{raised()}", detail=f"{raised()}", hint=f"{raised()}")
+    Store(LocalBackend(tmp_path / "state"), "shop").proposals.answer(Answer(id="a", diagnostics=(found,)))
     Streams().err(f"{raised()}")
     Streams().live(f"{raised()}")
     for text in (
-        Answer(id="a", diagnostics=(found,)).encode().decode(),
+        (tmp_path / "state" / "proposals" / "a.answer.json").read_text(),
         render_diagnostics([found], False),
         json.dumps(diagnostics_to_json([found])),
         capsys.readouterr().err,

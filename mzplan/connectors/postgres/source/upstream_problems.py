@@ -127,7 +127,7 @@ ANOTHER_COLUMN = Problem(
 RELABELLED = Problem(
     "MZ230",
     "The enum of column {column} of table {table} has other labels than when it was read",
-    "it no longer has the labels {labels}. " + _UNSENT,
+    "it no longer has {labels}. " + _UNSENT,
     "{start_over}.",
     is_refusal=True,
 )
