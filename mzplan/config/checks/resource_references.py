@@ -116,7 +116,7 @@ class References:
             path = next(path for path, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
             self.findings.add(
                 "MZ014",
-                "Resources refer to each other in a circle",
+                "Resources refer to each other in a cycle",
                 " → ".join(map(str, [*cycle, cycle[0]])),
                 "remove one of these references.",
                 location=first.location(path),

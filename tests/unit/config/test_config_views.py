@@ -153,7 +153,7 @@ def test_the_key_follows_where_what_it_reads_has_one(
         ),
         (
             'views:\n  a: {query: "SELECT x FROM b"}\n  b: {query: "SELECT x FROM a"}\n',
-            ["a.yaml:5:29 MZ014 Resources refer to each other in a circle"],
+            ["a.yaml:5:29 MZ014 Resources refer to each other in a cycle"],
             ["view.a → view.b → view.a"],
         ),
         ("views:\n  v: {}\n", ['a.yaml:5:3 MZ006 Missing key "query"'], []),

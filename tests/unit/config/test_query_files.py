@@ -73,7 +73,7 @@ def test_what_is_planned_is_the_text(tmp_path: Path, sql: str) -> None:
         ),
         (
             "SELECT id\nFROM ${var.of}",
-            ["sql/big.sql:2:6 MZ014 Resources refer to each other in a circle"],
+            ["sql/big.sql:2:6 MZ014 Resources refer to each other in a cycle"],
         ),
     ],
 )
