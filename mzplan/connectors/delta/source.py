@@ -86,7 +86,8 @@ class DeltaSource(SourceConnector):
         folder = folder_of(query)
         try:
             with decoding("an offset"):
-                version, has_begun = _next_version(json.loads(position))
+                offset = json.loads(position)
+                last, next_version = _last_version(offset), int(offset["reservoirVersion"])
             log = CollectionLog(folder)
             versions = log.versions()
             mismatch = _history_mismatch(query, log)
@@ -94,17 +95,17 @@ class DeltaSource(SourceConnector):
             return None
         if mismatch is not None:
             return mismatch
-        if not versions or version is None:
+        if not versions or offset.get("isStartingVersion"):  # the first snapshot is still being read
             return None
-        if versions[-1] + (0 if has_begun else 1) < version:
-            why = f"{route(query)}: version {version - 1} was read, and the newest is {versions[-1]}"
+        if versions[-1] < last:
+            why = f"{route(query)}: version {last} was read, but the newest is {versions[-1]}"
             return another_upstream(query, "table", f"{why}: an older copy was restored")
-        if versions[0] > version:
+        if versions[0] > next_version:
             return Diagnostic(
                 code="MZ067",
                 kind="offsets-gone",
                 summary=f"{folder} no longer has the next changes for {query.address}",
-                detail=f"The checkpoint is at version {version}; the table's log begins at {versions[0]}.",
+                detail=f"The next version is {next_version}, but the table's log begins at {versions[0]}.",
                 hint=f"{start_over_hint(query)}; and give the table a longer delta.logRetentionDuration.",
                 address=query.address,
             )
@@ -213,14 +214,6 @@ def _place(file: Any, *, is_feed: bool) -> Any:
 
 def _where(position: Any) -> Any:
     return f.concat(f.lit("file "), position["file"])
-
-
-def _next_version(position: Any) -> tuple[int | None, bool]:
-    """Return the next version to read from Delta's offset, and whether reading it has begun. The version is
-    None while the table's first snapshot is still being read."""
-    if position.get("isStartingVersion"):
-        return None, False
-    return int(position["reservoirVersion"]), int(position.get("index", -1)) >= 0
 
 
 def _last_version(position: Any) -> int:

@@ -166,16 +166,6 @@ class KafkaOutput:
         self._transaction.send(messages, -1)
 
 
-def push_step(output: KafkaOutput, step: Step, batches: Iterable[RecordBatch]) -> None:
-    """Push one step, from its start to its end."""
-    output.start_step(step)
-    output.expire_step(max(0, step - KEPT_STEPS))
-    for batch in batches:
-        if batch.num_rows:
-            output.push_buffer(batch)
-    output.finish_step()
-
-
 def report(
     transaction: KafkaTransaction,
     writer: KafkaStepRecord,
@@ -193,7 +183,11 @@ def report(
     output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, warn=warnings.append)
     record: str | None = None
     try:
-        push_step(output, step, batches)
+        output.start_step(step)
+        output.expire_step(max(0, step - KEPT_STEPS))
+        for batch in batches:
+            output.push_buffer(batch)
+        output.finish_step()
         outcome, detail, record = "written", "", output.record.text
     except TransactionError as stop:
         outcome, detail, record = stop.outcome, stop.detail, stop.record
