@@ -206,7 +206,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
     if wanted and not are_same_columns(wanted, partitions):
         return [partition_mismatch(query, folder, partitions, can_rewrite=True)]
-    retyped = [
+    mismatches = [
         f"{output.name} is {stored} in the table, but the sink writes {output.type}"
         for output in outputs
         if (stored := types.get(output.name.lower()))
@@ -215,13 +215,13 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         and output.type
         and not holds(stored, output.type)
     ]
-    if not retyped:
+    if not mismatches:
         return []
     return [
         unfit_target(
             query,
             f"The column types of table {folder} don't fit {query.address}",
-            f"{'; '.join(retyped)}.",
+            f"{'; '.join(mismatches)}.",
             f"cast the column in `select`; or {rewrite_hint(query)}; or give the sink a path of its own.",
         )
     ]

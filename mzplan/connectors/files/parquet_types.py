@@ -40,19 +40,19 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
     if local_path(folder) is None or (begins and empties_target(query)):
         return []  # In an object store, Spark reports it. Files that will be removed don't matter.
     types = _types_in(folder)
-    retyped = [
+    mismatches = [
         f"{output.name} is {stored} in the files, but the sink writes {output.type}"
         for output in outputs
         if output.type in _NAMES.values()
         and (stored := types.get(output.name.lower(), output.type)) != output.type
     ]
-    if not retyped:
+    if not mismatches:
         return []
     return [
         unfit_target(
             query,
             f"The column types of the files in {folder} don't fit {query.address}",
-            f"{'; '.join(retyped)}. Readers refuse a folder with both types.",
+            f"{'; '.join(mismatches)}. Readers refuse a folder with both types.",
             f"cast or rename the column in `select`; or use another path; or {rewrite_hint(query)}.",
         )
     ]

@@ -104,7 +104,7 @@ class FilesSource(SourceConnector):
             return None
         present = files_below(query, folder)
         names = {path.rpartition("/")[2] for path in present}
-        gone = []
+        missing = []
         for path in paths_read:
             path_in_folder = _relative_path(path, folder)
             if (
@@ -112,11 +112,11 @@ class FilesSource(SourceConnector):
                 if path_in_folder is not None
                 else path.rpartition("/")[2] not in names
             ):
-                gone.append(path if path_in_folder is None else path_in_folder)
-        if not gone:
+                missing.append(path if path_in_folder is None else path_in_folder)
+        if not missing:
             return None
-        where = f"{route(query)}: {list_names(gone, 'files')}"
-        return Loss(lost=len(gone), read=len(paths_read), unit="files", where=where)
+        where = f"{route(query)}: {list_names(missing, 'files')}"
+        return Loss(lost=len(missing), read=len(paths_read), unit="files", where=where)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         folder = folder_of(query)

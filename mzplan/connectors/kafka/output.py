@@ -189,8 +189,8 @@ def report(
             output.push_buffer(batch)
         output.finish_step()
         outcome, detail, record = "written", "", output.record.text
-    except TransactionError as stop:
-        outcome, detail, record = stop.outcome, stop.detail, stop.record
+    except TransactionError as problem:
+        outcome, detail, record = problem.outcome, problem.detail, problem.record
     except DiffersError as differs:
         outcome, detail = "differs", str(differs)
     except confluent_kafka.KafkaException as problem:

@@ -106,14 +106,16 @@ class KafkaPositions:
         if difference is not None:
             return Loss(lost=read, read=read, unit="records", where=f"{route(query)}: {difference}")
         starts = _start_offsets(client, query, range(identity["partitions"]))
-        gone = {
+        lost_ranges = {
             partition: range(span.start, min(span.stop, starts.get(partition, span.stop)))
             for (_, partition), span in sorted(ranges.items())
         }
-        lost = sum(map(len, gone.values()))
+        lost = sum(map(len, lost_ranges.values()))
         if not lost:
             return None
-        names = [f"partition {p}: {span.start:,}–{span.stop - 1:,}" for p, span in gone.items() if span]
+        names = [
+            f"partition {p}: {span.start:,}–{span.stop - 1:,}" for p, span in lost_ranges.items() if span
+        ]
         start = query.body["start_offsets"]
         why = "" if start == "earliest" else f" (start_offsets: {start})"
         where = f"{route(query)}, topic {topic}{why}: {list_names(names, 'partitions')}"

@@ -84,8 +84,8 @@ class KafkaProblems:
         """Raise errors of reading as MzplanError, and close the transaction afterwards."""
         try:
             yield
-        except TransactionError as stop:
-            raise self.of(stop.outcome, stop.detail, transaction) from None
+        except TransactionError as problem:
+            raise self.of(problem.outcome, problem.detail, transaction) from None
         except KafkaException as problem:
             failure = transaction.cause(problem.args[0])
             raise self.of(failure.name(), failure.str(), transaction) from None

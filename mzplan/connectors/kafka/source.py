@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # occupy a core that long if a broker dies during a batch.
 _POLL_TIMEOUT_MS = 20_000
 _EARLIEST = -2  # as an offset in the options of Spark's Kafka source
-_ORIGINAL = "_mzplan_came"  # a record's original value, if another form of it is read
+_ORIGINAL = "_mzplan_original"  # a record's original value, if another form of it is read
 
 
 class KafkaSource(KafkaPositions, SourceConnector):

@@ -42,10 +42,10 @@ _IDENTITY = ("cluster_id", "topic", "topic_id")
 
 
 def compare_target(
-    query: ResolvedQuery, note: Mapping[str, Any], found: Mapping[str, Any]
+    query: ResolvedQuery, delivery: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
     """Return MZ043 if a sink's checkpoint can't continue in the found topic, or None."""
-    recorded = note.get("target")
+    recorded = delivery.get("target")
     if not recorded or all(recorded.get(name) == found[name] for name in _IDENTITY):
         return None
     return another_target(query, f"{route(query)}: {_difference(recorded, found)}")
@@ -144,8 +144,8 @@ class TransactionalWriter:
             claim = self._record_to_commit(recorded, step, query_id, target)
             if claim != recorded:
                 transaction.commit_record(text, claim.step, claim.text)
-        except TransactionError as stop:
-            self._ensure_retriable(stop.outcome, stop.detail, time.monotonic() - started_at)
+        except TransactionError as problem:
+            self._ensure_retriable(problem.outcome, problem.detail, time.monotonic() - started_at)
             return None
         except KafkaException as problem:
             failure = transaction.cause(problem.args[0])
@@ -177,13 +177,13 @@ class TransactionalWriter:
         )
         if recorded is not None and recorded.is_newer_than(new_record):
             raise self._problems.newer(recorded)
-        note = self._run.checkpoint.delivery()
-        if note is None or note.get("delivery") != "exactly-once":
+        delivery = self._run.checkpoint.delivery()
+        if delivery is None or delivery.get("delivery") != "exactly-once":
             return new_record  # a new sink, or one that was at-least-once until now and recorded no steps
-        if note.get("target") != target:
+        if delivery.get("target") != target:
             if self._run.query.body.get("on_target_change") == "accept":
                 return new_record
-            difference = _difference(note.get("target") or {}, target)
+            difference = _difference(delivery.get("target") or {}, target)
             raise self._problems.target_restored(f"{difference}: the rows of earlier steps are not in it")
         if recorded is None or recorded.generation < new_record.generation:
             if step == self._unfinished_step:
@@ -195,9 +195,9 @@ class TransactionalWriter:
         return replace(recorded, epoch=self._run.epoch)
 
     def _record_delivery(self, target: Mapping[str, Any]) -> None:
-        note = {"delivery": "exactly-once", "target": dict(target)}
-        if self._run.checkpoint.delivery() != note:
-            self._run.checkpoint.record_delivery(note)
+        delivery = {"delivery": "exactly-once", "target": dict(target)}
+        if self._run.checkpoint.delivery() != delivery:
+            self._run.checkpoint.record_delivery(delivery)
 
     def _parse(self, text: str) -> KafkaStepRecord:
         try:
