@@ -176,7 +176,12 @@ def read_regular(path: str | Path, *, follow: bool = True, max_bytes: int | None
     # O_NONBLOCK, because somebody may replace the file with a pipe before it is opened.
     links = 0 if follow else os.O_NOFOLLOW
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | links)
-    return read_and_close(ensure_regular(handle, place), place, MAX_BYTES if max_bytes is None else max_bytes)
+    limit = MAX_BYTES if max_bytes is None else max_bytes
+    with os.fdopen(ensure_regular(handle, place), "rb") as stream:
+        size = os.fstat(handle).st_size  # 0 for files in /proc
+        if size > limit:
+            raise UnfitError.large(place, limit)
+        return read_at_most(stream, limit, place, max(size + 1, 1 << 16))
 
 
 def ensure_regular(handle: int, place: str) -> int:
@@ -189,15 +194,6 @@ def ensure_regular(handle: int, place: str) -> int:
         os.close(handle)
         raise
     return handle
-
-
-def read_and_close(handle: int, place: str, max_bytes: int) -> bytes:
-    """Return the content of a regular file and close it. Raises UnfitError for more than `max_bytes`."""
-    with os.fdopen(handle, "rb") as stream:
-        size = os.fstat(handle).st_size  # 0 for files in /proc
-        if size > max_bytes:
-            raise UnfitError.large(place, max_bytes)
-        return read_at_most(stream, max_bytes, place, max(size + 1, 1 << 16))
 
 
 def read_at_most(stream: Readable, max_bytes: int, place: str, piece: int = 1 << 20) -> bytes:

@@ -88,29 +88,14 @@ class Commit:
 
 def decode_commit(collection: str, version: int, data: bytes) -> Commit:
     """Decode a commit. Raises ValueError, TypeError or KeyError for invalid content."""
-    info: dict[str, Any] = {}
-    adds: list[dict[str, Any]] = []
-    removes: list[dict[str, Any]] = []
-    changes: list[dict[str, Any]] = []
-    transaction: tuple[str, int] | None = None
-    features: Features | None = None
-    partitions: Mapping[str, str] | None = None
-    actions = [action_of(line) for line in data.splitlines()]
-    for action in actions:
-        if "commitInfo" in action:
-            info = action["commitInfo"]
-        elif "add" in action:
-            adds.append(action["add"])
-        elif "cdc" in action:
-            changes.append(action["cdc"])
-        elif "remove" in action:
-            removes.append(action["remove"])
-        elif "txn" in action:
-            transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
-        elif "protocol" in action:
-            features = features_of(action["protocol"])
-        elif "metaData" in action:
-            partitions = partitions_of(action["metaData"])
+    actions: dict[str, list[dict[str, Any]]] = {}
+    for line in data.splitlines():
+        for kind, content in action_of(line).items():
+            actions.setdefault(kind, []).append(content)
+    info: dict[str, Any] = actions.get("commitInfo", [{}])[-1]
+    adds, changes, removes = (actions.get(kind, []) for kind in ("add", "cdc", "remove"))
+    transactions = [(str(txn["appId"]), int(txn["version"])) for txn in actions.get("txn", ())]
+    transaction = transactions[-1] if transactions else None
     metrics = info.get("operationMetrics") or {}
     return Commit(
         version=version,
@@ -134,8 +119,8 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
         merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
         is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
         changes=tuple(place_of(collection, file["path"]) for file in changes),
-        features=features,
-        partitions=partitions,
+        features=features_of(actions["protocol"][-1]) if "protocol" in actions else None,
+        partitions=partitions_of(actions["metaData"][-1]) if "metaData" in actions else None,
         operation=str(info.get("operation", "")),
         deletes=any(remove.get("dataChange", True) for remove in removes),
         deleted=next((int(metrics[name]) for name in _DELETED if metrics.get(name) is not None), None),

@@ -28,6 +28,7 @@ from mzplan.connectors.formats.parsers import (
     ParsedRecord,
     exactly,
     parsed_ddl,
+    unwrapped,
 )
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted
@@ -132,7 +133,7 @@ class Debezium(Envelope):
                 reasons=((why.isNotNull(), why), *_wrong_ops(), without_row),
             )
         wrapped = f.col(f"j.{CORRUPT}")
-        source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
+        source = unwrapped(wrapped)
 
         def text_of(column: Column) -> Expression:
             places = (f"$.{place}['{column.name}']" for place in ("payload.after", "after"))

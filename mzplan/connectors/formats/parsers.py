@@ -99,6 +99,11 @@ def exactly(value: Expression, column: Column, raw_format: str) -> Expression:
     return convert(value, field.dataType, json=raw_format == "json")[0]
 
 
+def unwrapped(text: Expression) -> Expression:
+    """Return the JSON text of a record that was wrapped in an object, after BEFORE."""
+    return f.substring(text, f.lit(len(BEFORE) + 1), f.length(text) - f.lit(len(BEFORE) + 1))
+
+
 def without_frame(value: Expression) -> Expression:
     """Return JSON bytes without the prefix of a schema registry's serializer: a zero, which never starts
     JSON, and the schema's id in four bytes."""
@@ -152,7 +157,7 @@ def _json(columns: Sequence[Column], text: Expression, raw_format: str) -> Parse
         STRICT,
     )
     wrapped = f.col(f"j.{CORRUPT}")
-    source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
+    source = unwrapped(wrapped)
     return ParsedRecord(
         record=parsed,
         text=text,
