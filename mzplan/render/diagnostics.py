@@ -1,4 +1,4 @@
-"""Diagnostics for people: where, an excerpt with carets, what, why, and how to fix it.
+"""Diagnostics as text: the place, an excerpt with carets, the summary, the detail and the fix.
 
     sources.yaml:14:17: error[MZ012]: Unknown connection
        14 |     connection: kafka_prd
@@ -23,7 +23,7 @@ from mzplan.render.text import Paint, safe
 from mzplan.secrets.resolved import scrub_diagnostic
 
 _WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
-_BEFORE = 40  # at least so many columns before the first caret
+_BEFORE = 40  # columns, at least, before the first caret
 _TAB = 4
 _MAX_NAMED = 8  # resources in one merged diagnostic
 _COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}

@@ -28,8 +28,8 @@ class DrawnNode:
     - `look`: its CSS class: a condition, or the plan's effect on it.
     - `href`: the target of a click.
     - `weight`: a group of nodes has the look of its heaviest member.
-    - `place`: the connection that it uses. `rate`: rows per second. `lag`: with its unit. These three have a
-      line of their own.
+    - `place`: the connection that it uses. `rate`: rows per second. `lag`: with its unit. These three are on
+      an extra line.
     """
 
     key: str
@@ -144,7 +144,7 @@ def draw(
 class _Sides:
     """The connections on the left (`origins`) and on the right (`targets`).
 
-    `targets` says how many columns behind the sinks each of them is.
+    `targets`: for each connection on the right, how many columns it is behind the sinks.
     """
 
     origins: frozenset[Address]

@@ -91,11 +91,11 @@ def _who(logged: LoggedEvent) -> str:
 
 
 def render_serial_events(events: EventList) -> str:
-    """Format what a serial has actually done: how many events of each kind, and the first MAX_DONE events."""
+    """Format the effects of a serial: the number of events of each kind, and the first MAX_LISTED events."""
     if not events.events:
-        return "In fact: no events are recorded.\n"
+        return "Events:  none recorded\n"
     counts = Counter(logged.event.kind for logged in events.events)
-    lines = [f"In fact: {', '.join(f'{number} {kind}' for kind, number in counts.items())}"]
+    lines = [f"Events:  {', '.join(f'{number} {kind}' for kind, number in counts.items())}"]
     for logged in events.events[:MAX_LISTED]:
         lines.append(
             f"  {_when(logged.event)}  {_who(logged)}  {logged.event.kind}  {summary(logged.event)}".rstrip()
@@ -130,8 +130,8 @@ def render_explanation(explanation: Explanation, color: bool = False) -> str:
     """Format why a query last started or stopped, and what happened since."""
     if explanation.event is None:
         return (
-            f"No start or stop of {explanation.address} is recorded (until then): no runner has started it, "
-            "or the log no longer holds it.\n"
+            f"No start or stop of {explanation.address} is recorded: no runner had started it, or the event "
+            "log no longer has the event.\n"
         )
     event, paint = explanation.event.event, Paint(color)
     verb = "started" if explanation.is_first else _VERBS.get(event.kind, "stopped")

@@ -46,7 +46,7 @@ def _content(plan: Plan, stage: Stage) -> Iterator[str]:
         kept = [str(address) for address in plan.downstream[:MAX_LISTED]]
         others = plan.unaffected + len(plan.downstream) - len(kept)
         parts = kept + ([f"{count(others, 'other resource')}"] if others else [])
-        yield f"{_INDENT}  Not touched: {', '.join(parts)}"
+        yield f"{_INDENT}  Unaffected: {', '.join(parts)}"
 
 
 def _transition(change: QuerySwitch) -> str:

@@ -1,8 +1,8 @@
 """HTML that can't be broken out of: calls create the elements, and escape all text in them.
 
 Names, errors and messages come from files and the store, so all of them count as hostile. Only `Markup` isn't
-escaped, and only this module creates it. Python's own `html.escape` suffices: `mzplan plan --html` belongs to
-the base installation, and two more packages there would cost more than they save.
+escaped, and only this module creates it. `mzplan plan --html` belongs to the base installation, so this uses
+Python's own `html.escape` and no template library.
 """
 
 from __future__ import annotations

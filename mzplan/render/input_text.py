@@ -1,4 +1,4 @@
-"""What a query that begins is computed of, in one line for each collection that it reads."""
+"""The rows that a new generation will read, in one line for each collection."""
 
 from __future__ import annotations
 

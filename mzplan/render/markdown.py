@@ -100,7 +100,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
         lines = [line for field in ahead for line in _field(field, MAX_SERVER_VALUE)]
         each = max(80, SETTINGS // len(plan.settings_changes) // 2 - 60)
         lines += [line for field in others for line in _field(field, each)]
-        text = "\n".join(["! mzplan.yaml: runners take it over; restarts nothing", *lines])
+        text = "\n".join(["! mzplan.yaml: takes effect in runners; restarts nothing", *lines])
         tail.insert(
             0, folded(many(len(plan.settings_changes), "setting"), fence("diff", [shorten(text, SETTINGS)]))
         )
@@ -141,9 +141,10 @@ def _verdict(plan: Plan) -> str:
         settings = len(plan.settings_changes)
         shown += [f"{many(settings, 'setting')} to change"] if settings else []
         text = f"**{', '.join(shown)}.**" if shown else "**No changes.**"
-    running = (
-        f" {many(len(plan.downstream), 'query', 'queries')} downstream run on." if plan.downstream else ""
-    )
+    running = ""
+    if plan.downstream:
+        keep = "keeps" if len(plan.downstream) == 1 else "keep"
+        running = f" {many(len(plan.downstream), 'query', 'queries')} downstream {keep} running."
     return f"{text}{running} {plan.unaffected:,} unaffected. Planned on serial {plan.serial}."
 
 
@@ -265,7 +266,7 @@ def _omissions(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
         parts.append(f"{many(sum(dropped.values()), 'change')} ({listed})")
     if not parts:
         return ""
-    return f"Left out, for length: {' and '.join(parts)}. `mzplan plan` shows all of it."
+    return f"Omitted for length: {' and '.join(parts)}. `mzplan plan` shows everything."
 
 
 def _rank(change: Change) -> int:

@@ -51,7 +51,7 @@ def fit_comment(parts: Iterable[str]) -> str:
         )
     if dropped:
         kept_parts.append(
-            f"{many(dropped, 'part')} of this would not fit a comment: `mzplan plan` shows all of it."
+            f"{many(dropped, 'part')} of this didn't fit into a comment: `mzplan plan` shows everything."
         )
     return "\n\n".join(kept_parts) + "\n"
 

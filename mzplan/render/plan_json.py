@@ -102,7 +102,7 @@ def _through(change: Change) -> dict[str, Any]:
 
 
 def _for_policies(change: Change) -> dict[str, Any]:
-    """Return what policies check on a resource, whatever changes: its labels and its secrets' providers.
+    """Return a resource's labels and the providers of its secrets, which policies check.
 
     A secret is `{"path": "password", "provider": "env"}`. Without labels or secrets, the key is missing. A
     deletion has the values of the deleted resource.

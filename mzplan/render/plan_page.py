@@ -60,14 +60,14 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
     if plan.changes:
         graph = _graph(plan)
         parts += [
-            element("ul", legend, class_="chips", aria_label="What the colours mean"),
+            element("ul", legend, class_="chips", aria_label="Legend"),
             element("div", graph, class_="scroll", tabindex=0, role="region", aria_label="Graph of the plan"),
             element("h2", "Changes"),
             search_field("Search the changes"),
             element("div", [_group(group) for group in changes]),
         ]
     if on_serial and (beside := "\n".join(rest).strip()):
-        parts += [element("h2", "Beside the changes"), element("pre", beside, class_="box")]
+        parts += [element("h2", "Also in this plan"), element("pre", beside, class_="box")]
     return joined(parts)
 
 
@@ -133,7 +133,7 @@ def _graph(plan: Plan) -> Markup:
             address: replace(node, note=VERBS.get(node.look, ""), href="") if node.href[:1] == "?" else node
             for address, node in collapse(nodes, home_connections(references), by_look=True).items()
         }
-    return draw(nodes, references, "What the plan changes, and what that reaches")
+    return draw(nodes, references, "The changes of the plan, and the resources that they affect")
 
 
 def _group(group: list[tuple[Change, list[str]]]) -> Markup:

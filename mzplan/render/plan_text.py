@@ -151,7 +151,7 @@ class _Renderer:
     def _settings(self) -> Iterator[str]:
         if self.plan.settings_changes:
             sign = self.paint(SIGNS["update"], _COLOURS["update"])
-            yield f"{sign} {self.paint('mzplan.yaml', 'bold')}  runners take it over; restarts nothing"
+            yield f"{sign} {self.paint('mzplan.yaml', 'bold')}  takes effect in runners; restarts nothing"
             ahead, others = changed_settings(self.plan)
             yield from (f"    {self._field(field, 'update')}" for field in (*ahead, *others))
 
@@ -172,7 +172,7 @@ class _Renderer:
 
     def _rest(self) -> Iterator[str]:
         if self.plan.resuming:
-            yield f"Resuming, held back since a canary failed: {first_names(self.plan.resuming, MAX_LISTED)}"
+            yield f"Resuming after a failed canary: {first_names(self.plan.resuming, MAX_LISTED)}"
         if self.plan.canaries:
             yield f"First: {turns(self.plan)}"
         yield from self._pending()

@@ -239,7 +239,10 @@ def render_status(
             if instance.ended:
                 lines.append(f"  {paragraph(instance.ended)}")
     if not status.queries and not status.dropped:
-        return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"
+        return (
+            "\n".join([*lines, "", "No query is committed yet. Run `mzplan plan`, then `mzplan apply`."])
+            + "\n"
+        )
     queries = in_order(status.queries, by)
     if len(queries) > 1:
         lines.append(_counts(queries))

@@ -95,7 +95,7 @@ def aligned_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) ->
 def elided(text: str, length: int) -> str:
     """Return the text, or its beginning and its end around an ellipsis, because the end identifies a host.
 
-    In a URL, the path is cut, and the server is shown up to LED characters.
+    In a URL, the path is cut. The server is shown with up to MAX_SERVER_VALUE characters.
     """
     if len(text) <= length:
         return text

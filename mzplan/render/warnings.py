@@ -28,7 +28,7 @@ class PlanWarning:
     - `affected`: the affected addresses, or edits in one line each.
     - `is_loss`: whether something is lost.
     - `names_servers`: whether each entry is an edit that leads elsewhere. Its server is shown in full.
-    - `is_obvious`: whether the changes themselves say it as clearly.
+    - `is_obvious`: whether the list of changes shows it just as clearly.
     """
 
     headline: str
@@ -87,13 +87,12 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
     ahead, others = changed_settings(plan)
     if ahead:
         listed = tuple(_edit(field, MAX_SERVER_VALUE) for field in ahead)
-        number = many(len(ahead), "setting")
-        yield PlanWarning(
-            headline=f"{number} of where runners report or listen", affected=listed, names_servers=True
-        )
+        headline = f"{many(len(ahead), 'setting changes', 'settings change')} where runners report or listen"
+        yield PlanWarning(headline=headline, affected=listed, names_servers=True)
     if listed := tuple(map(_edit, others)):
-        number = many(len(listed), "setting")
-        yield PlanWarning(headline=f"{number} of runners and instances", affected=listed)
+        verb = "changes" if len(listed) == 1 else "change"
+        headline = f"{many(len(listed), 'setting')} of runners and instances {verb}"
+        yield PlanWarning(headline=headline, affected=listed)
     if listed := _with(queries, "restart"):
         away = len(restarts_elsewhere(plan))
         yield PlanWarning(
@@ -126,6 +125,6 @@ def _edits(changes: Iterable[tuple[Change, tuple[FieldChange, ...]]]) -> tuple[s
 
 
 def _edit(field: FieldChange, length: int = 0) -> str:
-    """Format a changed field. `length` limits each value; 0 uses what is left of MOST."""
+    """Format a changed field. `length` limits each value; 0: the whole edit fits into MAX_EDIT."""
     path = cut(safe(field.path), MAX_EDIT // 2)
     return f"{path} {edit_of(field, length or (MAX_EDIT - len(path)) // 2)}"

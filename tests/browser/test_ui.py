@@ -72,7 +72,7 @@ def test_the_graph_is_live(page: Browser, shop: ShownProject, served: str) -> No
     page.open(f"{served}/")
     node = "document.querySelector('a.node[data-name=\"source.payments\"]')"
     assert page.run(f"{node}.classList.contains('failed')")
-    assert "does not answer" in page.run("document.querySelector('.node.fault').textContent")
+    assert "doesn't answer" in page.run("document.querySelector('.node.fault').textContent")
     shop.seen()
     page.until(f"{node}.classList.contains('running')")
     assert page.run("document.querySelectorAll('svg.graph .failed, svg.graph .fault').length") == 0

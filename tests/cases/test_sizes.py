@@ -62,7 +62,7 @@ def test_a_comment_fits_and_says_all_that_matters(size: int, update_golden: bool
 def test_what_decides_is_dropped_last() -> None:
     plan = plan_of(10_000)
     text = render_plan_markdown(plan)
-    assert "Left out, for length: " in text and "begin again" in text.partition("<details>")[0]
+    assert "Omitted for length: " in text and "begin again" in text.partition("<details>")[0]
     body = text.partition("```diff")[2].partition("```")[0]
     assert body.count(" begins again: ") > 500  # what is read again, before any mere restart or creation
     assert " restarts: " not in body and "\n+ " not in body

@@ -219,7 +219,10 @@ class Pages:
 
     def broken(self, request: Request, problem: Exception) -> Response:
         """Report a defect. Only the log has its details."""
-        content = [element("h1", "This can't be shown"), element("p", "The log of `mzplan ui` says why.")]
+        content = [
+            element("h1", "This can't be shown"),
+            element("p", "The log of `mzplan ui` has the reason."),
+        ]
         return HTMLResponse(page("Problem", self._follower.view(), self._follower.boot, *content), 500)
 
     def _page(
@@ -234,7 +237,7 @@ class Pages:
         body = (
             content(view.overview)
             if view.overview is not None
-            else element("p", "Nothing could be read yet.")
+            else element("p", "The store couldn't be read yet.")
         )
         html = page(title, view, self._follower.boot, body, current=current, refresh=refresh)
         return HTMLResponse(html)

@@ -115,7 +115,7 @@ class Follower:
             self._show(self._view.overview, problem.diagnostics)
         except Exception:  # a defect: the page says that it isn't current, and the next read may succeed
             if self._view.problem != (_DEFECT,):
-                log.exception("the store could not be read")
+                log.exception("can't read the store")
             self._show(self._view.overview, (_DEFECT,))
         else:
             self._sample(overview)
@@ -184,6 +184,6 @@ def _page_values(overview: Overview | None) -> Iterator[object]:
 _DEFECT = Diagnostic(
     code="MZ079",
     summary="mzplan has a defect",
-    detail="The store could not be read; the log of `mzplan ui` has the reason.",
-    hint="report what that log shows.",
+    detail="The store couldn't be read; the log of `mzplan ui` has the reason.",
+    hint="report the error in that log.",
 )

@@ -30,9 +30,7 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
     problem = render_diagnostics(view.problem, False)
     banner = element(
         "div",
-        element(
-            "pre", f"{problem}\n\nThis page shows what was last read, at {_read_at(view)}." if problem else ""
-        ),
+        element("pre", f"{problem}\n\nThis page shows the content of {_read_at(view)}." if problem else ""),
         id="problem",
         role="alert",
         hidden=not problem,
@@ -83,7 +81,7 @@ def document(title: str, scripts: Iterable[str], body: Markup) -> str:
 
 
 def chip(text: str, look: str) -> Markup:
-    """Return a word in the colour of its meaning."""
+    """Return a word in the colour of its look, such as a condition."""
     return element("span", text, class_=f"chip look-{look}")
 
 
@@ -105,7 +103,7 @@ def facts(values: Iterable[tuple[str, Content]]) -> Markup:
 
 
 def scrolled(content: Content, label: str) -> Markup:
-    """Return content that may be wider than the page; the keyboard can scroll it too."""
+    """Return content that may be wider than the page. The keyboard can also scroll it."""
     return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 

@@ -16,7 +16,7 @@ from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
 from mzplan.render.status import COLUMNS, row
 
-# Ordered by urgency: people look at the first ones first.
+# The most urgent conditions come first.
 CONDITIONS: tuple[Condition, ...] = (
     "rejected",
     "failed",
@@ -39,10 +39,10 @@ def graph_page(overview: Overview, connection: Address | None = None, *, ungroup
         heading = element("h1", f"What uses {connection}")
         link_line = element("p", element("a", "The whole graph", href="/"), " · ", resource_link(connection))
     elif len(shown) > COLLAPSED:
-        link = ("By connection", "/") if ungrouped else ("Each query by itself", "/?all=1")
+        link = ("By connection", "/") if ungrouped else ("Each query separately", "/?all=1")
         link_line = element("p", element("a", link[0], href=link[1]))
     if not shown:
-        return [heading, element("p", "Nothing is committed yet: `mzplan apply` does that.", class_="quiet")]
+        return [heading, element("p", "Nothing is committed yet. Run `mzplan apply`.", class_="quiet")]
     group = len(shown) > COLLAPSED and not ungrouped and connection is None
     return [
         heading,
@@ -113,7 +113,7 @@ def drawing(
         )
     if group:
         nodes = collapse(nodes, home_connections(references))
-    return draw(nodes, references, "What depends on what: connections and queries")
+    return draw(nodes, references, "Dependencies between connections and queries")
 
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:
@@ -127,5 +127,5 @@ def resource_link(address: Address, text: str = "") -> Markup:
 
 def _look(query: QueryStatus | None, at_fault: bool) -> tuple[str, str]:
     if query is None:
-        return ("fault", "does not answer") if at_fault else ("connection", "")
+        return ("fault", "doesn't answer") if at_fault else ("connection", "")
     return query.condition, query.condition

@@ -1,4 +1,4 @@
-"""The history: who committed what, one serial, or the difference of two, as a plan shows it."""
+"""The history: all commits, one serial, or the difference of two serials as a plan."""
 
 from __future__ import annotations
 
@@ -57,23 +57,26 @@ def serial_page(store: Store, serial: int) -> Content:
         for address, query in (outcome.open if outcome else {}).items()
     ]
     current = store.read_state().serial
-    changes_since = element("a", "What has changed since", href=f"/history/{serial}..{current}")
+    changes_since = element("a", "Changes since then", href=f"/history/{serial}..{current}")
     return [
         element("h1", f"Serial {serial}", " ", chip("current", "running") if entry.current else None),
         facts(details),
         None if entry.current else element("p", changes_since),
         event_table("Events", events_of_serial(store, serial, commit)),
-        [element("h2", "Not converged then"), element("pre", "\n".join(unconverged), class_="box")]
+        [
+            element("h2", "Not converged when the command ended"),
+            element("pre", "\n".join(unconverged), class_="box"),
+        ]
         if unconverged
         else None,
-        element("h2", "What it has changed"),
+        element("h2", "Changes"),
         plan_view(changes_of(store, serial)),
     ]
 
 
 def difference_page(store: Store, before: int, after: int) -> Content:
     """Return the changes that lead from one serial to another."""
-    link = element("a", "The other way round", href=f"/history/{after}..{before}")
+    link = element("a", "In the opposite direction", href=f"/history/{after}..{before}")
     return [
         element("h1", f"From serial {before} to serial {after}"),
         element("p", link),
@@ -82,7 +85,7 @@ def difference_page(store: Store, before: int, after: int) -> Content:
 
 
 def origin(entry: HistoryEntry | None) -> Content:
-    """Return the serial that made a resource what it is now, and its author."""
+    """Return the serial that last changed a resource, and its author."""
     if entry is None:
         return None
     link = element("a", f"serial {entry.serial}", href=f"/history/{entry.serial}")
@@ -122,7 +125,7 @@ def _git(commit: CommitRecord) -> str:
 
 def _outcome(entry: HistoryEntry) -> Content:
     if entry.outcome is None:
-        return element("span", "not seen", class_="quiet")
+        return element("span", "unknown", class_="quiet")
     return chip(entry.outcome.status, entry.outcome.status)
 
 

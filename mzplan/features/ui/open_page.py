@@ -1,4 +1,4 @@
-"""Everything that isn't as committed: pending, rejected and failed changes, and drift."""
+"""Open items: changes that are pending, rejected or failed, and drift."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ def open_page(overview: Overview) -> Content:
     return [
         element("h1", "Open"),
         element("h2", f"Committed, but not converged: {len(overview.pending):,}"),
-        element("div", pending)
-        if pending
-        else element("p", "Nothing: every reported query is as committed."),
+        element("div", pending) if pending else element("p", "None: all reported queries are as committed."),
         _more(len(overview.pending), "`mzplan plan` lists them"),
         element("h2", f"Drift: {len(overview.drift):,}"),
-        element("div", drift) if drift else element("p", "None that the runners have reported."),
+        element("div", drift) if drift else element("p", "None reported by the runners."),
         _more(len(overview.drift), "`mzplan drift` lists them"),
         element(
             "p",

@@ -126,7 +126,7 @@ def declaration(resource: ResourceState) -> str:
 
 
 def origin_of(store: Store, state: State, address: Address) -> HistoryEntry | None:
-    """Return the serial that made a resource what it is now.
+    """Return the serial that last changed a resource.
 
     Returns None if it is older than the last hundred serials or than the history."""
     current, origin = state.resources.get(address), state.serial

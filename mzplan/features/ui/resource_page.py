@@ -45,23 +45,21 @@ def resource_page(
 ) -> Content:
     """Return the page of a committed resource.
 
-    `origin`: the serial that made it what it is, with its author. `events`: its past events."""
+    `origin`: the serial that last changed it, with its author. `events`: its past events."""
     resource, query = overview.state.resources[address], overview.queries.get(address)
     return [
         element("h1", str(address), " ", chip(query.condition, query.condition) if query else None),
         _facts(overview, resource, query, origin),
-        element("p", element("a", "What its runner has logged", href=f"/resources/{address}/logs"))
-        if query
-        else None,
+        element("p", element("a", "Its runner's log", href=f"/resources/{address}/logs")) if query else None,
         _notes(query) if query else None,
         _open(overview, address),
         event_table("Events", events),
         _plots(query, samples) if query else None,
         last_steps(query) if query else None,
         _reach(overview, address),
-        element("h2", "Declared as"),
+        element("h2", "Declaration"),
         element("pre", declaration(resource), class_="box"),
-        element("p", "As committed, with secrets as references and without defaults.", class_="quiet"),
+        element("p", "As committed. Secrets are references, and defaults are omitted.", class_="quiet"),
     ]
 
 
@@ -102,7 +100,7 @@ def _notes(query: QueryStatus) -> Content:
 
 
 def _open(overview: Overview, address: Address) -> Content:
-    """Return what isn't as committed about this resource."""
+    """Return the resource's pending changes and its drift."""
     query = overview.queries.get(address)
     is_shown = query is not None and query.observation is not None and query.observation.error  # shown above
     lines = [
@@ -124,7 +122,7 @@ def _plots(query: QueryStatus, samples: Samples) -> Content:
     address, observation, now = query.resource.address, query.observation, time.time()
     unit = (observation.lag_unit if observation is not None else None) or "records"
     runs = samples.runs(address)[1:]
-    starts = [element("h2", "Restarts seen"), element("ul", [element("li", moment(at)) for at in runs])]
+    starts = [element("h2", "Observed restarts"), element("ul", [element("li", moment(at)) for at in runs])]
     return [
         element("h2", "The last hour"),
         element(
@@ -169,7 +167,7 @@ def last_steps(query: QueryStatus) -> Content:
     return [
         element("h2", "The last steps"),
         scrolled(table, "The last steps"),
-        element("p", "All of them, with offsets: ", element("code", more), class_="quiet"),
+        element("p", "All steps, with offsets: ", element("code", more), class_="quiet"),
     ]
 
 
@@ -241,7 +239,7 @@ def plot(points: Sequence[Point], label: str, now: float) -> Markup:
         for line in lines
         if line
     ]
-    caption = f"{label}, now {last:,.4g}" if last is not None else f"{label}: nothing is known"
+    caption = f"{label}, now {last:,.4g}" if last is not None else f"{label}: no data"
     svg = element(
         "svg",
         marks,
@@ -255,14 +253,14 @@ def plot(points: Sequence[Point], label: str, now: float) -> Markup:
 
 
 def logs_page(project: Project, overview: Overview, address: Address) -> Content:
-    """Return the newest entries, the last one at the bottom, or why there is no log here."""
+    """Return the newest log entries, the last one at the bottom, or why this machine has no log."""
     state, head = overview.state, element("h1", "Logs of ", resource_link(address))
     try:
         entries = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_MAX_ENTRIES)
     except MzplanError as problem:
         return [head, element("pre", linked(render_diagnostics(problem.diagnostics, False)), class_="box")]
     if not entries:
-        return [head, element("p", "Its runner has logged nothing about it.", class_="quiet")]
+        return [head, element("p", "Its runner has logged nothing about this query.", class_="quiet")]
     text = "\n".join(cut(entry.text, _MAX_CHARACTERS) for entry in entries)
-    more = element("p", "All of them: ", element("code", f"mzplan logs {address}"), class_="quiet")
+    more = element("p", "All entries: ", element("code", f"mzplan logs {address}"), class_="quiet")
     return [head, element("pre", linked(text), class_="box"), more]

@@ -43,7 +43,7 @@ def read_token(file: str | None) -> str:
             return ""
     if len(text) < MIN_TOKEN or not (text.isascii() and text.isprintable()) or " " in text:
         raise _no_token(
-            f"The text of {where} is not a token: {MIN_TOKEN} characters or more, of ASCII, without spaces."
+            f"The token in {where} needs at least {MIN_TOKEN} printable ASCII characters, without spaces."
         )
     return text
 
@@ -58,7 +58,7 @@ def access_for(host: str, token: str, url: str | None) -> Access:
             "MZ186",
             f"Others can reach {host}, and mzplan ui requires no token",
             "The pages show all names, server addresses and errors of the project.",
-            "leave --host out, or create a token: (umask 077; openssl rand -hex 24 > ui.token), then "
+            "omit --host, or create a token: (umask 077; openssl rand -hex 24 > ui.token), then "
             "--token-file ui.token.",
         )
     parts = urlsplit(url or "")

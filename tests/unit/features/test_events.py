@@ -117,7 +117,7 @@ def test_a_query_that_was_destroyed_is_known_to_both(tmp_path: Path) -> None:
 
 def test_what_a_serial_has_done_in_fact_and_a_secret_is_no_hand(told: Path) -> None:
     shown = mzplan(told, "history", "show", "2")
-    assert "In fact: 1 stopped, 1 started" in shown.out
+    assert "Events:  1 stopped, 1 started" in shown.out
     found = mzplan(told, "history", "show", "2", "--json").json()["events"]
     assert [(one["kind"], one["address"], one["cause"]["serial"]) for one in found] == [
         ("stopped", "source.orders", 2),

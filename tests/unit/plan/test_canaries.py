@@ -188,7 +188,7 @@ def test_an_apply_that_changes_nothing_goes_on_after_a_failure_and_only_then(goi
     plan = build_plan(three("b:9092"), going, failed)
     assert names(plan.resuming) == ["source.s1", "source.s2"] and not plan.is_empty and not plan.changes
     assert commit_plan(plan, going).canaries == ()
-    assert "Resuming, held back since a canary failed: source.s1, source.s2" in render_plan(plan)
+    assert "Resuming after a failed canary: source.s1, source.s2" in render_plan(plan)
     assert "2 to resume" in render_plan(plan)
     assert "resume** after a failed canary" in render_plan_markdown(plan)
     assert decode_plan(encode_plan(plan), "x").resuming == plan.resuming

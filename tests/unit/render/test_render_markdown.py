@@ -210,7 +210,7 @@ def test_where_settings_lead_is_told_before_all_others_and_whole(
     for text in (above, below, render_plan(plan).partition("\n\n")[0], render_plan_page(plan)):
         assert f"https://{HOST}" in text and "another" in text
     assert below.index("lineage.url") < below.index("instances.i000")
-    assert "of where runners report or listen**" in above
+    assert "where runners report or listen**" in above
 
 
 def test_what_is_opened_to_others_is_told_too(state: State) -> None:
