@@ -124,14 +124,9 @@ def is_lost(problem: BaseException) -> bool:
 
 
 def reason(query: ResolvedQuery, problem: BaseException) -> str:
-    """Return `reason_of` without the password of the query's connection."""
-    return reason_of(problem, query.link.body.get("password"))
-
-
-def reason_of(problem: BaseException, secret: str | None = None) -> str:
     """Return the first line of a server's or driver's message, without the prefix and the password."""
     text = str(problem).strip() or type(problem).__name__
-    if secret:
+    if secret := query.link.body.get("password"):
         text = text.replace(secret, "***")
     line = text.splitlines()[0]
     for preamble in ("IO: ", "[libpq] ", "connection failed: ", "Failed to connect: "):

@@ -16,7 +16,7 @@ import pytest
 
 from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
-from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason_of
+from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason
 from mzplan.connectors.postgres.sink import refusals
 from mzplan.connectors.postgres.sink.definition import create_table
 from mzplan.connectors.postgres.sink.ledger import Ledger
@@ -251,6 +251,12 @@ def link() -> ResolvedConnection:
     return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body)
 
 
+def query_of_link() -> ResolvedQuery:
+    address = Address("sink", "x")
+    description = Description(address=address, id="x", generation=1, digest="", type="postgres", body={})
+    return ResolvedQuery(description=description, body={}, connection=link(), columns=(), directory=".")
+
+
 def test_conninfo_quotes_values() -> None:
     info = conninfo(link(), ".")
     assert "password='p\\' w\\\\'" in info
@@ -272,18 +278,14 @@ def test_conninfo_quotes_values() -> None:
     ],
 )
 def test_connection_problems_are_explained(text: str, code: str) -> None:
-    address = Address("sink", "x")
-    description = Description(address=address, id="x", generation=1, digest="", type="postgres", body={})
-    query = ResolvedQuery(description=description, body={}, connection=link(), columns=(), directory=".")
-    found = connect_problem(query, RuntimeError(text))
+    found = connect_problem(query_of_link(), RuntimeError(text))
     assert found.code == code
     assert "connection.pg (db:5432, database shop)" in found.detail
 
 
 def test_passwords_in_messages_are_masked() -> None:
-    assert (
-        reason_of(RuntimeError("ERROR:  bad password p' w\\ here\nmore"), "p' w\\") == "bad password *** here"
-    )
+    problem = RuntimeError("ERROR:  bad password p' w\\ here\nmore")
+    assert reason(query_of_link(), problem) == "bad password *** here"
 
 
 def test_transactions_without_changes_use_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import psycopg
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
 from mzplan.connectors.postgres.identity import written_steps
 from mzplan.connectors.postgres.probe import Check
-from mzplan.connectors.postgres.sink.definition import table_privileges
+from mzplan.connectors.postgres.sink.definition import key_of, table_privileges
 from mzplan.connectors.postgres.sink.staging import can_copy_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.statements import grant, grant_on_database, grant_on_schema, table_sql
@@ -70,7 +70,6 @@ class PrivilegeCheck(Check):
         self,
         table: Table | None,
         outputs: Sequence[Output],
-        keys: Sequence[str],
         statements: Sequence[str] = (),
         schema: str | None = None,
     ) -> Diagnostic | None:
@@ -83,12 +82,12 @@ class PrivilegeCheck(Check):
         if statements:
             self._check_creation(table, statements, schema)
         if table is not None:
-            self._check_target(table, [c for output in outputs if (c := table.column(output.name))], keys)
+            self._check_target(table, [c for output in outputs if (c := table.column(output.name))])
         if self._check_staging_schema():
             for name, wanted in _LEDGER_PRIVILEGES.items():
                 self._check_ledger_table(name, wanted)
             if table is not None:
-                self._check_staging_table(table, outputs, keys)
+                self._check_staging_table(table, outputs)
         if not self._missing:
             return None
         return self._problem(
@@ -102,7 +101,7 @@ class PrivilegeCheck(Check):
         self._missing.append(privilege)
         self._script += script
 
-    def _check_target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:
+    def _check_target(self, table: Table, columns: Sequence[TargetColumn]) -> None:
         for schema in dict.fromkeys([table.schema, *(column.type_schema for column in columns)]):
             if not self._is_granted("has_schema_privilege(%s, 'USAGE')", schema):
                 self._add_missing(f"USAGE on schema {schema}", grant_on_schema("USAGE", schema, self._role))
@@ -169,7 +168,7 @@ class PrivilegeCheck(Check):
             sql, privileges = self._sql(name), ", ".join(missing)
             self._add_missing(f"{privileges} on {sql}", grant(privileges, sql, self._role))
 
-    def _check_staging_table(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
+    def _check_staging_table(self, table: Table, outputs: Sequence[Output]) -> None:
         """Check an existing staging table. It may belong to the connection's previous user.
 
         If its columns change, it must be recreated, which only its owner can do.
@@ -177,6 +176,7 @@ class PrivilegeCheck(Check):
         name = writer_of(self._query).stage
         targets = [table.column(output.name) for output in outputs]
         known_targets = [target for target in targets if target is not None]
+        keys = key_of(self._query)
         if len(known_targets) < len(outputs) or can_copy_straight(table, outputs, known_targets, keys):
             return
         row = self._find_table(name, _STAGING_PRIVILEGES)

@@ -16,7 +16,6 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, state_of
-from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.sink.target_table import describe_fix, find_target
@@ -94,7 +93,7 @@ def _denied_error(query: ResolvedQuery, outputs: Sequence[Output], problem: Exce
     ):
         table = find_target(connection, query)
         check = PrivilegeCheck(connection, query)
-        if (missing := check.problem(table, outputs, key_of(query))) is not None:
+        if (missing := check.problem(table, outputs)) is not None:
             return MzplanError(missing)
     return _DENIED.error(query, why=reason(query, problem), table=query.body["table"])
 

@@ -107,7 +107,7 @@ class _TargetCheck(Check):
 
     def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         yield from self._read_only()
-        table, keys = find_target(self._connection, self._query), key_of(self._query)
+        table = find_target(self._connection, self._query)
         schema = missing_schema(self._connection, self._query) if table is None else None
         statements = self.statements = creation_statements(self._query, table, outputs, schema)
         problem = check_table(self._query, table, outputs, schema)
@@ -117,7 +117,7 @@ class _TargetCheck(Check):
         elif problem is not None:
             yield problem
         missing_privileges = PrivilegeCheck(self._connection, self._query).problem(
-            table, outputs, keys, statements, schema
+            table, outputs, statements, schema
         )
         if missing_privileges is not None:
             yield missing_privileges
