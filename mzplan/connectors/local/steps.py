@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mzplan.connectors.local.step_files import (
     DamagedStepError,
@@ -50,6 +50,14 @@ _MIN_DISCARDED_BYTES = 64 << 20
 _JOINED_BYTES = 16 << 20
 
 
+class RecordedStep(NamedTuple):
+    """A step, with the number and digest of its rows."""
+
+    step: Step
+    rows: int
+    digest: str
+
+
 class LostStepsError(OSError):
     """Raised if steps are missing that were already read, or that other steps follow; the message names them.
     Nothing can be appended, because an append would get the number of a lost step and never be read."""
@@ -68,11 +76,11 @@ class FolderView:
     start: Step
     stop: Step
     files: Mapping[Step, str]
-    ids: Callable[[], Mapping[str, tuple[Step, int, str]]]
+    ids: Callable[[], Mapping[str, RecordedStep]]
     leftovers: Mapping[Step, str] = field(default_factory=dict)
 
     @cached_property
-    def expired(self) -> Mapping[str, tuple[Step, int, str]]:
+    def expired(self) -> Mapping[str, RecordedStep]:
         return self.ids()
 
     def are_separate(self, steps: range) -> bool:
@@ -167,13 +175,13 @@ class LocalSteps:
         missing = next((step for step in steps if step not in view.files), None)
         if missing is not None:
             raise StepError(f"there is no step {missing}")
-        return sum(self._summary(view.files[step])[0] for step in steps)
+        return sum(self._recorded(step, view.files[step]).rows for step in steps)
 
     def appended(self) -> int:
         """Return the number of rows of all appends, read or not. Counts expired appends as far as they are
         recorded."""
         view = self._look()
-        expired = [rows for step, rows, _ in view.expired.values() if step < view.start]
+        expired = (step.rows for step in view.expired.values() if step.step < view.start)
         return sum(expired) + self.rows(range(view.start, view.stop))
 
     def expire(self, step: Step) -> None:
@@ -190,8 +198,9 @@ class LocalSteps:
             ids = dict(view.expired)
             for old_step in old_steps:
                 if old_step >= view.start:
-                    ids[key_of(view.files[old_step])] = (old_step, *self._summary(view.files[old_step]))
-            newest_ids = dict(sorted(ids.items(), key=lambda item: item[1][0])[-MAX_KEPT_IDS:])
+                    name = view.files[old_step]
+                    ids[key_of(name)] = self._recorded(old_step, name)
+            newest_ids = dict(sorted(ids.items(), key=lambda item: item[1].step)[-MAX_KEPT_IDS:])
             # Written first, so that an append which no longer finds a step's file finds its id here.
             self.folder.write(_IDS, json.dumps(newest_ids).encode())
             self.folder.write(_EXPIRED, json.dumps({"start": until}).encode())
@@ -209,7 +218,7 @@ class LocalSteps:
         leftovers = {step: files.pop(step) for step in sorted(files) if step >= stop}
         return FolderView(start, stop, files, self._ids, leftovers)
 
-    def _ids(self) -> dict[str, tuple[Step, int, str]]:
+    def _ids(self) -> dict[str, RecordedStep]:
         ids = self._object(_IDS)
         with decoding(f"{self.place}/{_IDS}"):
             return _appends(ids)
@@ -222,28 +231,27 @@ class LocalSteps:
                 raise ValueError("it is not an object")
             return content
 
-    def find(self, view: FolderView, key: str) -> tuple[Step, int, str] | None:
-        """Return step, rows and digest of the append whose id has this hash, or None."""
+    def find(self, view: FolderView, key: str) -> RecordedStep | None:
+        """Return the step of the append whose id has this hash, or None."""
         if key in view.expired:
             return view.expired[key]
         for step, name in view.files.items():
             if key_of(name) == key:
-                return (step, *self._summary(name))
+                return self._recorded(step, name)
         return None
 
-    def recorded(self, view: FolderView, step: Step) -> tuple[Step, int, str] | None:
-        """Return step, rows and digest of a step. None if it doesn't exist, or is too old to be recorded."""
+    def recorded(self, view: FolderView, step: Step) -> RecordedStep | None:
+        """Return a step's record. None if the step doesn't exist, or is too old to be recorded."""
         if step in view.files:
-            return (step, *self._summary(view.files[step]))
-        return next((append for append in view.expired.values() if append[0] == step), None)
+            return self._recorded(step, view.files[step])
+        return next((expired for expired in view.expired.values() if expired.step == step), None)
 
-    def _summary(self, name: str) -> tuple[int, str]:
-        """Return the number of rows in a file, and their digest."""
+    def _recorded(self, step: Step, name: str) -> RecordedStep:
         file = self._open(name)
         if file is None:
             raise OSError(f"{name} no longer exists")
         try:
-            return file.summary()
+            return RecordedStep(step, *file.summary())
         except DamagedStepError as problem:
             raise OSError(f"{name} is damaged: {problem}") from None
 
@@ -255,12 +263,13 @@ class LocalSteps:
             raise OSError(f"{name} is damaged: {problem}") from None
 
 
-def _appends(content: Any) -> dict[str, tuple[Step, int, str]]:
-    """Return step, rows and digest of each append, by the hash of its id. Raises the errors that decoding()
+def _appends(content: Any) -> dict[str, RecordedStep]:
+    """Return the step of each append, by the hash of the append's id. Raises the errors that decoding()
     handles."""
     appends = {
-        key: (checked_step(step), checked_step(rows), digest) for key, (step, rows, digest) in content.items()
+        key: RecordedStep(checked_step(step), checked_step(rows), digest)
+        for key, (step, rows, digest) in content.items()
     }
-    if not all(isinstance(digest, str) for _, _, digest in appends.values()):
+    if not all(isinstance(append.digest, str) for append in appends.values()):
         raise ValueError("a digest is not text")
     return appends

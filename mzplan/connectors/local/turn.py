@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.local.step_files import digest_difference, encode_step, file_name, hash_of
@@ -64,19 +64,15 @@ class Turn:
         becomes a micro-batch of its own. Raises StaleStepError."""
         earlier = self._steps.find(self.view, hash_of(id_))
         if earlier is not None:
-            differences = (
-                (step, self._digest_difference(step, rows)) for step, rows in enumerate(steps, earlier[0])
-            )
-            differing_step, digests = next(
-                (difference for difference in differences if difference[1] is not None), (None, None)
-            )
-            return AppendedStep(
-                step=earlier[0],
-                rows=earlier[1],
-                is_repeat=True,
-                digests=digests,
-                differing_step=differing_step,
-            )
+            repeat = AppendedStep(step=earlier.step, rows=earlier.rows, is_repeat=True)
+            for step, rows in enumerate(steps, earlier.step):
+                recorded = self._steps.recorded(self.view, step)
+                if recorded is None:
+                    continue
+                digests = digest_difference(recorded.rows, recorded.digest, content_hash([rows]))
+                if digests is not None:
+                    return replace(repeat, digests=digests, differing_step=step)
+            return repeat
         first = self.stop
         if expect is not None and expect != first:
             raise StaleStepError(expect, first)
@@ -92,14 +88,8 @@ class Turn:
 
     def known(self, id_: str) -> Step | None:
         """Return the first step of the append with this id, or None."""
-        known = self._steps.find(self.view, hash_of(id_))
-        return known[0] if known is not None else None
-
-    def _digest_difference(self, step: Step, rows: Table) -> tuple[str, str] | None:
-        """Return the recorded digest of a step and the digest of these rows, or None if the rows are the
-        same."""
-        recorded = self._steps.recorded(self.view, step)
-        return digest_difference(*recorded[1:], content_hash([rows])) if recorded is not None else None
+        append = self._steps.find(self.view, hash_of(id_))
+        return append.step if append is not None else None
 
     def write(self) -> None:
         """Write all planned steps or none. Call it once."""
