@@ -106,7 +106,7 @@ class Probe:
                 "MZ064",
                 "The identity of a server can't be stored",
                 f"An upstream's identity is JSON of at most {_MAX_UPSTREAM:,} characters.",
-                "check which server answers there; for a plug-in, tell its authors.",
+                "check which server answers; if a plug-in reads it, report this to its authors.",
             )
 
     @property

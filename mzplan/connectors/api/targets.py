@@ -215,8 +215,8 @@ def unknown_step(run: SinkRun, step: int, last: int) -> Diagnostic:
 
 
 _WHY = (
-    "{text}. select or where changed between two attempts at the step, or hold something that differs each "
-    "time, such as rand()."
+    "{text}. Between two attempts at the step, select or where changed, or they contain an expression that "
+    "differs each time, such as rand()."
 )
 
 

@@ -155,7 +155,7 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
         raise letters_refused(
             address,
             "It keeps no dead letters: it doesn't set `on_error: dead-letter`.",
-            "if it kept some earlier, set on_error and dead_letter as they were.",
+            "if it kept dead letters earlier, set on_error and dead_letter as before.",
         )
     if "path" not in place:
         raise letters_refused(

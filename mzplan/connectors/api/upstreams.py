@@ -20,10 +20,10 @@ from mzplan.warehouse.checkpoints import Checkpoint
 Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
 
 _EFFECTS: Mapping[str, str] = {
-    "accept": "continues at the same offsets there",
-    "reset-earliest": "continues with the earliest record there",
-    "reset-latest": "continues with records written there from now on",
-    "translate-timestamp": "continues there at the time of the last record that it has read",
+    "accept": "continues at the same offsets in the new upstream",
+    "reset-earliest": "continues with the earliest record in the upstream",
+    "reset-latest": "continues with records that are written from now on",
+    "translate-timestamp": "continues at the time of the last record that it has read",
 }
 
 
@@ -74,7 +74,7 @@ def another_upstream(query: ResolvedQuery, kind: str, difference: str) -> Diagno
         code="MZ043",
         kind="another-upstream",
         summary=f"{query.address} would read another {kind}",
-        detail=f"{difference}. The checkpoint's steps belong to the former one.",
+        detail=f"{difference}. The checkpoint's steps belong to the former {kind}.",
         hint=f"point the connection back to the former {kind}; or {start_over_hint(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,

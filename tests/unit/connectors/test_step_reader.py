@@ -245,8 +245,8 @@ def test_rows_that_do_not_fit() -> None:
         (
             DiffersError("step 3 differs"),
             "MZ088",
-            "Step 3 differs. select or where changed between two attempts at the step, or hold something "
-            "that differs each time, such as rand().",
+            "Step 3 differs. Between two attempts at the step, select or where changed, or they contain an "
+            "expression that differs each time, such as rand().",
         ),
         (ValueError(""), "MZ082", "ValueError"),
     ],
