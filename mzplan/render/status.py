@@ -109,49 +109,54 @@ def _canary_to_json(canary: Canary, verdict: Verdict | None) -> dict[str, Any]:
 
 
 def _query_to_json(query: QueryStatus) -> dict[str, Any]:
-    seen, resource = query.observation, query.resource
+    seen, resource = _observed(query), query.resource
     return {
         "address": str(resource.address),
         "instance": resource.instance,
-        "id": seen.query_id if seen else None,
-        "run_id": seen.run_id if seen else None,
-        "generation": seen.generation if seen else resource.generation,
-        "digest": seen.digest if seen else "",
+        "id": seen.query_id,
+        "run_id": seen.run_id,
+        "generation": seen.generation,
+        "digest": seen.digest,
         "condition": query.condition,
         "awaits": query.start_stage,
-        "step": seen.step if seen and seen.step >= 0 else None,
-        "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
-        "lag": seen.lag if seen else None,
+        "step": seen.step if seen.step >= 0 else None,
+        "input_rows_per_second": seen.input_rows_per_second,
+        "lag": seen.lag,
         "lag_unit": _unit(query),
         "as_of": query.as_of,
-        "total_rows": seen.total_rows if seen else None,
-        "last_batch": (
-            {"rows": seen.last_rows, "at": seen.last_batch_at} if seen and seen.last_batch_at else None
-        ),
-        "attempts": seen.failures if seen else 0,
-        "retry_at": seen.retry_at if seen else None,
-        "left_out": seen.left_out if seen else 0,
-        "backlog": dict(seen.backlog) if seen and seen.backlog else None,
-        "warning": seen.warning if seen else None,
-        "error": seen.error if seen else None,
-        "held": seen.held if seen else None,
-        "at_fault": str(seen.at_fault) if seen and seen.at_fault else None,
-        "fault": seen.fault if seen else None,
+        "total_rows": seen.total_rows,
+        "last_batch": {"rows": seen.last_rows, "at": seen.last_batch_at} if seen.last_batch_at else None,
+        "attempts": seen.failures,
+        "retry_at": seen.retry_at,
+        "left_out": seen.left_out,
+        "backlog": dict(seen.backlog) if seen.backlog else None,
+        "warning": seen.warning,
+        "error": seen.error,
+        "held": seen.held,
+        "at_fault": str(seen.at_fault) if seen.at_fault else None,
+        "fault": seen.fault,
         "repair": query.repair,
-        **({"fault_fix": seen.fault_fix} if seen and seen.fault_fix else {}),
-        **({"fault_since": seen.fault_since} if seen and seen.at_fault and seen.fault_since else {}),
-        "written_with": encode(seen.written_with) if seen and seen.written_with else None,
-        **_measures_to_json(seen),
-        "counters": encode(replace(seen.counters, starts={})) if seen and seen.counters else None,
-        "starts": dict(seen.counters.starts) if seen and seen.counters else {},
-        "started_because": cause_to_json(seen.started_because) if seen and seen.started_because else None,
+        **({"fault_fix": seen.fault_fix} if seen.fault_fix else {}),
+        **({"fault_since": seen.fault_since} if seen.at_fault and seen.fault_since else {}),
+        "written_with": encode(seen.written_with) if seen.written_with else None,
+        **dict(measure.to_json(name, getattr(seen, name)) for name, measure in MEASURES.items()),
+        "counters": encode(replace(seen.counters, starts={})) if seen.counters else None,
+        "starts": dict(seen.counters.starts) if seen.counters else {},
+        "started_because": cause_to_json(seen.started_because) if seen.started_because else None,
         **({"tasks": _tasks_to_json(query)} if resource.own_tasks else {}),
     }
 
 
-def _measures_to_json(seen: Observation | None) -> dict[str, Any]:
-    return dict(
-        measure.to_json(name, getattr(seen, name) if seen else None) for name, measure in MEASURES.items()
+def _observed(query: QueryStatus) -> Observation:
+    """Return the query's Observation; an empty one if no runner reports the query."""
+    resource = query.resource
+    return query.observation or Observation(
+        address=resource.address,
+        generation=resource.generation,
+        digest="",
+        wanted_digest="",
+        wanted_generation=resource.generation,
+        condition=query.condition,
     )
 
 
@@ -167,8 +172,8 @@ def _tasks_to_json(query: QueryStatus) -> list[dict[str, Any]]:
 
 def _unit(query: QueryStatus) -> str | None:
     """Return the unit of the lag; None without a lag."""
-    seen = query.observation
-    return seen.lag_unit if seen is not None and seen.lag is not None else None
+    seen = _observed(query)
+    return seen.lag_unit if seen.lag is not None else None
 
 
 def has_failed(status: ProjectStatus) -> bool:
@@ -299,14 +304,14 @@ def _merged_notes(queries: Iterable[QueryStatus], note_of: Callable[[QueryStatus
 
 
 def _error(query: QueryStatus) -> str:
-    seen = query.observation
-    if seen is None or not seen.error:
+    seen = _observed(query)
+    if not seen.error:
         return ""
     return f"{f'[{safe(seen.error_code)}] ' if seen.error_code else ''}{paragraph(seen.error)}"
 
 
 def _backlog(query: QueryStatus) -> str:
-    backlog = query.observation.backlog if query.observation is not None else None
+    backlog = _observed(query).backlog
     if not backlog or "retained_bytes" not in backlog:
         return ""
     behind, kept = size(backlog.get("lag_bytes", 0)), size(backlog.get("retained_bytes", 0))
@@ -314,20 +319,20 @@ def _backlog(query: QueryStatus) -> str:
 
 
 def _held(query: QueryStatus) -> str:
-    seen = query.observation
-    return f"held: {paragraph(seen.held)}" if seen is not None and seen.held else ""
+    held = _observed(query).held
+    return f"held: {paragraph(held)}" if held else ""
 
 
 def _warning(query: QueryStatus) -> str:
-    seen = query.observation
-    return f"warning {paragraph(seen.warning)}" if seen is not None and seen.warning else ""
+    warning = _observed(query).warning
+    return f"warning {paragraph(warning)}" if warning else ""
 
 
 def _written_with(query: QueryStatus) -> str:
-    seen = query.observation
-    if seen is None or seen.written_with is None:
+    written_with = _observed(query).written_with
+    if written_with is None:
         return ""
-    versions = safe(str(seen.written_with))
+    versions = safe(str(written_with))
     return f"its checkpoint was last written with {versions}; its runner has other versions (MZ045)"
 
 
@@ -339,8 +344,8 @@ def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
 
 
 def _left_out(query: QueryStatus) -> str:
-    seen = query.observation
-    if seen is None or not seen.left_out:
+    seen = _observed(query)
+    if not seen.left_out:
         return ""
     kept = query.resource.body.get("on_error") == "dead-letter"
     records = f"{seen.left_out:,} malformed record{'s' if seen.left_out > 1 else ''}"
@@ -349,11 +354,11 @@ def _left_out(query: QueryStatus) -> str:
 
 def _state(query: QueryStatus) -> str:
     """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without zeros."""
-    seen = query.observation
+    seen = _observed(query)
     shown = [
         f"{measure.title.lower()} {measure.text(number)}"
         for name, measure in MEASURES.items()
-        if measure.is_stateful and (number := getattr(seen, name, None))
+        if measure.is_stateful and (number := getattr(seen, name))
     ]
     return "; ".join(shown)
 
@@ -364,8 +369,8 @@ def _tasks(query: QueryStatus) -> str:
 
 def _fault(query: QueryStatus) -> str:
     """Return the connection that doesn't answer, and its fix."""
-    seen = query.observation
-    if seen is None or seen.at_fault is None:
+    seen = _observed(query)
+    if seen.at_fault is None:
         return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
     fix = paragraph(seen.fault_fix) if seen.fault_fix else moved
@@ -380,8 +385,7 @@ def _fault(query: QueryStatus) -> str:
 
 def _started(query: QueryStatus) -> str:
     """Return why the query was last started; "" for its first start."""
-    seen = query.observation
-    cause = seen.started_because if seen is not None and query.condition in _STARTED else None
+    cause = _observed(query).started_because if query.condition in _STARTED else None
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
@@ -395,24 +399,24 @@ def notes(query: QueryStatus) -> list[str]:
 
 def row(query: QueryStatus, now: float) -> tuple[str, ...]:
     """Return the cells of a query, one for each of COLUMNS. `now` is in seconds since the epoch."""
-    seen = query.observation
+    seen = _observed(query)
     return (
         str(query.resource.address),
         query.resource.instance,
         query.condition,
-        str(seen.step) if seen and seen.step >= 0 else "-",
-        f"{seen.total_rows:,}" if seen and seen.total_rows is not None else "-",
-        f"{seen.input_rows_per_second:.1f}" if seen else "-",
+        str(seen.step) if seen.step >= 0 else "-",
+        f"{seen.total_rows:,}" if seen.total_rows is not None else "-",
+        f"{seen.input_rows_per_second:.1f}" if query.observation else "-",
         _lag(query, now),
         _last_batch(seen, now),
-        str(seen.failures) if seen and seen.failures else "-",
+        str(seen.failures) if seen.failures else "-",
         _next_try(seen, now),
     )
 
 
 def _lag(query: QueryStatus, now: float) -> str:
-    seen, unit = query.observation, _unit(query)
-    if seen is None or seen.lag is None or unit is None:
+    seen, unit = _observed(query), _unit(query)
+    if seen.lag is None or unit is None:
         return "-"
     steps = (seen.backlog or {}).get("steps", 0) if unit == "rows" else 0
     among = f" in {count(steps, 'step')}" if steps and seen.lag else ""
@@ -422,15 +426,15 @@ def _lag(query: QueryStatus, now: float) -> str:
     return text if query.as_of is None else f"{text}, {_ago(now - query.as_of)}"
 
 
-def _last_batch(seen: Observation | None, now: float) -> str:
-    if seen is None or seen.last_batch_at is None:
+def _last_batch(seen: Observation, now: float) -> str:
+    if seen.last_batch_at is None:
         return "-"
     rows = f"{count(seen.last_rows, 'row')}, " if seen.last_rows is not None else ""
     return f"{rows}{_ago(now - seen.last_batch_at)}"
 
 
-def _next_try(seen: Observation | None, now: float) -> str:
-    if seen is None or seen.retry_at is None:
+def _next_try(seen: Observation, now: float) -> str:
+    if seen.retry_at is None:
         return "-"
     return f"in {span(seen.retry_at - now)}" if seen.retry_at > now else "now"
 
