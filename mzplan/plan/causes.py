@@ -171,13 +171,16 @@ def reason_for(
 
     Examples: `"brokers changed"`, `"connection.bastion changed, through connection.shop_pg"`.
 
+    - `fields`: the changed fields. One that reaches no query, such as `description`, is the reason only if
+      there is no other.
     - `ways`: for indirect causes, the connections in between.
     - `rotated`: references to secrets with a new value. `holders`: the connections with these secrets, and
       the connections in between.
     """
     parts = ["requested with --replace"] if forced else []
-    if fields:
-        parts.append(f"{_join_names(_names(fields))} changed")
+    with_effect = [field for field in fields if field.effect != "in-place"]
+    if named := with_effect or ([] if causes or forced or rotated else fields):
+        parts.append(f"{_join_names(_names(named))} changed")
     # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.
     replaced: list[str] = []
     by_way: dict[tuple[Address, ...], list[str]] = {}
@@ -207,7 +210,7 @@ def _through(way: tuple[Address, ...]) -> str:
     return f", through {_join_names([str(address) for address in way])}" if way else ""
 
 
-def _names(fields: tuple[FieldChange, ...]) -> list[str]:
+def _names(fields: Iterable[FieldChange]) -> list[str]:
     """Return the changed properties without list indexes: `brokers` for `brokers[0]`."""
     return list(dict.fromkeys(_INDEXES.sub("", change.path) for change in fields))
 

@@ -198,6 +198,15 @@ def test_another_connection_to_another_database_is_another_target(state: State) 
     assert fields(plan, "sink.orders_pg") == {"connection": ("pg", "pg2", "replace")}
 
 
+def test_a_change_without_effect_on_the_query_is_no_reason_for_a_replace(state: State) -> None:
+    wanted = shop(
+        pg=postgres(database="other"), orders_pg=sink(description="All orders", on_replace="append")
+    )
+    change = change_of(build_plan(wanted, state), "sink.orders_pg")
+    assert change.action == "replace" and {field.effect for field in change.fields} == {"in-place"}
+    assert change.reason == "connection.pg changed"
+
+
 def test_two_connections_that_swap_names_restart_both() -> None:
     a, b = kafka("a", brokers=["a:1"]), kafka("b", brokers=["b:1"])
     before = project(a, b, source("s", connection="a"), source("t", connection="b"))
