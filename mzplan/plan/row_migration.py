@@ -167,7 +167,7 @@ def _proposal(change: Change) -> Diagnostic:
         f"{change.address} would reread everything, but could reuse the rows it already has",
         "It can start from the rows in its collection and resume its upstream where it left off.",
         f"to reuse the rows, set lifecycle: {{replace: {FROM_COLLECTION}}} in the source. To reread "
-        "everything, set lifecycle: {replace: in-place}.",
+        "everything without this notice, set lifecycle: {replace: in-place}.",
         address=change.address,
     )
 

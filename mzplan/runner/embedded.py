@@ -89,7 +89,7 @@ def start(
 def _await_listening(
     settings: ProjectSettings, store: Store, lease: Lease, process: subprocess.Popen[bytes]
 ) -> None:
-    """Wait until the runner listens: secret values that a command sends before that would be lost."""
+    """Wait until the runner listens, because secret values that a command sends earlier would be lost."""
     until = time.monotonic() + LISTEN_WAIT
     while listener_pid(settings, lease.instance) is None and time.monotonic() < until:
         if process.poll() is not None:
@@ -293,11 +293,11 @@ def _unknown_process(settings: ProjectSettings, lease: Lease) -> MzplanError:
     unused = f" ({FOLDER} is not used: {why})" if why else ""
     return error(
         "MZ111",
-        f"Process {lease.pid} is not known to be the runner of instance {lease.instance}",
-        f"The lease names it, and it runs on this machine, but it doesn't listen at {path}{unused}. It was "
-        "not stopped.",
-        f"run mzplan down in the folder that started it; if it was this one, inspect the process (ps -fp "
-        f"{lease.pid}), and end it: kill -TERM {lease.pid}",
+        f"Process {lease.pid} may not be the runner of instance {lease.instance}",
+        f"The lease names this process, and it runs on this machine, but doesn't listen at {path}{unused}. "
+        "mzplan didn't stop the process, because it may be another program.",
+        "run mzplan down in the folder that started the runner; if that is this folder, inspect the process "
+        f"(ps -fp {lease.pid}), and if it is the runner, stop it: kill -TERM {lease.pid}",
     )
 
 

@@ -163,8 +163,9 @@ class KafkaProblems:
             f"It isn't known whether step {step} of {self._query.address} was written",
             "The query stopped while it was writing the step, and Kafka has since dropped the offsets of its "
             "consumer group (offsets.retention.minutes).",
-            "look for the step's rows at the end of the topic. If duplicates are acceptable, apply "
-            "delivery: at-least-once for one step. Otherwise, " + self._replace_hint(),
+            "look for the step's rows at the end of the topic, which has all of them or none. If they are "
+            "missing, or duplicates are acceptable, apply delivery: at-least-once, wait until one step is "
+            "written, and change it back. Otherwise, " + self._replace_hint(),
         )
 
     def expired(self, step: int) -> Diagnostic:
