@@ -128,7 +128,7 @@ def state_rollback(
     message: str | None,
     wait: float,
 ) -> int:
-    """Recommit an earlier serial's state (default: the previous serial), like an apply."""
+    """Plan and commit the state of an earlier serial again (default: the previous serial)."""
     from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import roll_back
     from mzplan.operations.apply import ApplyOptions
@@ -268,7 +268,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
     help="Include storage whose id was never in this state, such as a failed import's or another project's.",
 )
 def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
-    """List unused checkpoints and collections in the warehouse.
+    """List unused checkpoints and collections in the warehouse, or remove them (--apply).
 
     Storage is in use if a resource or a runner's record names it, or if `state rm` kept it. Runners remove
     the storage of deleted resources by themselves.

@@ -85,12 +85,13 @@ def command_verify(
     """Reread steps and compare them with their records.
 
     For a source or view, mzplan reads each step's files in the collection, without Spark. With
-    --from-upstream, it rereads Kafka, the files, or the steps that a local source or a connector keeps. For a
-    sink, it recomputes the rows from the collection, with the sink's select and where, and compares them with
-    the record of steps in the target. The command stops at the first difference, with exit code 1.
+    --from-upstream, it instead rereads the source's upstream: Kafka, the files, or the steps that a local
+    source or a connector keeps. For a sink, mzplan recomputes each step's rows from the collection, with the
+    sink's select and where, and compares them with what the target has recorded about the step. The command
+    stops at the first difference, with exit code 1.
 
-    If a view joins or aggregates, --from-upstream recomputes the whole view from all rows that it has read up
-    to the last step, and compares the result with the view's collection at that step.
+    If a view joins or aggregates, --from-upstream recomputes the whole view from all rows that the view has
+    read up to the last step, and compares the result with the view's collection at that step.
 
     With --content, mzplan compares the rows in the sink's target with the rows that the collection should
     have produced, and exits with code 1 if rows are missing, duplicate, or extra. With --shared, extra rows
