@@ -58,7 +58,10 @@ class ProgressLines:
 
     @contextlib.contextmanager
     def working(self, text: str | Callable[[], str]) -> Iterator[None]:
-        """Show the text if the work takes longer than a second. Calls a function for each update."""
+        """Show a text while the work runs, once the work takes longer than a second.
+
+        If `text` is a function, it is called again for each update.
+        """
         self._start()
         with self._lock:
             self._sum_up()

@@ -1,7 +1,7 @@
-"""Findings: errors that have no line and column yet. Also, how messages show a value.
+"""Findings, which are errors without a line and column, and functions that format values for messages.
 
-A check records a path of keys in a file. Only if there are findings does mzplan.config.locations parse the
-files again, to find the lines and columns.
+A check records where an error is as a path of keys. If there are any findings, mzplan.config.locations parses
+the files again to find their lines and columns.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ class UpdateBeyondUpperError(StorageError):
 
 
 class InvalidUppersError(StorageError):
-    """An append was based on a former upper, because another client has appended since.
+    """An append expected an upper that is no longer the collection's: another client has appended since.
 
-    `decided`: whether `current` is the upper, or only its lower bound.
+    `decided`: False if the upper isn't known yet, and `current` is only a lower bound of the upper.
     """
 
     def __init__(self, id_: GlobalId, expected: Step, current: Step, *, decided: bool = True):

@@ -311,13 +311,13 @@ class Checkpoint:
         self._record("migrated", encode(migrated))
 
     def versions(self) -> Versions | None:
-        """Return the versions that last wrote here; None if unrecorded.
+        """Return the versions of mzplan, Spark, Delta and Kafka connector that last wrote this checkpoint.
 
-        Raises OSError, also for a file with invalid content."""
+        Returns None if no versions are recorded. Raises OSError if the file can't be read or is invalid."""
         return self._fact("versions", partial(decode, Versions))
 
     def record_versions(self, versions: Versions) -> None:
-        """Record durably the versions that are about to write here."""
+        """Record durably the versions that are about to write this checkpoint."""
         self._record("versions", encode(versions))
 
     def leaves(self) -> dict[str, Any] | None:
@@ -332,7 +332,7 @@ class Checkpoint:
         self._record("leaves", description)
 
     def layout(self) -> int:
-        """Return the version of mzplan's own layout here; 1 if unrecorded. Raises OSError."""
+        """Return the version of the checkpoint's own layout; 1 if none is recorded. Raises OSError."""
         return self._fact("layout", lambda fact: int(fact["version"])) or 1
 
     def _fact(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:

@@ -158,7 +158,7 @@ def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
 
 
 def _rows_of(add: Mapping[str, Any]) -> int | None:
-    """Return the rows of a file, except for deleted ones in its deletion vector; None if unknown."""
+    """Return the number of rows in a file, without those in its deletion vector; None if unknown."""
     try:
         count = json.loads(add.get("stats") or "{}").get("numRecords")
     except (ValueError, AttributeError):

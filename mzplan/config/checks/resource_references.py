@@ -190,7 +190,7 @@ class References:
 
 
 def path_of(role: str) -> Path:
-    """Return the path of a role: `("reads", 0)` for `"reads[0]"`."""
+    """Return the path of the property that holds a reference: `("reads", 0)` for the role `"reads[0]"`."""
     property_, _, index = role.removesuffix("]").partition("[")
     return (property_, int(index)) if index else (property_,)
 

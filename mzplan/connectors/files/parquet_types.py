@@ -34,8 +34,10 @@ _NAMES = {
 
 
 def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Return MZ053 if columns have other types in the newest file on this machine. Readers accept missing and
-    additional columns."""
+    """Return MZ053 if a column's type in the newest file differs from the type that the sink writes.
+
+    Missing and additional columns are fine, because readers accept them. Checks only folders on this machine.
+    """
     begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
     if local_path(folder) is None or (begins and empties_target(query)):
         return []  # In an object store, Spark reports it. Files that will be removed don't matter.

@@ -210,7 +210,11 @@ class Pages:
         return HTMLResponse(body, problem.status_code)
 
     def failed(self, request: Request, problem: MzplanError) -> Response:
-        """Report a single page's error. Pages that are open to everyone read nothing and can't fail."""
+        """Return a page that shows a problem's messages.
+
+        Only visitors whom Access lets in see such a page: the pages of OPEN_PATHS read no project, so they
+        raise no MzplanError.
+        """
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
         is_missing_serial = any(diagnostic.kind == "no-such-serial" for diagnostic in problem.diagnostics)

@@ -119,7 +119,10 @@ class RelationalQuery:
         return self.places[name][0][0]
 
     def with_names(self, names: Mapping[str, str], sql: str = "") -> str:
-        """Return the SQL with other names for these collections. `sql`: the text with comments."""
+        """Return the SQL with collections renamed by `names` (old name to new name).
+
+        `sql`: the query's text with its comments, to keep them. Without it, the result has no comments.
+        """
         sql = sql or self.text.sql
         renamed = (name for name in self.places if name in names)
         spans = [(*span, names[name]) for name in renamed for span in self.places[name]]
@@ -146,7 +149,7 @@ def sql_of(text: str) -> str:
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Return a relational view's SQL with other names for collections; unchanged if it is invalid."""
+    """Return a relational view's SQL with collections renamed by `names`; invalid SQL is unchanged."""
     try:
         return parse_query(text).with_names(names, text)
     except QueryError:

@@ -109,9 +109,10 @@ class Ledger:
 
 
 def shape_of(oid: int) -> str:
-    """Return a query for the names and types of a table's columns, as one text.
+    """Return a query that gives the names and types of a table's columns, as one text.
 
-    COPY sends values in binary. If a column's type changes in between, they could become other values.
+    Compare its result before and after a COPY. The COPY is binary, so if somebody alters a column's type
+    meanwhile, the server would read other values from the same bytes.
     """
     return (
         "SELECT coalesce(string_agg(format('%I %s %s', attname, atttypid, atttypmod), ', ' ORDER BY attnum), "
