@@ -201,6 +201,7 @@ def _invalid(address: Address, fault: str) -> MzplanError:
         "MZ108",
         f"{address} has an invalid description",
         f"{fault}. It comes from the store or the warehouse, and mzplan never commits such a description.",
-        "if a newer mzplan wrote it, upgrade this one; otherwise find out who did, and run mzplan apply.",
+        "if a newer mzplan wrote the description, upgrade this mzplan. Otherwise find out who wrote it, "
+        "and run mzplan apply.",
         address=address,
     )

@@ -128,7 +128,8 @@ class KafkaProblems:
             "MZ068",
             f"Another program also writes as {self._query.address}",
             f"It keeps using the transactional id {id_}, or committing offsets of the consumer group {id_}.",
-            "find and stop it: perhaps a second project with the same state, or a copy of this one.",
+            "find and stop the other program: perhaps a second project with the same state, or a copy of "
+            "this project.",
         )
 
     def newer(self, recorded: KafkaStepRecord) -> MzplanError:
