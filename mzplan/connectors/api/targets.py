@@ -202,8 +202,8 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
         severity="warning",
         code="MZ069",
         summary=f"The target of {run.query.address} is ahead of its checkpoint",
-        detail=f"{_sentence(text)}. The sink discards the repeated step. The checkpoint was restored, so rows "
-        "may be missing.",
+        detail=f"{_sentence(text)}. The sink discards the repeated step. The checkpoint was restored, so "
+        "rows may be missing.",
         hint="compare the target with the collection, or start over: "
         f"mzplan apply --replace {run.query.address} --allow-replace",
         address=run.query.address,
