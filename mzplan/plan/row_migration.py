@@ -165,7 +165,7 @@ def _impossible(change: Change, why: str) -> Diagnostic:
 def _proposal(change: Change) -> Diagnostic:
     return notice(
         f"{change.address} would reread everything, but could reuse the rows it already has",
-        "It can start from the rows in its collection and resume its upstream where it left off.",
+        "It can start with the rows in its collection and continue reading its upstream where it left off.",
         f"to reuse the rows, set lifecycle: {{replace: {FROM_COLLECTION}}} in the source. To reread "
         "everything without this notice, set lifecycle: {replace: in-place}.",
         address=change.address,
