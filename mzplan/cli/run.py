@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Serve /metrics (Prometheus) and /healthz on this port (default: the committed one).",
+    help="Serve /metrics (Prometheus) and /healthz on this port (default: the instance's committed port).",
 )
 @click.option(
     "--metrics-host",
