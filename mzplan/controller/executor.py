@@ -192,9 +192,9 @@ class Executor(Protocol):
         """
 
     def measure(self, description: Description, secrets: Secrets) -> Measurement:
-        """Measure the backlog of a query, whether it runs or not. May take some seconds.
+        """Measure the backlog of a query, whether it runs or not. May take a few seconds.
 
-        Never raises for a failure of a server or the storage: the measurement is then unknown.
+        Doesn't raise if a server or the storage fails: the measurement is unknown instead.
         """
 
     def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:

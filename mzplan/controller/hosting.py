@@ -306,7 +306,7 @@ class Hosting:
             self._consume(token)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
-        """Create or alter an export, which takes over the token's hold."""
+        """Create or alter an export, and consume the token: its read hold passes to the export."""
         export = self._exports.get(token.id)
         if export is None or export.place != description.query.place:
             self._forget(token.id, "sink")

@@ -167,7 +167,7 @@ class TargetMaintenance:
 
     @property
     def in_progress(self) -> Address | None:
-        """The sink whose target is being compacted. If the sink moves, its next runner waits for the end."""
+        """The sink whose target is being compacted. If it moves, its next runner waits for the compaction."""
         return self.schedule.in_progress
 
     def start_due(self, sinks: Mapping[Address, Description]) -> None:

@@ -77,9 +77,9 @@ class Change:
 
     - `before`: the committed record; None for a create.
     - `after`: the record to commit; None for a delete. A create gets its id at commit.
-    - `ways`: for each cause that the resource uses only through other connections, these connections. The
-      first one is the connection that the resource names.
-    - `cause`: why the query is started or stopped, if not because of a configuration change.
+    - `ways`: for each indirect cause, the connections between the resource and the cause, beginning with the
+      connection that the resource names.
+    - `cause`: why the query starts or stops, unless a configuration change is the reason.
     - `inputs`: the collections that a new generation is computed from.
     """
 

@@ -226,7 +226,7 @@ def committed_record(state: State, address: Address) -> ResourceState:
 
 
 def unknown_address(address: Address, state: State) -> MzplanError:
-    """Return MZ070 (usage) for an address that the state doesn't have."""
+    """Return usage error MZ070: the address isn't in the state."""
     return usage_error(
         f"There is no {address} in the state",
         f"The state has {count(len(state.resources), 'resource')}.",

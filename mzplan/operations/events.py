@@ -130,16 +130,17 @@ def _in_order(events: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a query last started or stopped before some time.
+    """Why a query last started or stopped, up to a given time.
 
     `event`: the start or stop; None if none is recorded.
     `commit`: the commit of the serial that caused it; None if the history doesn't have it.
     `is_first`: whether it is the query's first start.
     `seconds_before`: how many seconds the query had run before; None if unknown.
-    `was_killed`: `seconds_before` is only an upper bound, up to the start of the killed runner's successor.
-    `later_events`: later events of the query.
-    `has_runner`: False if the query last started, and its instance now has no live runner.
-    `unreadable_segments`: unreadable segments of the log.
+    `was_killed`: whether the runner was killed. `seconds_before` then ends when its successor started, so it
+    is an upper bound.
+    `later_events`: the query's events after `event`.
+    `has_runner`: False if `event` is a start, but no runner of the instance is alive now.
+    `unreadable_segments`: the segments of the event log that can't be read.
     """
 
     address: Address

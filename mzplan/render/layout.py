@@ -40,10 +40,10 @@ def lay_out(
     width: int = WIDTH,
     height: int = HEIGHT,
 ) -> Layout:
-    """Lay out nodes of one size in pixels in their given columns.
+    """Return the positions, in pixels, of equal-sized nodes in their given columns.
 
-    Edges go from a lower column to a higher one; others are left out. Equal input in equal order gives an
-    equal layout.
+    Draws only edges from a lower column to a higher one. The same input in the same order gives the same
+    layout.
     """
     drawn_edges = [(a, b) for a, b in dict.fromkeys(edges) if columns[a] < columns[b]]
     slots: dict[int, dict[Slot, None]] = defaultdict(dict)

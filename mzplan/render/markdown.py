@@ -73,9 +73,9 @@ def _title(what: str, project: str, environment: str) -> str:
 
 
 def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
-    """Format the plan, ending in a newline; fewer than 65,536 characters.
+    """Return the plan as Markdown: fewer than 65,536 characters, with a newline at the end.
 
-    `html_url` is where the same plan is available as a page (`plan --html`).
+    `html_url`: the address of the same plan as an HTML page (`plan --html`).
     """
     head = [_marker("plan", plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
     head.append(_verdict(plan))
@@ -112,7 +112,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
 def render_drift_markdown(
     project: str, serial: int, drift: Sequence[DriftItem], environment: str = ""
 ) -> str:
-    """Format drift, ending in a newline; fewer than 65,536 characters."""
+    """Return drift as Markdown: fewer than 65,536 characters, with a newline at the end."""
     head = [_marker("drift", project, environment), _title("drift", project, environment)]
     if not drift:
         return fit_comment([*head, f"**No drift.** All queries run as serial {serial} requires."])
@@ -149,7 +149,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str:
-    """Return the line that ties the comment to the applied plan: the digest and the places it covers."""
+    """Return the line that identifies the plan: its digest, with the warehouse and the instances."""
     listed = sorted(plan.instances.items(), key=natural_item)[:_INSTANCES]
     more = len(plan.instances) - len(listed)
     instances = "; ".join(f"{code(cut(name, 140))}, {cut(instance.type, 40)}" for name, instance in listed)

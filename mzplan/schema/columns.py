@@ -1,7 +1,7 @@
 """Columns as Spark DDL, parsed without Spark: `"id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>"`.
 
-This isn't left to an SQL library, because every plan parses every schema. Importing a library takes longer
-than a small plan, and its errors don't say which column is wrong.
+This module doesn't use an SQL library. Every plan parses every schema, and importing a library takes longer
+than a small plan. A library's errors also don't say which column is wrong.
 """
 
 from __future__ import annotations

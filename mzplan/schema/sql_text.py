@@ -154,7 +154,7 @@ class Token:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of bare text, without blanks."""
+    """Yield the tokens of a text without comments (see `bare`). Skips whitespace."""
     depth = 0
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup or ""

@@ -41,7 +41,7 @@ class InterruptedSteps:
         self._closing = False
 
     def close(self) -> None:
-        """Stop all running queries, and finish no more steps."""
+        """Stop the queries that finish interrupted steps, and any that start later."""
         with self._lock:
             self._closing, running = True, list(self._running)
         for query in running:

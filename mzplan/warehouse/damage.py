@@ -29,9 +29,9 @@ class GoneError(Exception):
 class _Removals:
     """The removals in a table's log.
 
-    - `removed_in`: the version that took each file out of the table, by the file's place.
-    - `vacuums`: the versions of each VACUUM.
-    - `last_checked`: the last version that the last VACUUM … LITE looked at.
+    - `removed_in`: by file, the version that removed the file from the table.
+    - `vacuums`: the log version of each VACUUM.
+    - `last_checked`: the newest version that the last VACUUM … LITE checked; -1 if none ran.
     """
 
     removed_in: dict[str, int] = field(default_factory=dict)

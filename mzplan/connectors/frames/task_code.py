@@ -56,7 +56,10 @@ class CutShortError(Exception):
 
 
 def in_one_task(rows: DataFrame) -> DataFrame:
-    """Return the rows, which have HASH, in one partition, with a last row of NULLs that marks the end."""
+    """Return the rows in one partition, followed by a row of NULLs that marks the end.
+
+    `rows` must have the column HASH: `until_end` recognizes the end by its NULL.
+    """
     from pyspark.sql import functions as f
 
     end_row = [f.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]

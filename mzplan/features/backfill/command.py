@@ -1,4 +1,4 @@
-"""The command backfill: read a range of a source's upstream again."""
+"""The `backfill` command: reread a range of a source's upstream."""
 
 from __future__ import annotations
 

@@ -73,6 +73,6 @@ def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
 
 
 def _next_record(checkpoint: Checkpoint) -> TaskRecord | None:
-    """Return the record of an unfinished task that takes the next step, or None."""
+    """Return the record of the unfinished task that the next step belongs to, or None."""
     record = checkpoint.tasks.at(checkpoint.log.committed() + 1)
     return record if record is not None and not record.done else None

@@ -36,7 +36,7 @@ WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typ
 
 
 def probe_target(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-    """Return the problems of this sink, without changing anything. Raises psycopg.Error."""
+    """Probe the target of this sink without changing anything. Raises psycopg.Error."""
     target = identify(connection)
     check = _TargetCheck(connection, query)
     diagnostics = [*check.problems(outputs), *_check_database(connection, query, target)]
