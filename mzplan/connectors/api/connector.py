@@ -43,7 +43,7 @@ class Side(Protocol):
 
 
 class SourceConnector(Side, Protocol):
-    """The rows of a collection, read from an upstream."""
+    """Reads the rows of a collection from an upstream."""
 
     position: str
     """The type of the reserved column `_position`, as Spark DDL."""
@@ -59,8 +59,7 @@ class SourceConnector(Side, Protocol):
     """Whether `loss` is cheap enough for a runner to call it regularly, for its Status."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Connect, authenticate, check the rights and find the upstream. Never raises for a server's
-        errors."""
+        """Connect, authenticate, check the rights and find the upstream. Doesn't raise if a server fails."""
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
@@ -71,8 +70,7 @@ class SourceConnector(Side, Protocol):
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         """Return an error if the upstream no longer holds the records after `position`, an entry of Spark's
-        offset log. Returns None if it holds them, or if that is unknown. Never raises for a server's
-        errors."""
+        offset log. Returns None if it holds them, or if that is unknown. Doesn't raise if a server fails."""
         return None
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
@@ -103,7 +101,7 @@ class SourceConnector(Side, Protocol):
         """Return how much data is unread after the last committed micro-batch, as numbers by name.
 
         The names are `records`; or `steps` and `rows`; or `lag_bytes` and `retained_bytes` (see Observation).
-        Returns None if it is unknown. Never raises for a server's errors."""
+        Returns None if it is unknown. Doesn't raise if a server fails."""
         return None
 
     def reposition(
@@ -166,10 +164,10 @@ class SourceConnector(Side, Protocol):
 
 
 class SinkConnector(Side, Protocol):
-    """The rows of a collection, written to a target."""
+    """Writes the rows of a collection to a target."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Connect, authenticate, check the rights and find the target. Never raises for a server's errors."""
+        """Connect, authenticate, check the rights and find the target. Doesn't raise if a server fails."""
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         """Return a writer for the stream `rows`: the outputs in order, then `_position`, which isn't written.
@@ -191,7 +189,7 @@ class SinkConnector(Side, Protocol):
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
         """Create all missing parts of the target, or none, if the description asks for it.
 
-        `Probe.must_create` says whether it does.
+        `Probe.must_create` says whether the description asks for it.
 
         Does nothing if nothing is missing or a column's type isn't known. Never drops or retypes anything.
         Several processes may call it at once. Raises MzplanError for a server's errors.
@@ -207,11 +205,11 @@ class SinkConnector(Side, Protocol):
         return
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
-        """Compact a target that receives small steps, if `compaction` asks for it and it is due.
+        """Compact a target that receives small steps, if `compaction` asks for that and compaction is due.
 
-        Returns a description of the work done, or None. Rows and records of steps stay. Called repeatedly
-        while the query runs; may take long. Raises MzplanError and Spark's errors, such as for a concurrent
-        change.
+        Returns a description of the work done, or None. Keeps all rows and records of steps. Called
+        repeatedly while the query runs. May take a long time. Raises MzplanError and Spark's errors, such as
+        for a concurrent change.
         """
         return None
 
@@ -219,21 +217,21 @@ class SinkConnector(Side, Protocol):
         """Write rows of written steps once more, all or nothing, without recording a step.
 
         For an upsert, `rows` has one row per key, which the target should hold. Otherwise it has the rows
-        that are missing. Columns are as in `write`. No query writes meanwhile. `name` identifies the replay:
-        rows written under it aren't written again by a runner that was frozen. A sink that can do this sets
-        `Connector.replays`.
+        that are missing. Columns are as in `write`. No query writes meanwhile. `name` identifies the replay,
+        so that a frozen runner doesn't write the same rows again when it resumes. A sink that can do this
+        sets `Connector.replays`.
         """
         raise AssertionError(f"a sink of type {run.query.description.type} replays nothing")
 
     def target_table(self, query: ResolvedQuery) -> str | None:
         """Return the path or URI of the Delta table that is the target, or None for another kind of target.
-        Also None if its log can't be read without Spark. The table may not exist yet, and may need a newer
-        Delta than a runner's."""
+        Also returns None if its log can't be read without Spark. The table may not exist yet, and may need a
+        newer Delta than the runner has."""
         return None
 
 
 class Upstream(Protocol):
-    """Reads steps of one source again from its upstream."""
+    """Rereads steps of one source from its upstream."""
 
     keeps_positions: bool
     """Whether reading a record again gives the same `_position`."""
@@ -263,7 +261,7 @@ class Ddl:
     """SQL for an administrator to review and run: it creates what one query needs on a server.
 
     - `place`: the server and database, in words.
-    - `enter`: the psql command that connects to `place`, for a script that visits several.
+    - `enter`: the psql command that connects to `place`, for a script that visits several places.
     - `statements`: each ends with a semicolon and can be run again.
     - `notes`: steps that no statement can do, one line each.
     """
@@ -286,11 +284,11 @@ class Connector:
       reads its `link`. May also raise MzplanError.
     - `adoption_problems`: yields each reason why a source can't continue from a hand-written query, as a
       sentence. Takes the query and the newest entry of its offset log. Raises OSError.
-    - `lineage_ends`: OpenLineage's names for a query's upstream or target; None without a name. Secrets are
-      references.
+    - `lineage_ends`: OpenLineage's names for a query's upstream or target; None if it has no name. Secrets
+      are references.
     - `ddl`: the SQL that an administrator runs on the server before the query can run. Secrets are
       references. Raises MzplanError.
-    - `by_time`: whether the source can read a bounded range of times again (SourceConnector.between_times).
+    - `by_time`: whether the source can reread a bounded range of times (SourceConnector.between_times).
     - `replays`: whether the sink can write rows once more (SinkConnector.put_again).
 
     The others describe where a connection's secrets go:

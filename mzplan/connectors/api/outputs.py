@@ -102,7 +102,7 @@ def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
 def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     """Return the names of the outputs that are never NULL.
 
-    They are copies of NOT NULL columns, and of key columns without which a record is malformed
+    These outputs copy NOT NULL columns, or key columns without which a record is malformed
     (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
     source = query.description.input

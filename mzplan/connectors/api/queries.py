@@ -87,7 +87,7 @@ class Probe:
     - `upstream`: the identity of the source's upstream; None if it isn't known.
     - `must_create`: whether the sink must first create something in its target (`SinkConnector.prepare`).
     - `missing`: errors for the missing parts of a target that the sink has written before. Only an apply that
-      plans them creates them.
+      plans these parts creates them.
     """
 
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -121,7 +121,7 @@ class SinkRun:
 
     - `outputs`: its columns as Spark analysed them.
     - `epoch`: the epoch of the runner's lease.
-    - `checkpoint`, `is_new`: its checkpoint, and whether that is still empty.
+    - `checkpoint`, `is_new`: its checkpoint, and whether the checkpoint is still empty.
     - `fail`: call it with the error of a batch. People see this error instead of Spark's.
     - `warn`: call it with a diagnostic that people should see although the query continues.
     - `interrupt`: call it with a function that interrupts a batch which waits for a server. The function runs

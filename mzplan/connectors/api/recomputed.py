@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputationResult:
-    """The comparison of the rows that the view's query returns with its collection, as of a step.
+    """The result of comparing the rows of a view's query with the view's collection, as of a step.
 
     - `expected_rows`, `collection_rows`: the number of rows that the query returns, and of the collection.
     - `missing`: how many rows only the query returns.

@@ -36,10 +36,10 @@ class Content(Protocol):
     """The content of a target at one moment. Later writes don't change it.
 
     - `keys`: the columns that identify a row; empty if rows are only added.
-    - `frontier`: the last step that the content includes. It has all rows up to this step, and none of later
-      steps. -1 for none.
-    - `since`: rows written before this time (seconds since the epoch) may have expired; None if they never
-      do.
+    - `frontier`: the last step that the content includes. The content has all rows up to this step, and no
+      rows of later steps. -1 if it includes no step.
+    - `since`: rows written before this time (seconds since the epoch) may have expired; None if rows never
+      expire.
     - `repeats`: whether the sink may have written a row more than once.
     - `not_compared`: the parts that aren't compared.
     """
@@ -79,7 +79,7 @@ class HoldsContent(Protocol):
 class Recorded(Protocol):
     """A target's record of a sink's steps, or the rows of these steps that it still holds.
 
-    - `keys`: only the last row of each key in a step counts; empty if all rows do.
+    - `keys`: only the last row of each key in a step counts; empty if all rows count.
     - `partitions`: the target's partition columns.
     """
 
@@ -101,7 +101,7 @@ class ComparisonResult:
     """The comparison of a target with the rows that its sink should have written.
 
     - `first`: the first step whose rows must all be there. The rows of earlier steps may have expired. None
-      if the rows of every step may have.
+      if the rows of every step may have expired.
     - `last`: the last step that was compared; -1 if the sink has written nothing.
     - `expected_rows`, `target_rows`: the number of rows that the target should have, and has.
     - `missing`: how many rows the target is missing.
@@ -126,7 +126,10 @@ class ComparisonResult:
     not_compared: tuple[str, ...] = ()
 
     def is_equal(self, *, shared: bool) -> bool:
-        """Whether the target has each row once. `shared`: others also write to it, so `more` is allowed."""
+        """Whether the target has each row once.
+
+        `shared`: other writers use the target, so `more` is allowed.
+        """
         return not (self.missing or (self.doubled and not self.repeats) or (self.more and not shared))
 
 
@@ -179,7 +182,7 @@ def warn_repeated(run: SinkRun, texts: Iterable[str]) -> None:
 
 
 def different_rows(address: Address, text: str) -> Diagnostic:
-    """Return MZ088: the rows of a repeated step differ from the written ones, as `text` says."""
+    """Return MZ088: the rows of a repeated step differ from the target's rows, as `text` says."""
     return Diagnostic(
         severity="warning",
         code="MZ088",

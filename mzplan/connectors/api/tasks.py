@@ -30,8 +30,10 @@ def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
 def check_tasks(
     query: ResolvedQuery, checkpoint: Checkpoint, source: SourceConnector | None = None
 ) -> tuple[Diagnostic, ...]:
-    """Return why a query can't run its tasks now. Changes nothing, and never raises for errors of a server or
-    the storage. `source` is the connector of a source."""
+    """Return why a query can't run its tasks now.
+
+    Changes nothing. Doesn't raise if a server or the storage fails. `source` is the connector of a source.
+    """
     diagnostics: list[Diagnostic] = []
     try:
         for task in tasks_to_do(query, checkpoint):
@@ -47,7 +49,7 @@ def check_tasks(
 
 
 def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> None:
-    """Raise MzplanError MZ278 if the checkpoint has no step yet: the task is a step that follows another."""
+    """Raise MzplanError MZ278 if the checkpoint has no step yet, because a task's step follows another."""
     if checkpoint.log.committed() >= 0:
         return
     raise error(

@@ -1,8 +1,8 @@
 """Whether an upstream is still the same, and what the source does if it isn't.
 
-A checkpoint's offsets are valid only on the upstream that they came from. For another upstream, the
-checkpoint isn't replaced but moved: by an empty micro-batch that is planned and committed at once. Steps keep
-counting.
+A checkpoint's offsets are valid only on the upstream that they came from. For another upstream, the source
+keeps the checkpoint and moves its position: it plans and commits an empty micro-batch at once. Step numbering
+continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UpstreamVerdict:
 
     - `diagnostic`: an error if the upstream is refused, or a notice of what `policy` will do.
     - `needs_position`: whether the source must find a new position.
-    - `is_same`: whether this is still the recorded upstream, which only no longer holds some offsets.
+    - `is_same`: whether this is still the recorded upstream, although it no longer holds some offsets.
     - `return_position`: the checkpoint's former position on this upstream, if the source has returned to it
       without reading anything elsewhere.
     """
@@ -48,7 +48,8 @@ class UpstreamVerdict:
 def origin_of(query: ResolvedQuery) -> int:
     """Return the generation after which the source's objects on its upstream are named.
 
-    This is the query's own generation, or the first whose rows were migrated. Raises MzplanError."""
+    This is the query's own generation, or the first generation whose rows were migrated. Raises
+    MzplanError."""
     checkpoint, description = query.checkpoint, query.description
     if checkpoint is None or description.predecessor is None:
         return description.generation
