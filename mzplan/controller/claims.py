@@ -135,8 +135,8 @@ class Claims:
     def _without_remote_readers(self, places: list[Place]) -> list[Place]:
         """Return the places that no query of another instance reads.
 
-        A query whose change was rejected there still reads its former collections. Checks a place that is
-        read again after RETRY_DELAY seconds.
+        A query whose change was rejected there still reads its former collections. If a place is still read,
+        checks it again after RETRY_DELAY seconds.
         """
         clock = time.monotonic()
         self._recheck_at = {p: at for p, at in self._recheck_at.items() if at > clock}
@@ -167,7 +167,7 @@ class Claims:
 
     @property
     def is_removing(self) -> bool:
-        """Whether a removal is under way, or its end isn't recorded yet."""
+        """Whether a removal is in progress, or isn't recorded as done yet."""
         return bool(self._removals or self._releases)
 
     def _release(self, pool: Pool) -> None:

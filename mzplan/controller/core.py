@@ -109,8 +109,8 @@ class Controller(Frontiers):
     def attach(self, lease: Lease, cause: Cause | None = None) -> None:
         """Lead an instance under a lease that this process already holds (see connect_replica).
 
-        `cause` is the cause to report when a query that has run before starts again. By default, it is the
-        change of runner.
+        `cause` is the cause to report when a query that has run before starts again. By default, the cause is
+        that the runner has changed.
         """
         self.instances.attached, id_ = lease, lease.instance
         before = self._previous_status = self.store.read_status(id_)

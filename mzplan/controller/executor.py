@@ -64,8 +64,8 @@ class QueryReport(RunFacts):
     - `lag`: unread records as of `last_progress_at`; None if the engine doesn't report it.
     - `recent`: the last recorded steps, the newest first.
     - `warning`: the last warning of this run.
-    - `last_progress_at`: when the query last ended a trigger or found nothing to do, or else when it started,
-      in seconds since the epoch; None if unknown.
+    - `last_progress_at`: when the query last finished a trigger or found nothing to do, in seconds since the
+      epoch. If it has done neither, when it started. None if unknown.
     """
 
     name: QueryName
@@ -105,10 +105,10 @@ class Measurement:
 
 
 class ExecutorGoneError(Exception):
-    """The engine has ended, and this process can't start another one.
+    """The engine has exited, and this process can't start another one.
 
-    The process ends too, so that its supervisor restarts it or a standby leads. The message is a sentence
-    for people.
+    The process also exits, so that its supervisor restarts it or a standby runner leads. The message is a
+    sentence for people.
     """
 
 
@@ -127,11 +127,12 @@ class Executor(Protocol):
     def failure_reason(self) -> str | None:
         """Return why the engine can't run queries any more, as a sentence.
 
-        None if it can, or isn't open. Called once a second. Returns at once, even if the engine hangs.
+        Returns None if the engine can run queries, or isn't open. Called once a second. Returns at once, even
+        if the engine hangs.
         """
 
     def kill(self) -> None:
-        """End the engine without stopping its queries, so that hanging calls return. Idempotent."""
+        """Kill the engine without stopping its queries, so that hanging calls return. Idempotent."""
 
     def scarce_cores(self) -> int:
         """Return the number of cores if jobs wait seconds for a free core; 0 if there are enough cores."""
@@ -143,21 +144,20 @@ class Executor(Protocol):
         """
 
     def replacement(self) -> str | None:
-        """Return the release that was installed over this engine's own while it runs; None if none was."""
+        """Return the release that was installed over the running engine's release; None if none was."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         """Check that the query can start: access, the topic or table, and the upstream's identity.
 
         The identity is compared with the one that is recorded beside the checkpoint. Changes nothing. Works
-        before `open`. Takes a few seconds at most, because every request has a time limit. Never raises for a
-        server's failure.
+        before `open`. Takes a few seconds at most, because every request has a time limit. Doesn't raise if a
+        server fails.
         """
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Create missing parts of a sink's target, such as a table, if its declaration allows that.
 
-        Returns the problems, empty after success. Idempotent; drops nothing. Never raises for a server's
-        failure.
+        Returns the problems, empty after success. Idempotent; drops nothing. Doesn't raise if a server fails.
         """
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
@@ -204,7 +204,7 @@ class Executor(Protocol):
         """
 
     def compact(self, description: Description, secrets: Secrets) -> str | None:
-        """Compact the target of a sink, if its declaration asks for it and it is due.
+        """Compact the target of a sink, if its declaration asks for that and compaction is due.
 
         Returns a description of the work, or None. May take minutes; called for one sink at a time. Raises
         MzplanError if the target can't be compacted now; the query continues.

@@ -232,9 +232,9 @@ class Hosting:
         return token
 
     def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
-        """Prepare all these exports or none, with one write to the journal.
+        """Prepare all these exports or none.
 
-        A runner that starts has hundreds of exports.
+        Writes the journal only once, because a starting runner may have hundreds of exports.
         """
         instance = self.instances.require()
         tokens = []

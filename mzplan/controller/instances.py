@@ -32,7 +32,7 @@ RELEASE_TIMEOUT = 5.0  # seconds to wait for the release of a lease, which other
 class Instances:
     """The known instances. Each has at most one runner, and this process leads at most one instance.
 
-    `stop_queries` is called when the lease is lost, on the thread that kept it. Queries must end before the
+    `stop_queries` is called when the lease is lost, on the thread that kept it. Queries must stop before the
     lease lapses, even if other threads are blocked.
     """
 

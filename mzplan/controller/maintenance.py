@@ -1,4 +1,4 @@
-"""Maintenance of collections, and of targets that sinks write in small steps.
+"""Maintains collections, and targets that sinks write in small steps.
 
 One collection and one target are maintained at a time, on the pool. Failures are logged and retried later.
 """
@@ -126,7 +126,7 @@ class Maintenance:
             future.add_done_callback(lambda _: self.wake())
 
     def log_result(self) -> None:
-        """Log the failure of maintenance that has ended. A later survey retries it."""
+        """If maintenance has ended with a failure, log it. A later survey retries the maintenance."""
         if self._work is None or not self._work[2].done():
             return
         _, place, done = self._work

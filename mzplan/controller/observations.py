@@ -253,7 +253,7 @@ def _quiet_since(run: QueryReport | None, now: float) -> float | None:
 
 
 def differs(old: Status, new: Status, *, with_rates: bool) -> bool:
-    """Whether the new status must be written; changes of rates alone count only if `with_rates`."""
+    """Whether the new status must be written. Changed rates alone count only if `with_rates`."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
     if _instance_facts(old) != _instance_facts(new):

@@ -46,7 +46,7 @@ class StorageController(Protocol):
         """
 
     def update_configuration(self, parameters: StorageParameters) -> None:
-        """Change parallelism, backoff and retention of dropped storage, without query restarts."""
+        """Change parallelism, backoff and retention of dropped storage, without restarting queries."""
 
     # --- instances
 
@@ -162,7 +162,7 @@ class StorageController(Protocol):
 
         "Repeated identifiers should conclude with the last policy. Changing a policy will immediately
         downgrade the read capability if appropriate, but it will not recover the read capability if the prior
-        capability is already ahead of it." Raises IdentifierMissingError, and then assigns none.
+        capability is already ahead of it." If it raises IdentifierMissingError, it has assigned none.
         """
 
     def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
@@ -173,7 +173,7 @@ class StorageController(Protocol):
         """
 
     def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
-        """Move read capabilities of collections, by holder: forward to a step, or released (None).
+        """Move read capabilities of collections, by holder: forward to a step, or (None) release them.
 
         If the since of a collection advances, storage follows at the next survey (`maintain_every`): it
         merges small files and reclaims older steps. Unknown ids are ignored.

@@ -204,7 +204,7 @@ class Queries:
         return self._with_cause(decision, desired, memory)
 
     def _with_cause(self, decision: Decision, desired: Desired, memory: Memory) -> Decision:
-        """Give a start the cause that a gate states, unless it is a retry."""
+        """Give a start the cause that a gate states, unless the start is a retry."""
         switch = decision.command
         if not isinstance(switch, Switch) or switch.cause.cause == "retry":
             return decision
@@ -356,9 +356,9 @@ class Queries:
 
 
 def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
-    """Remove the tasks from a start of a description that isn't the committed one.
+    """Remove the tasks from a start, unless it starts the committed description.
 
-    A fallback did its tasks before it was accepted.
+    A fallback's tasks were done before its description was accepted.
     """
     command = decision.command
     if not isinstance(command, Switch) or (desired and command.description == desired.description):
@@ -382,7 +382,7 @@ def _collections_of(description: Description) -> tuple[Description | CollectionR
 
 
 def has_tasks(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
-    """Whether a start may have to do tasks first. True if that isn't known.
+    """Whether a start may have to do tasks first. True if unknown.
 
     The tasks of an accepted description are done.
     """

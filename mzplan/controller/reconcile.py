@@ -78,7 +78,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop these queries and forget them. `cause`: None if they have ended or aren't wanted."""
+    """Stop these queries and forget them. `cause`: None if the queries have ended or aren't wanted."""
 
     address: Address
     names: tuple[QueryName, ...]
@@ -90,7 +90,7 @@ class Switch:
     """Check a description if `check`, stop the queries in `stop`, then start the description.
 
     `create`: whether to create missing parts of its target. Only a committed description that hasn't run yet
-    creates them: somebody removed parts that disappear later.
+    creates them. If parts disappear later, somebody removed them.
     """
 
     address: Address
@@ -310,8 +310,8 @@ def _decide_absent(
 def _is_fallback_safe(fallback: Description, wanted: Description, memory: Memory) -> bool:
     """Whether the query can fall back, because the wanted description hasn't changed its storage.
 
-    It hasn't if both have the same generation, or if a check refused the new generation before it started.
-    (A source checks this again when it starts.)
+    The storage is unchanged if both descriptions have the same generation, or if a check refused the new
+    generation before it started. (A source checks this again when it starts.)
     """
     if fallback.place == wanted.place:
         return True

@@ -106,7 +106,7 @@ class Runs:
 def takeover(former: Lease | None, previous: Status | None, epoch: int, versions: Versions | None) -> Cause:
     """Return the cause for a new runner to start queries that have run before.
 
-    `former` is the lease before its own, and `previous` the Status that the former runner left.
+    `former`: the former runner's lease. `previous`: the Status that the former runner left.
     """
     before = previous.versions if previous is not None else None
     if before is not None and versions is not None and before != versions:

@@ -69,8 +69,8 @@ class SecretsWatch:
     def poll(self, in_use: Mapping[str, Set[bytes]]) -> Set[str]:
         """Read the references that are due, and return the references with a changed value.
 
-        A changed value differs from the last call's value. It doesn't count if all queries already started
-        with the new value, as after an apply. `in_use`: the hashes of the values that queries use, by
+        A changed value differs from the last call's value. A change doesn't count if all queries already
+        started with the new value, as after an apply. `in_use`: the hashes of the values that queries use, by
         reference.
         """
         watched = {reference: reference for reference in in_use if self._secrets.is_watched(reference)}

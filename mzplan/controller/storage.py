@@ -59,16 +59,16 @@ class Storage(Protocol):
     def maintain(self, place: Place, since: Step) -> None:
         """Expire the steps below `since`: reclaim their storage, and merge small files.
 
-        Merging keeps a collection readable that is written in small steps. May take long. Idempotent; the
-        next call finishes an interrupted one.
+        If a collection is written in small steps, merging keeps it readable. May take a long time.
+        Idempotent: the next call finishes an interrupted call.
         """
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
         """Write the updates as durable steps of local inputs, each command atomically.
 
         Skips a command whose key an earlier append has used. Raises StorageError (see
-        StorageController.append), and MzplanError MZ033 if others hold the lock for long. After an error,
-        nothing was written for any command.
+        StorageController.append), and MzplanError MZ033 if other processes hold the lock for a long time.
+        After an error, nothing was written for any command.
         """
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:

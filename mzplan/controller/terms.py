@@ -273,7 +273,10 @@ class Gate(Protocol):
     """Holds queries back (see mzplan.runner.gates)."""
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Return the hold on a committed query; None if it may run. `accepted` ran last."""
+        """Return the hold on a committed query; None if it may run.
+
+        `accepted`: the description that ran last.
+        """
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
         """Return the cause of a start if this gate has held the query; None if the commit is the cause."""

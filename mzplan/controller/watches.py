@@ -74,7 +74,7 @@ class Sampler(Generic[K, D, R]):
         self._running_jobs += [self._pool.submit(self._ask_due, now) for _ in range(free)]
 
     def forget(self, key: K) -> None:
-        """Forget the answer for a key, even if it is under way, so that the next poll asks again."""
+        """Forget the answer for a key, even one that is still under way, so that the next poll asks again."""
         with self._lock:
             self._asked.pop(key, None)
             self.answers.pop(key, None)
