@@ -173,7 +173,7 @@ def reason_for(
 
     - `fields`: the changed fields. One that reaches no query, such as `description`, is the reason only if
       there is no other.
-    - `ways`: for indirect causes, the connections in between.
+    - `ways`: for each indirect cause, the connections between the resource and the cause.
     - `rotated`: references to secrets with a new value. `holders`: the connections with these secrets, and
       the connections in between.
     """

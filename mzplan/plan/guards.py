@@ -181,7 +181,7 @@ _ON_REPLACE = {
 
 
 def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> Iterator[Diagnostic]:
-    """Yield MZ047 if a new generation would write rows of the old one to its target again.
+    """Yield MZ047 if a new generation would write rows of the old generation to its target again.
 
     A new generation reads its collection from the start. The schema can declare that safe (`x-replace`), or
     the sink can choose what to do.
@@ -250,8 +250,8 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
 def _announcements(change: Change) -> Iterator[Diagnostic]:
     """Yield notices about other effects of a query's start (`x-announces`).
 
-    A restart announces it only if the query itself or its source changed. A changed connection announces
-    nothing new.
+    A restart announces an effect only if the query itself or its source changed. A changed connection
+    announces nothing new.
     """
     reads = any(cause.writes_collection for cause in change.triggered_by)
     if change.after is None or not (change.fields or reads or change.before is None):

@@ -104,7 +104,7 @@ def rename_records(
 ) -> tuple[dict[Address, ResourceState], Records]:
     """Return all records under their new names, and the originals of changed records.
 
-    The originals are by new address: of records that were moved or refer to a moved one.
+    The originals, by new address, are the committed forms of records that moved or refer to a moved record.
     """
     new_records: dict[Address, ResourceState] = {}
     originals: dict[Address, ResourceState] = {}

@@ -176,7 +176,7 @@ class _Planner:
         """`committed` holds the records under their new names.
 
         `originals` holds, by new address, the committed records of resources that move or refer to a moved
-        one.
+        resource.
         """
         self.before = committed
         self.originals = originals
@@ -362,7 +362,7 @@ def _instances(configuration: Configuration, state: State, has_targets: bool) ->
 
 
 def _warehouse(configuration: Configuration, state: State) -> str:
-    """Return the warehouse after the plan, in the committed spelling if both name the same one."""
+    """Return the warehouse after the plan, in the committed spelling if both name the same warehouse."""
     if same_place(configuration.warehouse, state.warehouse):
         return state.warehouse
     return configuration.warehouse

@@ -1,7 +1,8 @@
 """Row migration: a source's new generation begins with the rows that its collection already has.
 
-A migration is exact. It covers dropped or reordered columns, another key, and wider top-level numbers; any
-other change reads again. The source's sinks continue after the migrated rows, unless the key has changed.
+A migration is exact. It covers dropped or reordered columns, another key, and wider top-level numbers. After
+any other change, the source rereads its upstream. The source's sinks continue after the migrated rows, unless
+the key has changed.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def _proposal(change: Change) -> Diagnostic:
 
 
 def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
-    """Return why the new generation can't begin with the rows of the former one; None if it can."""
+    """Return why the new generation can't begin with the former generation's rows; None if it can."""
     kind = resource_kind(after.address.kind, after.type)
     if before.type != after.type:
         return "its type changes"
@@ -204,7 +205,7 @@ def _is_reverted(before: ResourceState, after: ResourceState, earlier: Predecess
 def _begun_predecessors(
     predecessor: Predecessor | None, record: ResourceState, statuses: Statuses
 ) -> Predecessor | None:
-    """Return the predecessors up to the newest one that has run, according to the statuses."""
+    """Return the predecessors up to the newest generation that has run, according to the statuses."""
     seen = record.observed_in(statuses)
     if predecessor is None or predecessor.predecessor is None:
         return predecessor

@@ -59,7 +59,8 @@ class Stage:
 def is_validated(change: Change) -> bool:
     """Whether apply validates this change before it commits.
 
-    That is so if it starts a query with another description than the running one, or a paused query.
+    Apply validates a change that starts a paused query, or a query with another description than the one that
+    runs.
     """
     before, after = change.before, change.after
     if change.address.is_connection or after is None or after.paused:

@@ -39,7 +39,7 @@ def plan_task(
     statuses: Mapping[str, Status],
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """Plan another task of a query (see Task). Raises MzplanError MZ275 if an equal one is open."""
+    """Plan another task of a query (see Task). Raises MzplanError MZ275 if an equal task is open."""
     address, unfinished = before.address, unfinished_tasks(before, statuses)
     new = Task(
         kind=kind,
