@@ -54,10 +54,11 @@ def start(
 
     `packages`: the jars that Spark needs in addition to the state's (see schema.description.packages_of).
     `policy`: the runner's policy file; by default the file that the environment names.
-    `trial`: the serial that this process will commit. If it ends without the commit, the runner stops.
+    `trial`: the serial that this process will commit. If this process exits without the commit, the runner
+    stops.
 
     Raises MzplanError: MZ076 if `.mzplan` may belong to another user; MZ062, or the runner's own error (such
-    as MZ061: no Java), if the runner ends at once.
+    as MZ061: no Java), if the runner exits at once.
     """
     lease = store.leases.leader(instance)
     if lease is not None:
@@ -150,7 +151,7 @@ def _launch(
 
 @contextmanager
 def _pipe_of_trial(environment: dict[str, str], trial: int | None) -> Iterator[tuple[int, ...]]:
-    """Yield the reading end of a pipe for a runner on trial. The other end closes when this process ends."""
+    """Yield the reading end of a pipe for a runner on trial. The other end closes when this process exits."""
     if trial is None:
         yield ()
         return
@@ -163,10 +164,10 @@ def _pipe_of_trial(environment: dict[str, str], trial: int | None) -> Iterator[t
 
 
 def stop_without_commit(store: Store, stopping: threading.Event) -> None:
-    """Stop a runner on trial once the command that started it has ended without its commit.
+    """Stop a runner on trial if the command that started it has exited without its commit.
 
     The command starts such a runner to validate its changes. If the command is killed, the runner must not
-    keep the secret values of changes that were never committed. The pipe shows that the command has ended.
+    keep the secret values of changes that were never committed. The pipe shows that the command has exited.
     """
     trial = os.environ.pop(TRIAL_VARIABLE, None)
     if trial is not None:
@@ -236,7 +237,7 @@ def _failure_file(settings: ProjectSettings, instance: str) -> Path:
 
 
 def write_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
-    """Write why this runner ends to its error file, for the command that started it (see `start_error`)."""
+    """Write why this runner exits to its error file, for the command that started it (see `start_error`)."""
     text = json.dumps([scrub_diagnostic(d).to_json() for d in problem.diagnostics])
     write_durably(_failure_file(settings, instance), text.encode(), mode=0o600)
 

@@ -192,7 +192,7 @@ class MetricsServer:
 def serve_metrics(
     runner: Runner, place: MetricsPlace, warehouse: str, find_drift: FindDrift
 ) -> MetricsServer | None:
-    """Start to serve metrics. Logs a warning and returns None if that fails; the runner continues."""
+    """Start serving metrics. If that fails, logs a warning and returns None; the runner continues."""
     try:
         from prometheus_client import CollectorRegistry
 
@@ -249,7 +249,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _shut_down(connection: socket.socket) -> None:
-    """Shut the connection down, which ends any wait of its thread."""
+    """Shut the connection down, so that its thread stops waiting."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

@@ -1,7 +1,7 @@
 """Answers to proposals: live validation where the queries will run.
 
-The author of a proposal may lack the right to commit. The runner therefore creates and changes nothing for a
-proposal, and its checks never delay committed queries.
+The author of a proposal may not have the right to commit. The runner therefore creates and changes nothing
+for a proposal, and its checks never delay committed queries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ProposalAnswerer:
     """Finds proposals and answers each once. The checks of a proposal run in parallel.
 
     A check may hang, because Spark computes constant expressions while it parses them. Its thread is then
-    busy until the runner ends. So checks don't use the runner's pool, which starts and stops queries.
+    busy until the runner exits. So checks don't use the runner's pool, which starts and stops queries.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ProposalAnswerer:
         self._in_flight: dict[str, Future[None]] = {}
 
     def poll(self) -> bool:
-        """Start to answer new proposals. Return True while any answer is in progress."""
+        """Start answering new proposals. Return True while any answer is in progress."""
         for id_ in [i for i, future in self._in_flight.items() if future.done()]:
             self._in_flight.pop(id_).result()
         for proposal in self.store.proposals.open(self.instance):

@@ -1,4 +1,4 @@
-"""Ends a runner: waits for work in progress, records why the runner ends, and releases its lease."""
+"""Shuts down a runner: waits for work in progress, records why the runner exits, and releases its lease."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def runner_error(runner: Runner, reason: str) -> MzplanError:
 def _end_work(pool: WorkPool, listener: WakeListener, seconds: float) -> threading.Thread:
     """Wait some seconds for work in progress, then close the listener. Return the thread that still waits.
 
-    The wait is limited because data that others wrote may keep a check busy.
+    The wait is limited because data from other writers may keep a check busy.
     """
     thread = threading.Thread(target=pool.shutdown, daemon=True)
     thread.start()
@@ -103,7 +103,7 @@ def _release(runner: Runner, problem: list[MzplanError], lost: str | None) -> No
 
 
 def exit_within(seconds: float, before_exit: Callable[[], None] = lambda: None) -> None:
-    """Exit this process with an error after the given seconds, unless it has ended by then.
+    """Exit this process with an error after the given seconds, unless it has exited by then.
 
     Python waits for all threads except daemons, so a thread that hangs would keep the process and its lease
     forever. `before_exit` runs before the exit, for at most one second.

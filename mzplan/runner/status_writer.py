@@ -80,7 +80,7 @@ class Watches:
         )
 
     def _forget_outdated(self, overview: InstanceOverview) -> None:
-        """Forget backlogs from before a new run: the backlog may have grown since, during an outage."""
+        """Forget backlogs that were measured before a new run: they may have grown during an outage."""
         runs = {a: query.run.run_id for a, query in overview.queries.items() if query.run is not None}
         for address in runs.keys() & self._run_ids.keys():
             if runs[address] != self._run_ids[address]:
@@ -152,7 +152,7 @@ class StatusWriter:
         self._counted_runs = counted | (self._counted_runs & {o.run_id for o in observations if o.run_id})
 
     def write_end(self, reason: str) -> None:
-        """Write why the runner ends into its last Status. Do nothing on a second call."""
+        """Write why the runner exits into its last Status. Do nothing on a second call."""
         if self._is_ended:
             return
         self._is_ended = True

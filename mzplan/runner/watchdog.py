@@ -1,4 +1,4 @@
-"""The watchdog of a runner: ends the process if no query can make progress, even if a thread hangs."""
+"""The watchdog of a runner: stops the process if no query can make progress, even if a thread hangs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def close(self) -> None:
-        """Stop the watchdog, because the runner is ending."""
+        """Stop the watchdog, because the runner is shutting down."""
         self._closed.set()
 
     def check(self) -> str | None:

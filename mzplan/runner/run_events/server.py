@@ -88,7 +88,7 @@ class LineageServer:
             raise RefusedEventError(reason) from None
 
     def _post(self, event: Any) -> int:
-        """Post the event, and return the status of the answer. The answer's text isn't read."""
+        """Post the event, and return the response's HTTP status. Doesn't read the response's body."""
         try:
             answer: Response | None = self._transport.emit(event)
         except HTTPError as problem:
@@ -119,7 +119,7 @@ class _Key(TokenProvider):
 
 
 class _PlainSession(Session):
-    """Follows no redirect, reads no answer (it may be endless), and takes no login from ~/.netrc."""
+    """Follows no redirect, reads no response body (it may be endless), and takes no login from ~/.netrc."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ class _Run:
 
 
 class RunWatch:
-    """Puts an event when a run starts or ends, and every `interval` seconds while it continues.
+    """Queues an event when a run starts or ends, and every `interval` seconds while it continues.
 
     Use it from one thread. `clock` returns seconds since the epoch.
     """
@@ -73,7 +73,7 @@ class RunWatch:
         self._descriptions: dict[Address, dict[tuple[int, str], Description]] = {}
 
     def observe(self, overview: InstanceOverview) -> None:
-        """Put the events of a round. Call after each round.
+        """Queue the events of a round. Call after each round.
 
         A run that is missing from the reports was stopped. The engine reports a run that ends by itself.
         """
@@ -87,7 +87,7 @@ class RunWatch:
                 self._update(run_id, report)
 
     def close(self, kind: Kind) -> None:
-        """Put an event of this kind for each run that has not ended, because every query was stopped.
+        """Queue an event of this kind for each run that hasn't ended, because every query was stopped.
 
         `kind`: COMPLETE if the runner stops; ABORT if another runner leads.
         """
