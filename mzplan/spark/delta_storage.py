@@ -57,7 +57,7 @@ _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its cha
 
 
 class Tables(Protocol):
-    """Operations that only Spark may do: a table's log may have one writer process.
+    """Operations that only Spark may perform, because only one process may write to a table's log.
 
     Both raise Spark's errors.
     """

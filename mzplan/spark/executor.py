@@ -164,7 +164,7 @@ class SparkExecutor(SparkDriver):
         return replace(checked, diagnostics=diagnostics)
 
     def _jar_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """Report MZ129 if the query is missing jars to start."""
+        """Report MZ129 if the query needs jars that are missing."""
         spark, link = self._spark, description.connections.get("connection")
         if spark is None or link is None or AWS not in link.connections:
             return ()
@@ -323,7 +323,10 @@ class SparkExecutor(SparkDriver):
         return list(map(self._with_cause, reports))
 
     def _with_cause(self, report: QueryReport) -> QueryReport:
-        """Report MZ243 for an unexplained end if PySpark was replaced, because then tasks in Python fail."""
+        """Report MZ243 if PySpark was replaced and a query ended without a known cause.
+
+        Once PySpark has been replaced, tasks in Python fail.
+        """
         if report.error is None or report.error_kind != "unexplained":
             return report
         if (now := self.replacement(at_once=True)) is None:

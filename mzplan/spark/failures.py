@@ -188,7 +188,7 @@ def spark_message(problem: BaseException) -> str:
 def as_error(
     problem: BaseException, otherwise: str, summary: str, address: Address, hint: str = ""
 ) -> MzplanError:
-    """Return an exception as a query's error; `otherwise` is the code of a failure without its own."""
+    """Return an exception as a query's error. `otherwise`: the code for a failure that has none."""
     failure = of_exception(problem, address)
     code = otherwise if failure.kind == "unexplained" else failure.code
     return error(code, summary, failure.text, hint, address=address, kind=failure.kind)

@@ -51,7 +51,7 @@ class InterruptedSteps:
     def begin(
         self, description: Description, checkpoint: Checkpoint, running: RunningQuery, run_once: RunOnce
     ) -> None:
-        """Finish a sink's step that began under another description; record the current description.
+        """Finish a sink's step that began under another description, and record the current description.
 
         If the step can't be finished, `running` gets a warning (MZ131), and the sink writes the step again
         under its current description. Raises OSError, and MzplanError MZ063 if the sink was stopped.

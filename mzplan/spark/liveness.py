@@ -51,7 +51,7 @@ class Liveness:
         return None
 
     def why_ended(self) -> str | None:
-        """Return how Spark's Java process has ended, as a sentence; None while it lives."""
+        """Return how Spark's Java process exited, as a sentence; None while it runs."""
         code = self._process.poll() if self._process is not None else None
         return None if code is None else f"Spark's Java process has ended: {_how(code)}."
 

@@ -66,7 +66,7 @@ def measure_backlog(warehouse: str, query: ResolvedQuery, connectors: Connectors
     """Return the backlog of a query, whether it runs or not.
 
     The backlog comes from the logs of the collections that the query reads, or from its upstream. Needs no
-    Spark session. Never raises for failures of a server or the storage.
+    Spark session. Doesn't raise if a server or the storage fails.
     """
     description = query.description
     input_ = description.input

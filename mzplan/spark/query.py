@@ -32,7 +32,7 @@ _NO_STEPS = RecordedSteps()
 
 @dataclass(slots=True)
 class RunningQuery:
-    """A query that was started and not stopped.
+    """A query that was started and hasn't been stopped.
 
     `place`: the server or folder that the query uses, for messages.
     `pool`: the scheduler pool in which its jobs wait for a core.
@@ -43,7 +43,7 @@ class RunningQuery:
     `warning`: the run's last warning.
     `malformed_records`: how many malformed records the run skipped or stored as dead letters.
     `resumed`, `tasks_done`: see RunFacts.
-    `interruptions`: functions that end a batch that waits for a server.
+    `interruptions`: functions that interrupt a batch that waits for a server.
     `was_idle`: whether the run has finished a trigger.
     `written_with`: the Spark and Delta that wrote the checkpoint before, if they differ from these.
     `asked_at`: when the query was last looked at, in monotonic seconds.

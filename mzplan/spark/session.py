@@ -166,8 +166,8 @@ def _on_this_machine(
 def _scratch() -> Path:
     """Create a private folder, because Spark's shuffles and caches hold users' rows.
 
-    The folder is locked until this process ends, in whatever way. systemd-tmpfiles removes files older than
-    ten days from /tmp but leaves a locked folder alone, and tasks start from this folder as long as the
+    The folder stays locked until this process exits, however it exits. systemd-tmpfiles removes files older
+    than ten days from /tmp but leaves a locked folder alone, and tasks start from this folder as long as the
     process runs.
     """
     folder = tempfile.mkdtemp(prefix="mzplan-spark-")  # 0700

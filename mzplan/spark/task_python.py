@@ -24,7 +24,7 @@ def tasks_like_the_driver(folder: Path) -> Iterator[None]:
     """Make a session that is opened inside this context run its tasks with the driver's interpreter.
 
     An existing PYSPARK_PYTHON wins. Later processes don't inherit the setting, because `folder` is removed
-    when this process ends.
+    when this process exits.
     """
     if os.environ.get("PYSPARK_PYTHON"):
         yield

@@ -33,7 +33,7 @@ def function_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
 def rows_of_function(
     compute: Compute, inputs: Mapping[str, DataFrame], query: ResolvedQuery, position: str
 ) -> DataFrame:
-    """Return the function's rows, then `_position`, NULL unless the function keeps it.
+    """Return the function's rows, then `_position`, which is NULL unless the function keeps it.
 
     Raises MzplanError MZ019 if the function fails, or returns anything but rows of the view's columns.
     """

@@ -103,7 +103,7 @@ def outcome_of(task: Task, rows: int, already_rows: int, remaining: Sequence[tup
 
     `rows`: the number of letters that became rows.
     `already_rows`: the number of letters that already were rows, for example after a backfill.
-    `remaining`: how many letters stay, by reason.
+    `remaining`: how many letters remain, by reason.
     """
     remaining_count = sum(number for _, number in remaining)
     parts = [f"{rows:,} became {'a row' if rows == 1 else 'rows'}"]

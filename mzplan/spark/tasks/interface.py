@@ -42,9 +42,9 @@ class TaskContext:
 class TaskKind:
     """The functions of a kind of tasks. Each raises MzplanError, OSError, and Spark's errors.
 
-    `do`: does a task and records that it is done. Every step of the checkpoint is finished before. After a
-    kill, `do` is called again and must not write a row twice.
-    `settle`: completes the step of a killed runner, once its rows are in the collection.
+    `do`: does a task and records that it is done. Every step of the checkpoint is finished before. If the
+    runner is killed, the next start calls `do` again, which must not write a row twice.
+    `settle`: completes the step of a killed runner, once the step's rows are in the collection.
     `check`: refuses arguments that Spark doesn't accept, before anything is stopped. Reads nothing.
     """
 

@@ -1,6 +1,6 @@
 """Runs open tasks before their query starts, each once, in the order of their requests.
 
-After a kill, only a task that wasn't recorded as done is repeated.
+If the runner is killed, the next start repeats only tasks that weren't recorded as done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Source tasks that are ordinary steps of the collection: backfills and replays of dead letters.
 
-The source's query doesn't run meanwhile. The task takes the next step of the checkpoint and writes it like
-the query: one commit that names the query and the step, so repeated writes have no effect. The checkpoint's
+The source's query doesn't run meanwhile. The task writes the checkpoint's next step in the same way as the
+query: one commit that names the query and the step, so repeated writes have no effect. The checkpoint's
 position doesn't change. If the runner is killed, the next start continues with the next of these actions:
 
     record what to write → commit the rows → advance the checkpoint past the step → record that it is done
@@ -24,8 +24,8 @@ def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[Task
     """Complete the tasks that a killed runner left, before any other work on the source.
 
     A task whose rows are in the table is done. Its step may even have been skipped before the rows arrived,
-    for example from a frozen runner. A task without rows has changed nothing. `settle` does the further work
-    of the task's kind. Raises OSError, and the errors of `settle`.
+    for example from a frozen runner. A task without rows has changed nothing. `settle` does the remaining
+    work for this kind of task. Raises OSError, and the errors of `settle`.
     """
     unfinished = [record for record in checkpoint.tasks.all() if not record.done]
     query_id = checkpoint.log.query_id()

@@ -27,7 +27,7 @@ _PASSED_ON = frozenset(("Alias", "CreateNamedStruct", "GetStructField"))
 class Exactness:
     """The possible differences when the query runs again over the same rows.
 
-    `problem`: why nothing can be compared, in a sentence; "" if something can.
+    `problem`: why nothing can be compared, in a sentence; "" if something can be compared.
     `adds_floats`: whether floating-point columns may differ in their last digits.
     `one_row_each`: whether a late row changes at most one row of the result.
     `filters_groups`: whether a group may leave the result (HAVING).

@@ -23,8 +23,8 @@ class FormerReads:
 
     `first_current`: the first step that read the current collection; 0 if every step did.
     `columns`: the collection's columns with their former types; None if the types haven't changed.
-    `records`: the steps from `first_current` on. If there is none, the last step, changed to end after the
-    migrated rows.
+    `records`: the steps from `first_current` on. If there is no such step: the last step, changed to end
+    after the migrated rows.
     """
 
     first_current: int

@@ -1,4 +1,4 @@
-"""Both sides of a sink: the content of its target, and the content wanted by the collection.
+"""Reads both sides of a sink: the content of its target, and the content that the collection requires.
 
 The target is read first, as of one moment, which shows its last written step. Then the collection is read up
 to that step.

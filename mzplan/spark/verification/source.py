@@ -43,7 +43,7 @@ def open_upstream(
 ) -> Upstream:
     """Return the upstream of a source, or the collection that a view reads.
 
-    Opens a Spark session in this process if the records need it, and calls `starting` before. Raises
+    Opens a Spark session in this process if the records need it, and calls `starting` first. Raises
     MzplanError, also for types that can't be read again.
     """
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
