@@ -40,7 +40,7 @@ def apply_changes(
     Records that the plan doesn't change stay as they are, except their analyses. The caller checks the plan's
     diagnostics, which say whether it may be applied.
 
-    - `record`: who commits it.
+    - `record`: who commits the plan, when, from what, and why.
     - `allow_loss`: sources that the plan replaces may begin without the records that can't be read again.
     """
     resources = dict(state.resources)

@@ -68,7 +68,8 @@ def run(
 
     `find_drift`: finds drift for the metrics.
     `metrics`: the address for metrics; overrides the address in the state.
-    `settings`: its runner settings apply only until a state contains some.
+    `settings`: the project's settings. Their runner settings apply only until a state
+    contains runner settings.
     """
     ensure_key()  # before any query needs it, so that an error ends the runner
     store = open_store(settings)

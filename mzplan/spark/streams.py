@@ -110,7 +110,8 @@ def letters_of(
 def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
     """Return the rows that a sink or a view (see projection.read_by) computes from its collection.
 
-    `begins`: the checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark refuses.
+    `begins`: whether the checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark
+    refuses.
     """
     reader = _reader(spark, query, collection, begins)
     if query.keys:
