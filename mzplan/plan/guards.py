@@ -175,8 +175,8 @@ def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
 
 
 _ON_REPLACE = {
-    "truncate": " (first remove all rows from the target)",
-    "append": " (keep the old rows beside the new ones)",
+    "truncate": " (removes all rows from the target first)",
+    "append": " (keeps the old rows and adds the new ones)",
 }
 
 
@@ -208,10 +208,10 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
     yield Diagnostic(
         code="MZ047",
         summary=f"Replacing {change.address} would write its rows again",
-        detail=f"{change.reason}. The new generation reads the collection again from the start, and because "
-        "this sink appends, its rows would be written twice.",
+        detail=f"{change.reason}. The new generation rereads the collection from the start. This sink "
+        "appends, so the target would have each row twice.",
         hint=f"{renamed and renamed + 'so that nothing is replaced; otherwise '}"
-        f"set {settings}, in {change.address}.",
+        f"in {change.address}, set {settings}.",
         address=change.address,
         exit_code=ExitCode.REFUSED,
     )
