@@ -736,8 +736,8 @@ def test_a_column_with_a_changed_type(dsn: str, tmp_path: Path, monkeypatch: pyt
             "name",
             "it was column number 2 of the table, and is now number 6",
         ),
-        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "m", "it no longer has the labels sad"),
-        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "ms", "it no longer has the labels sad"),
+        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "m", "it no longer has sad"),
+        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "ms", "it no longer has sad"),
     ],
 )
 def test_schema_changes_that_change_values_without_sending_rows(

@@ -299,7 +299,7 @@ def test_rows_of_an_earlier_query_are_refused(lab: Lab) -> None:
     shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
     now = StepDescription(step=3, digest="1:b", rows={"query": f"{TOTALS} HAVING sum(amount) > 1"})
     shop.checkpoint.record_descriptions(shop.checkpoint.descriptions().extended_by(now))
-    assert "another one at step 3" in refusal(shop)
+    assert "a different one at step 3" in refusal(shop)
 
 
 def test_a_renamed_input_makes_no_other_query(lab: Lab) -> None:

@@ -59,7 +59,7 @@ def test_a_failure_waits_for_the_others_and_tells_them(capsys: pytest.CaptureFix
         phases.together("servers", {"Kafka": fails, "the runner": polls})
     assert ended.is_set()
     said = capsys.readouterr().out
-    assert "✗ Kafka" in said and "before all is ended, waiting for the runner" in said
+    assert "✗ Kafka" in said and "to stop everything, waiting for the runner" in said
     assert "✓" not in said and "servers" not in phases.table()
 
 
