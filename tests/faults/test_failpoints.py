@@ -295,7 +295,7 @@ def test_what_a_killed_runner_was_to_drop_is_dropped(tmp_path: Path, point: Fail
     hosted_in_memory(tmp_path)
     succeeded(tmp_path)
     log = (tmp_path / "runner.log").read_text()
-    assert len(dropped) == 2 and all(f"storage {id_} g1 is removed" in log for id_ in dropped)
+    assert len(dropped) == 2 and all(f"removed storage {id_} g1" in log for id_ in dropped)
 
 
 @pytest.mark.parametrize("point", TABLES)
