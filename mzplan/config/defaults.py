@@ -110,8 +110,10 @@ class Defaults:
                 self._give(resource, block, given)
 
     def fill_types(self, declared: Iterable[Declaration]) -> None:
-        """Set missing types from defaults: of connections from mzplan.yaml, of queries from their
-        connection."""
+        """Give each resource without a type its default type.
+
+        A connection takes it from mzplan.yaml, a query from the `defaults` of its connection.
+        """
         for resource in declared if self else ():
             is_connection = resource.address.is_connection
             block = self.by_kind.get("connection") if is_connection else self._connection_defaults(resource)

@@ -19,9 +19,10 @@ class Templates:
         self.limits = Limits(findings)
 
     def expand(self, template: Declaration) -> list[Declaration]:
-        """Return the resources of a declaration with `for_each`, and report mistakes.
+        """Return the resources that a declaration with `for_each` creates, and report mistakes.
 
-        A key with a mistake gives no resource. References to that resource aren't reported.
+        A key with a mistake creates no resource. After a mistake, references to undeclared resources aren't
+        reported, because the `for_each` may declare them.
         """
         keys = self._keys(template)
         if keys is None:

@@ -61,7 +61,7 @@ class Journal(EditedFile):
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
-        """Decode a journal. Raises ValueError for anything else."""
+        """Decode a journal. Raises ValueError if it's invalid or damaged, or has another format version."""
         content = parse_json(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its checksum doesn't match its content")

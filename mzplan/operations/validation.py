@@ -273,7 +273,7 @@ def reach_changed(
 
 
 def _dry(name: str) -> Diagnostic:
-    """Return MZ143 for a dry instance, whose queries can't be validated on request."""
+    """Return the notice MZ143: the queries of this dry instance weren't validated."""
     return Diagnostic(
         severity="notice",
         code="MZ143",

@@ -98,7 +98,11 @@ class _Choice:
 
 
 def _waiting_queries(plan: Plan, state: State) -> Iterator[_Query]:
-    """Yield each query that restarts and can wait, in dependency order."""
+    """Yield each query that the plan creates, restarts or replaces and that can wait for a canary.
+
+    Queries with changes come first, in the order of the plan. Then come the queries that resume, in
+    dependency order.
+    """
     changed: set[Address] = set()
     for change in plan.changes:
         after = change.after

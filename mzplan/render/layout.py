@@ -70,7 +70,10 @@ def lay_out(
 def _links(
     columns: Mapping[str, int], edges: Iterable[tuple[str, str]], slots: dict[int, dict[Slot, None]]
 ) -> list[tuple[Slot, Slot]]:
-    """Return the edges from column to column. Adds a lane to `slots` for all long edges of a node."""
+    """Split the edges into links between consecutive columns, and return the links.
+
+    Adds a slot to `slots` for each column that a node's edges pass. All edges of the node share this slot.
+    """
     used = sorted(slots)
     links: dict[tuple[Slot, Slot], None] = {}
     for a, b in edges:

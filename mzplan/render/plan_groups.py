@@ -18,9 +18,10 @@ _HINT = ": -v lists them all"
 
 
 def group_changes(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Iterator[list[Change]]:
-    """Yield the changes in their order. A group appears where its first change does.
+    """Yield the changes as lists: LEAST or more changes with equal keys as one list, the others one by one.
 
-    Changes with equal keys look the same to a reader. A renamed resource is never grouped.
+    A list takes the place of its first change. `key` returns everything that a reader sees of a change,
+    except its name. A renamed resource is always alone.
     """
     groups: dict[Hashable, list[Change]] = {}
     for change in changes:

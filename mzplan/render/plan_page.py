@@ -137,7 +137,7 @@ def _graph(plan: Plan) -> Markup:
 
 
 def _group(group: list[tuple[Change, list[str]]]) -> Markup:
-    """Return the box of a group of changes, which can be opened."""
+    """Return a collapsible box for a group of changes. A single change has no group box."""
     shown = [_change(change, lines) for change, lines in group]
     if len(group) == 1:
         return shown[0]

@@ -23,7 +23,7 @@ _KINDS = (
 
 
 class _UnusableError(Exception):
-    """A file can't be used. The text says why, to continue "it …"."""
+    """A file can't be used. The text is the reason as a predicate, such as "is not text in UTF-8"."""
 
 
 def read_secret(path: Path, name: str) -> str | None:
@@ -103,7 +103,7 @@ def _decode(data: bytes) -> str:
 
 
 def unusable_error(name: str, what: str) -> MzplanError:
-    """Return MZ103 for `${file:NAME}`. `what` continues "it …"."""
+    """Return MZ103 for `${file:NAME}`. `what`: the reason as a predicate, such as "is not text in UTF-8"."""
     return error(
         "MZ103",
         f"${{file:{name}}} can't be a secret: it {what}",

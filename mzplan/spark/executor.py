@@ -338,10 +338,11 @@ class SparkExecutor(SparkDriver):
     def _poll(self, running: list[RunningQuery], progress_by_run: Mapping[str, Progress | None]) -> bool:
         """Ask Spark about its queries; return whether a query has ended since the last poll.
 
-        Asks about every query that Spark reported as ended, then for a moment about the others: first about
-        queries that haven't finished a trigger, then about the rest, each in the order of the last check. One
-        of the rest always comes first: Spark may not have reported its end, and many others may be in long
-        first micro-batches.
+        Asks about each query that Spark reported as ended. Then it asks for a moment about the others: about
+        one query that has finished a trigger, then about the queries that haven't, then about all remaining
+        ones. Within each group, the query that was asked longest ago comes first. The one query before the
+        groups makes sure that mzplan finds an end that Spark didn't report, even if many queries are in a
+        long first micro-batch.
         """
         ended: list[RunningQuery] = []
         others: list[RunningQuery] = []

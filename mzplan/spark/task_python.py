@@ -1,4 +1,4 @@
-"""The Python interpreter of Spark's tasks that run on the driver's machine."""
+"""The Python interpreter for Spark tasks that run on the driver's machine."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ def read_batches(place: str) -> Iterator[pa.RecordBatch]:
 
 
 def _can_be_read(system: Any, path: str) -> bool:
-    """Whether the first _PROBE_BYTES of a file can be read.
+    """Return whether the first _PROBE_BYTES of a file can be read.
 
-    This tells errors of the storage from errors of decoding: pyarrow raises OSError for both."""
+    This distinguishes storage errors from decoding errors, because pyarrow raises OSError for both."""
     try:
         with system.open_input_stream(path) as stream:
             for _ in range(_PROBE_BYTES >> 20):

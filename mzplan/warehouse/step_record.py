@@ -66,7 +66,7 @@ class StepRecord:
         return self.migrated is None and (self.task is None or self.start != self.end)
 
     def line(self) -> str:
-        """Return the index line of a committed step, without unknown values."""
+        """Return the index line of a committed step, as JSON. Omits `committed`, and values that are None."""
         values = {k: v for k, v in encode(self).items() if v is not None and k != "committed"}
         return json.dumps(values, separators=(",", ":"))
 

@@ -81,7 +81,8 @@ def range_of_backfill(
 class ReplayedSteps:
     """The arguments of a replay.
 
-    - `first`, `last`: the sink's first and last step to replay; None for the newest.
+    - `first`, `last`: the sink's first and last step to replay. If `last` is None, the replay ends with the
+      newest step.
     - `missing`: replay only the rows that the target is missing.
     """
 

@@ -83,7 +83,7 @@ class KafkaStepRecord:
         return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in entries}
 
     def with_step(self, step: Step, written: Written) -> KafkaStepRecord:
-        """Return the record with a step that was written or rewritten."""
+        """Return the record with `step` added. If it has the step already, `written` replaces the entry."""
         written_steps = {**self.written(), step: written}
         last = max(written_steps)
         entries = [

@@ -73,10 +73,10 @@ def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
 
 
 def _java_of(session: Any) -> tuple[Any, Any]:
-    """Return Java's classes, and Hadoop's configuration.
+    """Return PySpark's access to Java classes (`_jvm`), and Hadoop's configuration.
 
-    Both are private attributes of PySpark, which has no public access to Java. Spark's own settings can't
-    hold a bucket's credentials, because SET and Spark's web pages would show them.
+    Both come from private attributes, because PySpark has no public access to Java. A bucket's credentials
+    belong in Hadoop's configuration: if they were Spark settings, SET and Spark's web pages would show them.
     """
     return session._jvm, session.sparkContext._jsc.hadoopConfiguration()
 

@@ -67,7 +67,7 @@ class ServerProbe:
 
 
 def _connected(info: str, check: Callable[[Connection], Probe], seconds: float) -> Probe:
-    """Probe within `seconds`, after which the caller no longer waits."""
+    """Open a connection and run `check` over it. `seconds`: the time limit for both."""
     with connect(info, PROBE_TIMEOUT_S, seconds) as connection:
         return check(connection)
 

@@ -175,9 +175,9 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
 
 
 def altered_type(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
-    """Return the type with which a column also accepts a Spark type, and whether it only widens.
+    """Return the type that a column needs to accept a Spark type too, and whether its values stay unchanged.
 
-    Widening preserves all existing values.
+    They stay unchanged if the new type is wider. Otherwise the caller must cast them.
     """
     wanted, current = _digits(spark_type, None), _digits(target.type, numeric_size(target.typmod))
     if wanted is None or (current is None and target.type not in _FLOATS):

@@ -20,7 +20,7 @@ from mzplan.schema.description import digest_of
 
 
 def plan_move(state: State, old: Address, new: Address) -> Plan:
-    """Plan to rename a resource, also in the references to it. Raises MzplanError (usage).
+    """Return the plan that renames a resource, also in the references to it. Raises MzplanError (usage).
 
     The resource keeps its id, and so its checkpoint and collection. A query restarts under the new name."""
     committed_record(state, old)
@@ -51,9 +51,9 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
 
 
 def plan_forget(state: State, addresses: list[Address]) -> Plan:
-    """Plan to take resources out of the state.
+    """Return the plan that takes resources out of the state.
 
-    Their queries stop; their storage stays and can be adopted again."""
+    Their queries stop. Their storage stays, and `mzplan import` can adopt it again."""
     for address in addresses:
         committed_record(state, address)
     forgotten = set(addresses)
@@ -100,9 +100,10 @@ def importable(configuration: Configuration, state: State, address: Address) -> 
 def plan_adopt(
     configuration: Configuration, state: State, address: Address, id_: str, generation: int
 ) -> Plan:
-    """Plan to add a declared resource to the state with an existing checkpoint (and collection).
+    """Return the plan that adds a declared resource to the state, with an existing checkpoint.
 
-    Also adds the uncommitted connections that it needs."""
+    A source or view also takes over the existing collection. The plan also adds the uncommitted connections
+    that the resource needs."""
     declared = importable(configuration, state, address)
     owner = next((r for r in state.resources.values() if r.id == id_), None)
     if owner is not None:
@@ -140,13 +141,15 @@ def plan_adopt(
 
 
 def plan_rollback(state: State, target: State) -> Plan:
-    """Plan to restore the resources of an earlier serial, as the next serial."""
+    """Return the plan that restores an earlier serial's resources, as a new serial."""
     _check_generations(state, target)
     return plan_restore(state, target)
 
 
 def plan_restore(state: State, target: State) -> Plan:
-    """Plan to replace the resources by another state's. Doesn't check generations."""
+    """Return the plan that replaces the resources of `state` with the resources of `target`.
+
+    Doesn't check generations."""
     addresses = state.resources.keys() | target.resources.keys()
     differing = {a for a in addresses if state.resources.get(a) != target.resources.get(a)}
     deleted = differing - target.resources.keys()
@@ -172,7 +175,7 @@ def plan_restore(state: State, target: State) -> Plan:
 def _restored_change(
     before: ResourceState | None, after: ResourceState | None, serial: int, reference: Change | None
 ) -> Change:
-    """Return a restored resource's change. `reference`: the change between both states, with its causes."""
+    """Return a restored resource's change. `reference`: its change between the states, with the causes."""
     reason = f"as in serial {serial}"
     if before is None or after is None:
         resource = after or before

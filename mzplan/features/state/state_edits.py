@@ -101,9 +101,10 @@ def plan_import(
     id_: str | None,
     generation: int | None,
 ) -> Plan:
-    """Return the plan to add a declared resource with an id's checkpoint and table (`import`).
+    """Return the plan of `import`: a declared resource adopts the checkpoint and table stored under `id_`.
 
-    Without an id, uses the id whose storage `state rm` kept under this name."""
+    If `id_` is None, uses the id that `state rm` removed from this address. Raises MZ165 unless there is
+    exactly one."""
     configuration = validate(work.project, work.reporter)
     importable(configuration, state, address)
     if id_ is None:

@@ -75,7 +75,8 @@ class RunWatch:
     def observe(self, overview: InstanceOverview) -> None:
         """Queue the events of a round. Call after each round.
 
-        A run that is missing from the reports was stopped. The engine reports a run that ends by itself.
+        A run that is no longer in the reports was stopped, so its end is COMPLETE. A run that ended by itself
+        is still in the reports.
         """
         self._store_descriptions(overview)
         reports = {report.run_id: report for report in overview.reports if report.run_id}

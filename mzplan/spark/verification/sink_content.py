@@ -30,8 +30,9 @@ class Sides:
     """The target and the collection, up to the last step that the target holds.
 
     `first`: the first step whose rows must all be in the target; None if rows of every step may be lost.
-    `expected`: the rows that the target should hold, in the target's form, with `_position` and MUST.
-    `actual`: the rows that the target holds, with PLACE.
+    `expected`: the rows that the target should hold, in the target's form, with the columns `_position` and
+    MUST.
+    `actual`: the rows that the target holds, with the column PLACE.
     `steps`: which steps read the current collection, and which read former generations.
     """
 

@@ -280,9 +280,9 @@ def _time(logical: str, wanted: DataType) -> Read:
 def field_readers(
     node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
 ) -> list[tuple[str, Read]]:
-    """Return the reader of each wanted field of a record, with the field's name there.
+    """Return, for each wanted field, the field's name in the records that were written, and its reader.
 
-    Raises UnfitSchemaError that names all fields without a reader.
+    Raises UnfitSchemaError, which names all fields that the records' schema doesn't fit.
     """
     fields, latest_fields = node.fields, latest.fields if latest is not None else {}
     readers: list[tuple[str, Read]] = []

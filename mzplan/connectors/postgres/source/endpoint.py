@@ -4,10 +4,10 @@ A snapshot step reads some ranges of table blocks in parallel. A step of changes
 the server's log, with all transactions that commit in it. For both, a StepLog stores only the bounds. A step
 of changes can be read again, because the slot keeps the log until `expire`.
 
-Rows of a snapshot have the snapshot's LSN as their position, and changes have their commit's LSN. If the
-snapshot already includes a change, the row has the higher position and the change is ignored. So the existing
-rows can be read in several sessions, each with a later snapshot. A row that moves in between to a block that
-isn't read again has been changed, so it arrives with the changes.
+A snapshot row has the snapshot's LSN as its position, and a change has the LSN of its commit. A change that
+the snapshot already includes has the lower position, so it is ignored. So several sessions, each with a later
+snapshot, can read the existing rows. Between two sessions, an update may move a row to a block that the later
+session doesn't read. No row is lost, because the update itself arrives as a change.
 """
 
 from __future__ import annotations
