@@ -51,7 +51,7 @@ def canonical(value: Any) -> str:
 
 
 def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> T:
-    """Parse a JSON text and return what `build` makes of it. Raises MZ030 for any defect of the text."""
+    """Parse a JSON text, pass it to `build`, and return the result. Raises MZ030 if the text is damaged."""
     try:
         return build(parse_json(data))
     except ValueError as problem:

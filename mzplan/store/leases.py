@@ -85,7 +85,7 @@ def is_blank(data: bytes) -> bool:
 class Leases:
     """The leases of a project's runners, one for each instance. Safe for several processes.
 
-    `former`: the lease that the last `acquire` here replaced, or None.
+    `former`: the lease that this object's last `acquire` replaced, or None.
     """
 
     def __init__(self, backend: Backend, sightings: Sightings):

@@ -176,7 +176,7 @@ class Store:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def read_serial(self, serial: int) -> State | None:
-        """Return an earlier serial from the history, or None if it isn't there."""
+        """Return the state of an earlier serial, or None if the history doesn't have it."""
         key = serial_key(serial)
         blob = self.backend.read(key)
         return decode_state(blob.data, f"{self.backend.describe()}/{key}", hint=FORGO_HINT) if blob else None
@@ -221,7 +221,7 @@ class Store:
     # ---
 
     def serial_digest(self, serial: int) -> str | None:
-        """Return the SHA-256 of a current or earlier serial's file; None if it isn't there."""
+        """Return the SHA-256 of the state file of a serial; None if the store doesn't have that serial."""
         current = self.backend.read(STATE_KEY)
         if current is not None and decode_state(current.data, STATE_KEY).serial == serial:
             return hashlib.sha256(current.data).hexdigest()
@@ -360,7 +360,7 @@ class Store:
         return {status.instance: status for status in statuses if status is not None}
 
     def write_status(self, status: Status, *, durable: bool = False) -> None:
-        """Write a status. `durable`: whether it has a decision that the runner is about to act on."""
+        """Write a status. `durable`: wait for the disk, because the runner is about to act on the status."""
         self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=durable)
 
     def read_recent(self, instance: str) -> Recent:

@@ -60,8 +60,8 @@ class PostgresLock:
     def take(self, connection: Connection, name: str, wait: float) -> LockSession | None:
         """Take the lock on a dedicated connection without a transaction.
 
-        `name` becomes the connection's application name. Returns None if the lock was taken, or the session
-        that held it throughout `wait` seconds. Raises psycopg.Error.
+        `name` becomes the connection's application name. Returns None if this process has the lock now, or
+        the session that held it throughout `wait` seconds. Raises psycopg.Error.
         """
         connection.execute("SELECT set_config('application_name', %s, false)", (name,))
         connection.execute(_UNENDING)
