@@ -198,7 +198,7 @@ class Defaults:
 
 
 def _merge(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new mapping of both; values of `own` win."""
+    """Return a new mapping with the entries of both mappings. If both have a key, the value in `own` wins."""
     result = {**given, **own}
     for key in given.keys() & own.keys():
         if isinstance(own[key], dict) and isinstance(given[key], dict):

@@ -110,7 +110,7 @@ class Edits:
         self._add(file, after, tuple(replaced))
 
     def rename(self, address: Address, name: str) -> None:
-        """Rename a resource where it is declared; references to it stay unchanged. Raises as `edit`."""
+        """Rename a resource in its declaration, but not in references to it. Raises the errors of `edit`."""
         section = SECTION_OF[address.kind]
         file, text, _ = self._open(address)
         after = _rewrite(self._directory, address, file, lambda: rename(text, section, address.name, name))

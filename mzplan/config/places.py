@@ -50,11 +50,11 @@ class Place:
     server: str | None = None
 
     def equals(self, other: Place) -> bool:
-        """Return whether both are the same place."""
+        """Return whether `other` is the same place."""
         return self._is_beside(other) and self.path == other.path
 
     def overlaps(self, other: Place) -> bool:
-        """Return whether both are the same place, or one is inside the other."""
+        """Return whether `other` is the same place, or one place is inside the other."""
         return self._is_beside(other) and (
             _is_within(self.path, other.path) or _is_within(other.path, self.path)
         )

@@ -31,16 +31,20 @@ _RULES = ("schema", "config/checks", "connectors/api")  # the packages that an a
 
 
 class RecordedAnalyses:
-    """The analyses in the state, and `digests`: those of this configuration, for its commit."""
+    """The analyses that the state records.
+
+    `digests`: the digests of this configuration's analyses, by view. A commit records them.
+    """
 
     def __init__(self, declared: Mapping[Address, Declaration], records: Records):
         self._declared, self._records = declared, records
         self.digests: dict[Address, str] = {}
 
     def reuse(self, resource: Declaration, property_: str, derive: Callable[[Address], None]) -> bool:
-        """Fill in the properties that follow from a view's query from the state; return whether that worked.
+        """Complete a view's body from its record in the state; return whether the record still applies.
 
-        `derive` fills in an input first. `resource.body` is the body as declared.
+        Fills in the properties that follow from the view's query. Calls `derive` for each input first, so
+        that the input is complete. `resource.body` must be the body as declared.
         """
         record = self._records.get(resource.address)
         if record is None or not record.analysis or record.type != resource.type or is_inlined(resource):
@@ -79,7 +83,7 @@ class RecordedAnalyses:
 def _inputs(
     resource: Declaration, given: Body, declared: Mapping[Address, Declaration]
 ) -> Iterator[tuple[str, Address]]:
-    """Yield the collections that a view reads, by role."""
+    """Yield each collection that a view reads: the property (`reads[0]`) and the address."""
     kind = resource_kind(resource.address.kind, str(resource.type))
     for role, reference, name in kind.references_in({**resource.body, **given}):
         yield role, reference.address(name, declared)

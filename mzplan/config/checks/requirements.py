@@ -79,7 +79,7 @@ def type_words(types: list[str]) -> str:
 
 
 def in_words(pattern: str) -> str:
-    """Return a pattern in words that follow `values …`."""
+    """Return the words for a pattern, to put after "values": `are table or schema.table`."""
     words, _ = _PATTERNS.get(pattern, (f"match the pattern {pattern}", ""))
     return words
 

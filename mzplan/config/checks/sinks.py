@@ -93,7 +93,10 @@ def _check_loop(resource: Declaration, declared: Mapping[Address, Declaration], 
 def _share_server(
     source: Declaration, sink: Declaration, servers: str, declared: Mapping[Address, Declaration]
 ) -> bool:
-    """Return whether both have the same connection, or connections with a server in common."""
+    """Return whether source and sink have the same connection, or connections with a server in common.
+
+    `servers`: the property of a connection that lists its servers.
+    """
     names = [str(resource.body.get("connection")) for resource in (source, sink)]
     if names[0] == names[1]:
         return True

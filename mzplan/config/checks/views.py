@@ -227,7 +227,10 @@ class _Expressions:
         self._read, self._findings = read, findings
 
     def selected(self) -> list[tuple[SelectedColumn, QueryPart]] | None:
-        """Return the resulting columns, each with its item; None if they aren't known."""
+        """Return the view's columns, each with the item of the query that produces it.
+
+        Returns None if the input's columns aren't known, or if there is a mistake.
+        """
         query, read, findings = self._query, self._read, self._findings
         columns, keys = columns_read(read), keys_read(read)
         names = [column.name for column in columns] if columns is not None else None
