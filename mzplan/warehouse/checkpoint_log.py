@@ -74,12 +74,14 @@ class CheckpointLog:
     def lines(self, step: int) -> list[str]:
         """Return the lines of a step's offsets: a version, the batch's settings, a line per source.
 
-        Returns no lines if the step isn't there."""
+        Returns no lines if the log doesn't have the step."""
         data = self._offsets.read(str(step)) if step >= 0 else None
         return decoded(data, f"{self.spark}/offsets/{step}").splitlines() if data is not None else []
 
     def entry(self, step: int) -> str | None:
-        """Return the log entry of the step's only source, as Spark wrote it; None if unknown."""
+        """Return the log entry of the step's only source, as Spark wrote it.
+
+        Returns None if the log doesn't have the step, or if the query reads several sources."""
         lines = self.lines(step)
         return lines[2] if len(lines) == 3 else None
 
@@ -96,9 +98,10 @@ class CheckpointLog:
             return offsets[0] if len(offsets) == 1 else offsets, began / 1000 if began else None
 
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
-        """Prepare a new query with this id: step 0 is done, and ends at `position` of an earlier checkpoint.
+        """Prepare the checkpoint of a new query: record its id, and step 0 as done.
 
-        The query must not run. Idempotent."""
+        Step 0 ends at `position`, an entry of the log of the `earlier` checkpoint. The query must not run.
+        Idempotent."""
         folder = open_folder(self.spark)
         head = earlier.lines(earlier.committed())[:2] or earlier.lines(earlier.newest())[:2]
         replace_file(folder, "metadata", json.dumps({"id": query_id}).encode())
@@ -117,7 +120,7 @@ class CheckpointLog:
         )
 
     def replace(self, step: int, position: str) -> None:
-        """Set the position at which a step ended, if the step is there. The query must not run."""
+        """Replace the position at which a step ends, if the log has the step. The query must not run."""
         head = self.lines(step)[:2]
         if head:
             self._write_offsets(step, [*head, position])
@@ -185,9 +188,9 @@ class CheckpointLog:
         )
 
     def files(self, start: Any, end: Any) -> dict[str, int]:
-        """Return the URIs of the files that a file source has logged between two of its offsets.
+        """Return the files that a file source has logged between two of its offsets, by URI.
 
-        The values are the times that the files had when they were read, in milliseconds since the epoch.
+        The values are the files' modification times when Spark read them, in milliseconds since the epoch.
         Spark's log keeps all entries, and now and then merges ten into one."""
         folder = open_folder(f"{self.spark}/sources/0")
         with decoding(f"an offset in {self.spark}"):

@@ -245,8 +245,8 @@ class Checkpoint:
     def departure(self) -> dict[str, Any] | None:
         """Return the upstream that the checkpoint last left, as `{upstream, position, batch}`.
 
-        `position` is its position there. Returns None once a batch of the new upstream is done. Raises
-        OSError."""
+        `position` is the checkpoint's last position on that upstream. Returns None once a batch of the new
+        upstream is done. Raises OSError."""
         return self._fact("departure", lambda fact: fact if self.log.committed() <= fact["batch"] else None)
 
     def record_departure(self, upstream: Mapping[str, Any], position: str) -> None:

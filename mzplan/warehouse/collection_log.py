@@ -110,11 +110,11 @@ class CollectionLog:
         return place_of(self.collection, name)
 
     def oldest(self) -> int | None:
-        """Return the first version whose entry is still there; None without a log."""
+        """Return the first version that the log still has; None without a log."""
         return min(self.versions(), default=None)
 
     def versions(self) -> list[int]:
-        """Return the versions whose entries are there."""
+        """Return the versions that the log still has."""
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if _is_version(stem))
 

@@ -45,7 +45,7 @@ _cache: WeakKeyDictionary[CollectionLog, _Removals] = WeakKeyDictionary()
 def missing_file_error(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError:
     """Return the error for a missing file. Reads the whole log, once. Raises OSError.
 
-    `use`: the file's role, such as "which step 3 has read"."""
+    `use`: a relative clause about the file for the message, such as "which step 3 has read"."""
     removals = _removals(log)
     removed_in = removals.removed_in.get(file)
     if removed_in is None and _CHANGE_DATA not in file:

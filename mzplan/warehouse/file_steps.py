@@ -18,10 +18,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSteps:
-    """The span of each file.
+    """The first and last step in which a sink read each file of a collection.
 
     - `spans`: by the file's name without folders. Any other file has the span (OLDEST, OLDEST).
-    - `known_from`: the first step from which on every step is known.
+    - `known_from`: the logs still list the files of this step and of all later steps.
     """
 
     spans: dict[str, Span]

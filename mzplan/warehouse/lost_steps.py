@@ -28,7 +28,7 @@ class HeldStep(NamedTuple):
 def lost_steps(
     table: CollectionLog, log: CheckpointLog, last_complete: HeldStep | None = None
 ) -> tuple[int, int] | None:
-    """Return the first and last step that are missing in the table. If there are several gaps, the newest.
+    """Return the first and last step that are missing in the table. For several gaps, return the newest one.
 
     Returns None if no step is missing, or if that is unknown: the commits of a hand-written query may not
     have the steps' numbers. `last_complete`: up to here, an earlier check found no step missing (see

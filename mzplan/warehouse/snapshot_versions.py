@@ -47,11 +47,11 @@ class SnapshotVersions:
         self._folder.delete(_file_of(step))
 
     def choose(self, step: int, collections: Mapping[Place, str]) -> dict[Place, int]:
-        """Return the version of each collection (its path, by place) that a step reads, and record it.
+        """Choose and record the version of each collection that a step reads. Return the versions by place.
 
-        A repeated step gets the versions that it has already read. For a collection that it hasn't read, or
-        whose version is gone, it gets the newest version. That is safe: the step's rows are one commit, so
-        nothing of the step was written."""
+        `collections`: the path of each collection, by place. A repeated step gets the versions that it has
+        already read. For a collection that it hasn't read, or whose version is gone, it gets the newest
+        version. That is safe: the step's rows are one commit, so none of them was written."""
         recorded, chosen = self.at(step), {}
         for place, path in collections.items():
             versions = CollectionLog(path).versions()
