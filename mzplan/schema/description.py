@@ -39,10 +39,11 @@ class InlinedConnection:
 class CollectionRead:
     """A collection that a query reads.
 
-    - `type`, `body`: those of the query that writes the collection. They determine its columns and key.
-    - `predecessor`: see Description.
+    - `type`, `body`: the type and body of the query that writes the collection. They determine the
+      collection's columns and key.
+    - `predecessor`: the generation whose rows the collection begins with.
     - `origin`: for a view, the type of the first query in the chain of single inputs: a source, or a view
-      with several inputs. "" if that type is `type`.
+      with several inputs. "" if that type equals `type`.
     """
 
     address: Address
@@ -72,7 +73,8 @@ class Description:
     - `reads`: each collection that the query reads as a stream, by name; empty for a source.
     - `snapshots`: each collection that a view reads as a table, by name.
     - `tasks`: one-off work that the query does before it starts, each once.
-    - `may_lose`: this generation may begin even if the upstream no longer has all rows of the last one.
+    - `may_lose`: this generation may begin even if the upstream no longer has all rows of the previous
+      generation.
     - `predecessor`: the generation of this query whose rows the collection begins with.
     """
 

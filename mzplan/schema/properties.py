@@ -1,4 +1,4 @@
-"""Paths of properties: what a schema says along one, and the value that a body has there."""
+"""Finds the schema and the value of a property, given its path in a resource's body."""
 
 from __future__ import annotations
 

@@ -226,9 +226,10 @@ def trees(prefix: str, text: BareText, dialect: str) -> list[Any]:
 
 
 def read_trees(prefix: str, text: BareText, read: Callable[[list[Any]], Any]) -> Any:
-    """Return what `read` makes of a statement's trees, in the first dialect that sqlglot can parse it in.
+    """Parse a statement with sqlglot, pass its trees to `read`, and return the result.
 
-    The statement consists of the prefix and the text. Raises SqlTextError if sqlglot can't parse it.
+    The statement consists of the prefix and the text. Tries each of DIALECTS until one works. Raises
+    SqlTextError if none does.
     """
     from sqlglot import errors
 

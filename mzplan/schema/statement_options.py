@@ -12,9 +12,12 @@ from mzplan.schema.properties import walk_properties
 
 @dataclass(frozen=True, kw_only=True)
 class SqlOption:
-    """An option of ALTER statements. `path` and `schema` are those of the property that it sets.
+    """An option of ALTER statements.
 
-    `sets_one_item`: it sets a list to one item. Two options of the same property exclude each other.
+    - `path`, `schema`: the path and the schema of the property that the option sets.
+    - `sets_one_item`: the option sets a list to one item.
+
+    A statement that sets a property with one option can't use another option of the same property.
     """
 
     name: str

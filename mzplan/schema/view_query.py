@@ -142,9 +142,10 @@ def with_collection(text: str, name: str) -> str:
 
 
 def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the body with other names of the resources that it refers to, also in its SQL.
+    """Return the body with new names for the resources that it refers to, also in its SQL.
 
-    `names`: by role; see ResourceKind.references_in.
+    `names`: the new names, by the property that holds the reference: `from`, or `reads[0]` in a list (see
+    ResourceKind.references_in).
     """
     changed: dict[str, Any] = dict(body)
     renamed: dict[str, str] = {}
