@@ -121,8 +121,9 @@ class EndpointSource(SourceConnector):
         return Loss(lost=len(expired), read=len(steps_read), unit="steps", where=where)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """Return the number of durable steps after the last step that Spark has committed, and of their
-        rows."""
+        """Return how many durable steps Spark hasn't committed yet, and how many rows they have, if known.
+
+        The result is `{"steps": n, "rows": n}`, or None if the endpoint can't be read."""
         if query.checkpoint is None:
             return None
         log = query.checkpoint.log

@@ -51,12 +51,15 @@ class Content(Protocol):
     not_compared: Sequence[str] = ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """Return the compared columns and PLACE. If the target itself keeps several records of a key, as a
-        topic does, only the last one is included."""
+        """Return the target's rows: the compared columns, and the column PLACE.
+
+        If the target itself keeps several records of a key, as a topic does, only the last record is
+        included."""
 
     def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """Return the sink's rows as the target holds them after writing: the same columns and types.
-        `_position` is unchanged. `query` is the sink as it was when it wrote them."""
+
+        `_position` is unchanged. `query` is the sink as it was when it wrote the rows."""
 
     def rows_read(self) -> int:
         """Return how many rows were read so far, or 0 if Spark counts them."""

@@ -77,7 +77,7 @@ class Envelope(ABC):
         return [replace(column, nullable=False) if column.name in names else column for column in columns]
 
     def column_value(self, column: Column, value: Expression) -> Expression:
-        """Return the value of a column: `value`, or the one in the record's own key."""
+        """Return a column's value: `value` or, if only the key identifies the row, the value in the key."""
         if column.name not in {key_column.name for key_column in self.columns}:
             return value
         return f.when(self.is_by_key(), f.col(f"{KEY}.{quoted(column.name)}")).otherwise(value)

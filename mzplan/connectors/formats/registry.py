@@ -134,7 +134,7 @@ class Subject:
 
     - `id`: the schema's id in the registry.
     - `type`: AVRO, JSON or PROTOBUF.
-    - `schemas`: the texts of the schemas that it refers to, then its own.
+    - `schemas`: the texts of the schemas that the schema refers to, then the schema's own text.
     """
 
     version: int

@@ -98,7 +98,7 @@ class KafkaStepRecord:
         return replace(self, older=tuple(entry for entry in self.older if entry[0] >= first_kept))
 
     def is_newer_than(self, other: KafkaStepRecord) -> bool:
-        """Whether this record's writer has replaced the other's."""
+        """Whether this record's writer has replaced the writer of `other`."""
         return (self.generation, self.epoch) > (other.generation, other.epoch)
 
     def is_by(self, writer: KafkaStepRecord) -> bool:

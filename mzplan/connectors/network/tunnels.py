@@ -55,7 +55,7 @@ def through_tunnel(
 def tunnel_problem(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
 ) -> Diagnostic | None:
-    """Return why the last connection failed in the tunnel; None if it didn't fail there."""
+    """Return why the tunnel failed at the last connection; None without a tunnel, or if the tunnel worked."""
     if ROLE not in connection.connections:
         return None
     try:

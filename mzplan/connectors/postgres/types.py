@@ -202,7 +202,7 @@ def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def describe_misfit(spark_type: str, target: TargetColumn) -> str:
-    """Return why the column doesn't fit, to continue "which …"."""
+    """Return why the column doesn't fit, as a predicate: `can't store STRING`, `would round DOUBLE`."""
     unsized = replace(target, typmod=-1)
     if fit(spark_type, unsized) == "no":
         return f"can't store {spark_type}"

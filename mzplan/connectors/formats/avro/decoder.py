@@ -42,8 +42,9 @@ class Schemas(Protocol):
     """Looks up schemas by their ids."""
 
     def texts(self, id_: int) -> Sequence[str]:
-        """Return the texts of the schemas that it refers to, then its own. Raises UnknownError for an unknown
-        id, and any other error if the registry doesn't answer."""
+        """Return the texts of the schemas that a schema refers to, then the schema's own text.
+
+        Raises UnknownError for an unknown id, and any other error if the registry doesn't answer."""
 
 
 @dataclass(slots=True)
@@ -226,7 +227,10 @@ def _python_reader(schema: AvroSchema) -> Callable[[BytesIO], Any]:
 
 
 def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) -> list[tuple[str, Read]]:
-    """Return the reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
+    """Return, for each wanted field, the field's name in the records, and its reader (see field_readers).
+
+    Raises UnfitSchemaError, which names all fields that the schema doesn't fit.
+    """
     if root.type != "record":
         raise UnfitSchemaError(f"its schema is {root.type}, not a record")
     require_name(root, latest, "it")

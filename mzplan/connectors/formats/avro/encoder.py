@@ -27,8 +27,8 @@ _NAMES = {"NoneType": "NULL", "dict": "a record", "list": "an array"}
 class Encoder:
     """A function for mapInArrow: encodes the structs in the column `value`; NULL stays NULL.
 
-    - `schemas`: the texts of the schemas that it refers to, then its own.
-    - `id`: its id in the registry.
+    - `schemas`: the texts of the schemas that the records' schema refers to, then this schema's own text.
+    - `id`: the id of the records' schema in the registry.
     - `mark`: the prefix of an error for people: `mzplan[MZ059]: …`.
     """
 

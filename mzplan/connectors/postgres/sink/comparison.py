@@ -51,7 +51,10 @@ def form_of(target: TargetColumn) -> Form | None:
 
 
 def sql_text(column: str, target: TargetColumn, form: Form) -> str:
-    """Return the SQL for a column's value as text, in a session with time zone UTC. `column` is quoted."""
+    """Return SQL that selects a column as text, for `table_value`. `column`: the quoted name.
+
+    The session's time zone must be UTC.
+    """
     match form:
         case "time" if target.type == "timestamp":
             return f"({column} AT TIME ZONE 'UTC')::text"
@@ -63,7 +66,7 @@ def sql_text(column: str, target: TargetColumn, form: Form) -> str:
 
 
 def table_value(value: Expression, form: Form) -> Expression:
-    """Convert a value that `sql_text` returned into the form in which it is compared."""
+    """Return the value to compare for a value of the table, which `sql_text` has selected as text."""
     match form:
         case "time":
             return value.try_cast("timestamp")
@@ -73,7 +76,7 @@ def table_value(value: Expression, form: Form) -> Expression:
 
 
 def sink_value(value: Expression, spark_type: str, target: TargetColumn, form: Form) -> Expression:
-    """Convert the sink's value into the same form."""
+    """Return the value to compare for a value of the sink: equal to `table_value` if the values agree."""
     from pyspark.sql import functions as f
 
     match form:

@@ -56,7 +56,10 @@ class Target:
 def copy_into(
     session: Session, target: Target, batch: RecordBatch, before: Iterable[tuple[str, Any]] = ()
 ) -> Copy:
-    """Start a COPY of batches with the types of this one. `before`: additional first columns and types."""
+    """Start a COPY into the target, for batches with the same types as `batch`.
+
+    `before`: names and types of additional columns, which come before the columns of `batch`.
+    """
     import pyarrow as pa
 
     named = zip(target.columns, batch.schema.types[:-1], strict=True)

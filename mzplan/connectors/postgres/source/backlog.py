@@ -103,7 +103,7 @@ class Backlog:
         }
 
     def parts(self, note: Note) -> list[ReadTask]:
-        """Return the tasks that read a step, in another snapshot if its own has ended."""
+        """Return the tasks that read a step. If the step's snapshot has ended, they read a later one."""
         snapshot = self._open_snapshot(note)
         with session(self._query) as (_, connection):
             tables = tables_of(connection, self._query)

@@ -133,7 +133,7 @@ class PostgresInput:
     # ── for large steps: parts, with one batch at a time in memory
 
     def offers(self, step: Step) -> bool:
-        """Return whether the next step would have rows. If so, it can be committed without `read`."""
+        """Return whether the next step would have rows. If so, the caller may commit it without `read`."""
         self._offered = step
         if self._planned is not None and self._planned[0] == step:
             return True
@@ -142,7 +142,9 @@ class PostgresInput:
         return note is not None
 
     def parts(self, step: Step) -> list[ReadTask]:
-        """Return the tasks that read a durable step, in another snapshot if its own has ended."""
+        """Return the tasks that read a durable step.
+
+        If the snapshot of a snapshot step has ended, the tasks read a later snapshot."""
         return self._parts(self._log.note(step))
 
     def batches(self, part: ReadTask) -> Iterator[RecordBatch]:
