@@ -26,10 +26,10 @@ def plan_backfill(
     now: int,
     statuses: Mapping[str, Status] = _NO_STATUS,
 ) -> Plan:
-    """Plan to add the upstream's rows between two times to the source's collection again.
+    """Return the plan that adds the upstream's rows between two times to the source's collection again.
 
-    `start`, `end` (excluded) and `now` are in milliseconds since the epoch. The query restarts for it.
-    Raises MzplanError if that is impossible or would do damage: MZ273, MZ277, MZ275.
+    `start`, `end` (excluded) and `now` are in milliseconds since the epoch. The plan restarts the query.
+    Raises MzplanError if the backfill is impossible or would do damage: MZ273, MZ277, MZ275.
     """
     before = committed_record(state, address)
     _ensure_able(before)

@@ -33,10 +33,11 @@ def plan_replay(
     missing: bool,
     statuses: Mapping[str, Status] = _NO_STATUS,
 ) -> Plan:
-    """Plan to write these steps of a sink (None: all) to its target again.
+    """Return the plan that writes steps of a sink to its target again.
 
-    With `missing`, only write rows that are missing in the target. The query restarts for it.
-    Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
+    If `steps` is None, the plan covers all steps. With `missing`, the replay writes only rows that are
+    missing in the target. The plan restarts the query. Raises MzplanError if the replay is impossible or
+    would do damage: MZ273, MZ275.
     """
     before = committed_record(state, address)
     _ensure_able(before, missing=missing)
@@ -48,10 +49,10 @@ def plan_replay(
 def plan_letters(
     state: State, address: Address, where: str | None, statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Plan to read the source's dead letters that meet `where` (None: all) again.
+    """Return the plan that reads dead letters of a source again, with the source's current description.
 
-    They are read under the source's current description. The query restarts for it. Raises MzplanError if
-    that is impossible or would do damage: MZ273, MZ275.
+    `where`: a condition that selects the dead letters; None for all. The plan restarts the query. Raises
+    MzplanError if the replay is impossible or would do damage: MZ273, MZ275.
     """
     before = committed_record(state, address)
     if not address.reads_upstream:

@@ -21,10 +21,10 @@ _PATH = "/environment/"
 
 
 class Environments:
-    """The pages of each environment in `names`, which `opened` opens on first use.
+    """The pages of each environment in `names`. `open_app` opens an environment's pages on first use.
 
-    Without a valid cookie, the environment is `first`. Runs behind the guard: the cookie only selects and
-    permits nothing."""
+    Without a valid cookie, the environment is `first`. Runs behind the AccessGuard: the cookie only selects
+    an environment, and permits nothing."""
 
     def __init__(self, first: str, names: Sequence[str], open_app: Callable[[str], ASGIApp]):
         self._first, self._names, self._open_app = first, names, open_app

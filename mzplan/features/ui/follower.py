@@ -36,8 +36,8 @@ Numbers = tuple[str, ...]  # latency, step, rows, rows/s and lag, as `status` sh
 class View:
     """The content of the pages.
 
-    - `overview`: the last one that could be read; None before the first.
-    - `problem`: why it isn't current, if it isn't.
+    - `overview`: the last overview that could be read; None before the first read.
+    - `problem`: why the last read failed; empty if `overview` is current.
     - `version`: increases with every change; `page`: increases unless only numbers changed.
     """
 

@@ -13,7 +13,7 @@ _MAX_ITEMS = 500  # in each list; the commands show all
 
 
 def open_page(overview: Overview) -> Content:
-    """Return both lists. As in `plan` and `drift`, an item may be in both."""
+    """Return the page with the unconverged changes and the drift. A resource may be in both lists."""
     pending = [
         _item(
             resource_link(p.address),

@@ -22,9 +22,9 @@ _ERROR = 160  # characters; the query's own page shows the whole error
 
 
 def queries_page(view: View, condition: str = "", connection: str = "") -> Content:
-    """Return all queries, or only queries in a condition, or of a connection.
+    """Return the page with all queries, or only with the queries in a condition, or of a connection.
 
-    A query is of a connection if it uses it, or reads from a query that does."""
+    A connection's queries are the queries that use it, and the queries that read from these."""
     overview = view.overview
     assert overview is not None
     connections_of = {address: sorted(_connections(overview, address)) for address in overview.queries}
