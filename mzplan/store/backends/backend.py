@@ -61,7 +61,8 @@ Expected = str | None | _Any  # a version, None for "the key must not exist", or
 class LockInfo:
     """The holder of the lock.
 
-    `time` is ISO 8601 in UTC; `pid_started` and `pid_space` are as in a Lease.
+    - `time`: when the holder took the lock, ISO 8601 in UTC.
+    - `pid_started`, `pid_space`: see Lease.
     """
 
     id: str
