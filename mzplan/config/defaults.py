@@ -1,8 +1,8 @@
 """`defaults:`: values for properties that a resource doesn't set itself.
 
 mzplan.yaml has defaults for each kind. A connection can have defaults for the sources and sinks that use
-it, which override those of mzplan.yaml. Mappings are merged key by key; any other value is replaced. The
-state doesn't record where a value was written.
+it. They override the defaults in mzplan.yaml. Mappings are merged key by key; any other value is replaced.
+The state doesn't record where a value was written.
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ class Defaults:
 
 
 def _merge(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new mapping with the entries of both mappings. If both have a key, the value in `own` wins."""
+    """Return a new mapping with the entries of both mappings. For a key in both, the value in `own` wins.
+
+    Two mappings under the same key are merged in the same way.
+    """
     result = {**given, **own}
     for key in given.keys() & own.keys():
         if isinstance(own[key], dict) and isinstance(given[key], dict):

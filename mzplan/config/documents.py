@@ -35,7 +35,7 @@ class Document:
     def may_repeat(self, container: Any) -> bool:
         """Return whether a mapping or list is part of queries only, where `${each` is allowed.
 
-        If so, the method also sets `repeats`, because the caller has found `${each` there.
+        If so, the method also sets `repeats`, because the caller has found `${each` in the container.
         """
         if self._unrepeated is None:
             data = self.data if isinstance(self.data, dict) else {}
@@ -109,7 +109,8 @@ class Declaration:
     - `at`: the path of the declaration, if the resource isn't declared under its own name: a connection
       written inside a source or sink, or a resource from a `for_each`.
     - `key`, `template`: for a resource from a `for_each`, its key, and the body before the key was filled in.
-    - `given`: the defaults in the body; the first ones win. `own`: the body without them.
+    - `given`: the defaults that were filled into the body; if several set a value, the first one wins.
+    - `own`: the body without defaults.
     - `derived`: for a property that the file doesn't set (`from`, `reads[0]`), the path and offset of the
       text that it follows from.
     - `files`: for a property whose text is in a file of its own, that file, and a function from an offset in

@@ -32,7 +32,8 @@ def load(file: SourceFile, findings: Findings) -> Document | None:
 def read_text(file: SourceFile, findings: Findings, named: Location | None = None) -> str | None:
     """Return the file's text, checked to be UTF-8 without control characters.
 
-    `named`: where the file's path is written; errors of an unreadable file are reported there.
+    `named`: the location of the file's path in another file. If the file can't be read, the error is reported
+    at this location.
     """
     try:
         data = read_bytes(file)
