@@ -135,7 +135,7 @@ class TableSnapshot:
 def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
     """Return a source's collection with all rows up to a step.
 
-    Raises GoneError, also for a step that isn't there, and OSError."""
+    Raises OSError, and GoneError, also if the collection doesn't have the step."""
     record = next((r for r in history.committed(step, step) if r.step == step), None)
     if record is None:
         raise GoneError(f"It is unknown which version of {history.collection.collection} holds step {step}.")

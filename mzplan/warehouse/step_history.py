@@ -121,7 +121,7 @@ class StepHistory:
             return None
 
     def position(self) -> Any:
-        """Return the offset up to which a query has read this collection; None if unknown."""
+        """Return the offset up to which a query has read this collection; None if the log doesn't say."""
         offset, _ = self.log.offset(self.log.committed())
         if not isinstance(offset, list):
             return offset
@@ -133,9 +133,9 @@ class StepHistory:
             return min(offsets, key=lambda o: (int(o["reservoirVersion"]), int(o.get("index", -1))))
 
     def has_read(self, offset: Any) -> bool:
-        """For a sink: whether an offset belongs to its current collection. True if that is unknown.
+        """For a sink: return whether an offset belongs to the current generation of its collection.
 
-        Otherwise the offset belongs to a former generation of the collection."""
+        Returns False if the offset belongs to a former generation, and True if neither is certain."""
         table = self._table_id()
         return not isinstance(offset, dict) or offset.get("reservoirId", table) == table or table is None
 
@@ -145,7 +145,9 @@ class StepHistory:
         return self._table
 
     def step_read(self, step: int) -> StepRecord | None:
-        """For a sink: return a step of its source, once the source's index has it. Raises OSError."""
+        """For a sink: return the record of a step of its source; None if the source's index doesn't have it.
+
+        Raises OSError."""
         return StepIndex(Checkpoint.of(self._warehouse, *self.written)).find(step)
 
     def upper(self) -> int:

@@ -69,7 +69,8 @@ class StepIndex:
     def first_young(self, when: float) -> StepRecord | None:
         """Return the oldest step that became durable at `when` or later.
 
-        Ignores steps of unknown time. Reads few segments: a binary search, because times only grow."""
+        Ignores steps without a recorded time. Reads few segments, by binary search, because times only
+        grow."""
         names = self._folder.names()
         since = _since(names)
         segments = [first for first in _segments(names) if first + SEGMENT > since]
