@@ -172,7 +172,7 @@ class ResourceKind:
     def refused_keys(self, body: Body) -> Iterator[tuple[str, str, str]]:
         """Yield each free key of a body that can't be set: its property, the key, and the reason.
 
-        The reason is that of `x-reserved`; "" if `x-allowed` doesn't list the key.
+        The reason is the text in `x-reserved`, or "" if `x-allowed` doesn't list the key.
         """
         for name, schema in self._restricted_properties:
             given, allowed, reserved = body.get(name), schema.get("x-allowed"), schema.get("x-reserved", {})

@@ -30,8 +30,8 @@ class StatementOptions:
     """The options of one kind and type of resource.
 
     - `single`: options with a name of their own (`x-sql`; `x-sql-one` for one item of a list).
-    - `entries`: options for one entry of a mapping with free keys (`x-sql-entry`). The path leads to the
-      mapping; the schema is that of an entry.
+    - `entries`: options for one entry of a mapping with free keys (`x-sql-entry`). An option's path leads to
+      the mapping, and its schema is the schema of an entry.
     """
 
     def __init__(self, kind: ResourceKind):

@@ -236,7 +236,7 @@ def named_queries(node: Any) -> list[Any]:
 
 
 def from_of(select: Any) -> Any:
-    """Return what stands in the FROM of a SELECT; None without one."""
+    """Return the node of the first relation in the FROM of a SELECT; None without a FROM."""
     source = select.args.get("from_") or select.args.get("from")
     return source.this if source is not None else None
 
