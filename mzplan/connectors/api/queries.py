@@ -45,8 +45,8 @@ class ResolvedQuery:
     - `columns`: the user's columns of the collection that it writes or, for a sink, reads.
     - `directory`: the folder that relative paths start from.
     - `keys`: the columns that identify a row of the collection; empty if rows are only added to it.
-    - `checkpoint`: the generation's checkpoint; None if the warehouse isn't known, as for a check from
-      elsewhere.
+    - `checkpoint`: the generation's checkpoint; None if the caller doesn't have the warehouse, such as a
+      check on another machine.
     """
 
     description: Description

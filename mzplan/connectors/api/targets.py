@@ -103,15 +103,15 @@ class Recorded(Protocol):
 class ComparisonResult:
     """The comparison of a target with the rows that its sink should have written.
 
-    - `first`: the first step whose rows must all be there. The rows of earlier steps may have expired. None
-      if the rows of every step may have expired.
+    - `first`: the first step whose rows must all be in the target. The rows of earlier steps may have
+      expired. None if the rows of every step may have expired.
     - `last`: the last step that was compared; -1 if the sink has written nothing.
     - `expected_rows`, `target_rows`: the number of rows that the target should have, and has.
     - `missing`: how many rows the target is missing.
     - `doubled`: how many rows the target has more often than it should.
     - `more`: how many rows of the target the sink has never written, or only with other values.
     - `repeats`: whether the sink is allowed to write rows twice.
-    - `examples`: rows of each of these three groups, by the name of the group.
+    - `examples`: some rows of the groups `missing`, `doubled` and `more`, by the name of the group.
     - `not_compared`: the parts that weren't compared.
     """
 

@@ -1,4 +1,4 @@
-"""Whether an upstream is still the same, and what the source does if it isn't.
+"""Decides whether an upstream is still the same, and moves the checkpoint if the source accepts another one.
 
 A checkpoint's offsets are valid only on the upstream that they came from. For another upstream, the source
 keeps the checkpoint and moves its position: it plans and commits an empty micro-batch at once. Step numbering

@@ -49,8 +49,9 @@ _WRITTEN: Mapping[str, str] = {
 def readable(
     schema: object, columns: Sequence[Column], within: str | None = None, *, converted: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Return errors and warnings about reading records of this schema as these columns. `within`: the
-    records' field that holds the columns; `converted`: the format says `values: converted`."""
+    """Return errors and warnings about reading records of this schema as these columns.
+
+    `within`: the records' field that holds the columns. `converted`: the format sets `values: converted`."""
     errors: list[str] = []
     warnings: list[str] = []
     fields, _ = _fields(schema)
@@ -71,8 +72,9 @@ def readable(
 def avro_readable(
     schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return errors and warnings about an Avro schema, as `readable` does. `schemas`: the texts of the
-    schemas that it refers to, then its own."""
+    """Return errors and warnings about reading records of an Avro schema as these columns (see `readable`).
+
+    `schemas`: the texts of the schemas that the schema refers to, then the schema's own text."""
     errors: list[str] = []
     warnings: list[str] = []
     try:
@@ -177,8 +179,9 @@ _ACCEPTED: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str]:
-    """Return the errors of writing these columns with a schema. `schemas`: the texts of the schemas that it
-    refers to, then its own."""
+    """Return the errors of writing these columns into records of an Avro schema.
+
+    `schemas`: the texts of the schemas that the schema refers to, then the schema's own text."""
     try:
         fields = parse_record(schemas).fields
     except SchemaError as problem:

@@ -97,8 +97,9 @@ def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
 
 
 def schema_texts(request: Get, first_answer: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the texts of an answer's schema: the schemas that it refers to, then its own. Raises
-    RegistryError."""
+    """Return the texts of the schemas that an answer's schema refers to, then the schema's own text.
+
+    `request` fetches the referenced schemas. Raises RegistryError."""
     texts: list[str] = []
     seen: set[str] = set()
     size = 0  # characters, including unfinished answers

@@ -34,8 +34,9 @@ def read_parquet(spark: SparkSession, files: Sequence[str], schema: str) -> Data
 
 
 def row_clock() -> Expression:
-    """Return the nanoseconds of a clock that never goes back, to order the rows that one task reads. A stream
-    has no row numbers, and Spark refuses `monotonically_increasing_id` there."""
+    """Return the nanoseconds of a clock that never goes back, to order the rows that one task reads.
+
+    A stream has no row numbers, and Spark refuses `monotonically_increasing_id` in a stream."""
     return f.call_function(CLOCK, f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")
 
 

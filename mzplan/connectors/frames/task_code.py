@@ -34,8 +34,8 @@ _ALWAYS = (
 def ship(*modules: str) -> None:
     """Ship to Spark's executors the code of these modules, and of the modules that every output uses.
 
-    mzplan isn't installed there, so a shipped module must not import other mzplan modules. It imports other
-    packages only inside functions. An armed failpoint is shipped as well.
+    mzplan isn't installed on executors, so a shipped module must not import other mzplan modules. It imports
+    other packages only inside functions. An armed failpoint is shipped as well.
     """
     from pyspark import cloudpickle
 

@@ -30,8 +30,10 @@ def turns(
     places: Collection[Place],
     exclude_others: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> Iterator[dict[Place, Turn]]:
-    """Return a turn for each source, and keep others from appending to it. An object store has no lock, so
-    `exclude_others` keeps other processes out there. Raises LostStepsError, OSError."""
+    """Yield a turn for each source, by place. Until the block ends, no other process can append to them.
+
+    `exclude_others`: keeps other processes out of an object store, which has no lock. Raises LostStepsError,
+    OSError."""
     with contextlib.ExitStack() as stack:
         if local_path(warehouse) is None:
             stack.enter_context(exclude_others())

@@ -70,7 +70,7 @@ def _fetch_if_allowed(connection: Connection, statement: str) -> Any:
 
 
 def written_steps(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None:
-    """Return the last step of this sink in the database, or None if the sink isn't recorded there."""
+    """Return the sink's last step in the database, or None if the database has no record of the sink."""
     writers = f"{quoted(query.body['staging_schema'])}.writers"
     if connection.execute("SELECT to_regclass(%s)", (writers,)).fetchone() == (None,):
         return None

@@ -17,7 +17,7 @@ from mzplan.host.network import system_roots
 class RemoteOptions:
     """The options of a connection string that differ on another machine.
 
-    `tunnel`: opens the SSH tunnel there, and yields its local port.
+    `tunnel`: opens the SSH tunnel on the machine that calls it, and yields the tunnel's local port.
     `roots`: certificates to trust (PEM).
     `use_system_roots`: trust the certificates that the machine trusts. Only without `roots`.
     """

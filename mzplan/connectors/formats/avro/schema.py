@@ -152,7 +152,10 @@ class Field:
 
 
 def parse_avro(texts: Sequence[str]) -> AvroSchema:
-    """Parse the texts of a schema: the schemas that it refers to, then its own. Raises SchemaError."""
+    """Parse a schema. Raises SchemaError.
+
+    `texts`: the texts of the schemas that the schema refers to, then the schema's own text.
+    """
     import fastavro
 
     names: dict[str, Any] = {}

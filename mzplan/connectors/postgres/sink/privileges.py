@@ -1,7 +1,7 @@
 """Checks all privileges that a sink will ever need, and returns a script that grants the missing ones.
 
-Each statement of Writer, Ledger and Move is covered by one of these checks. If you add a statement there,
-add its check here.
+Each statement of Writer, Ledger and Move is covered by one of these checks. If you add a statement to one of
+these classes, add its check to this module.
 """
 
 from __future__ import annotations

@@ -56,10 +56,10 @@ class Values:
         return Values(self.kind[rows], self.start[rows], self.length[rows])
 
     def unchanged_from(self, old: Values) -> Values:
-        """Return these values, with the old value in place of each value that wasn't sent.
+        """Return a copy in which each value that wasn't sent is replaced by the value in `old`.
 
-        A NULL in the old row is never used. NULLs are always sent, so it means that the old row has only the
-        key, as in partitions whose replica identity isn't FULL.
+        A NULL in `old` is never used. The server always sends NULLs, so a NULL means that the old row has
+        only the key, as in partitions whose replica identity isn't FULL.
         """
         same = (self.kind == _UNCHANGED) & (old.kind != _NULL)
         if not same.any():

@@ -73,7 +73,7 @@ class PartReader:
         """Yield all transactions that commit in (after, to], for the tables with these oids.
 
         The tables may have other names now. There are no changes up to `idle_until`, so the slot may begin
-        there. Columns in `added` (by table) are NULL in rows from before they existed.
+        at that position. `added`: by table, columns that older rows don't have; they are NULL in these rows.
         """
         names = {oid: name for name, oid in oids.items()}
 
