@@ -23,7 +23,8 @@ Resources = Mapping[Address, Resource]
 class RequestedChange:
     """A statement's change of a resource: edits with their locations in the text, or a new name.
 
-    - `live`: how to validate, as in `apply`; from the statement's WITH, or the connection type's default.
+    - `live`: how to validate (see ApplyOptions). The statement's WITH decides, or else the default of the
+      connection's type.
     - `rotates`: the edits name key files that don't exist yet.
     """
 

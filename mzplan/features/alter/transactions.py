@@ -47,7 +47,7 @@ class Transaction:
 
     - `committed`: the committed resources with the edits.
     - `files`: the files with the edits, as far as they can be read.
-    - `live`: how to validate, as in ApplyOptions.
+    - `live`: how to validate (see ApplyOptions).
     """
 
     changes: tuple[RequestedChange, ...]

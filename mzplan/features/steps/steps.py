@@ -34,7 +34,7 @@ class ShownSteps:
 def read_steps(
     project: Project, selection: Selection, count: int | None, reporter: Reporter
 ) -> list[ShownSteps]:
-    """Return the newest `count` steps of the selected queries (None: all known steps)."""
+    """Return the newest `count` steps of each selected query. If `count` is None, return all known steps."""
     state = read_state(project.store, reporter)
     histories = []
     for resource in select(project, state, selection):

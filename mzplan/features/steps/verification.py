@@ -74,7 +74,7 @@ class VerificationResult:
     - `equal_steps`: the steps that match their records.
     - `by_rows`: the equal steps for which only the number of rows was recorded.
     - `unrecorded`: the sink's steps that have no record in its target.
-    - `never`: as in ShownSteps.
+    - `never`: why the query can't have any steps; "" if it can.
     - `recomputed`: the result for a view that was recomputed as a whole, not step by step.
     """
 
