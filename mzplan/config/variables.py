@@ -30,7 +30,8 @@ class Variables:
     """The declared variables and their values, by name.
 
     - `defaults`: the values that apply unless others are given; see read_variables.
-    - `outside`: the values that are given.
+    - `outside`: the values from options, files, the process's environment or a saved plan (see
+      read_variables).
     - `reported_missing`: variables whose missing value has been reported.
     - `names_text`: the declared names, for messages.
     - `used_names`: variables that were filled in somewhere.

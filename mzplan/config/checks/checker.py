@@ -60,7 +60,7 @@ class Checker:
 
     def resources(self) -> dict[Address, Resource]:
         """Check all resources, and return the valid ones. They are complete only if there are no findings."""
-        # Types first: those of sources and sinks follow from their connections.
+        # Find the types first, connections before sources and sinks, whose types follow from connections.
         for kind in KINDS:
             for address, resource in self.declared.items():
                 if address.kind == kind:

@@ -25,7 +25,7 @@ _URL = (
     rf"^https?://(\[[^@\s,\[\]{_NOWHERE}]+\]|[^@\s:/?#%\[\]{_NOWHERE}\u3002\uff0e\uff61]{{1,253}})"
     rf"(:{_TCP_PORT})?([/?#][^@\s{_NOWHERE}]*)?$"
 )
-# pattern → (what values are, an example)
+# pattern → (words to put after "values", an example)
 _PATTERNS = {
     rf"^([A-Za-z0-9_]+://)?(\[[^\s,\[\]{_NOWHERE}]+\]|[^\s,/\[\]{_NOWHERE}]+):{_TCP_PORT}$": (
         "are host:port, with a port from 1 to 65535",
