@@ -277,7 +277,7 @@ def _identity(
                 if target.is_connection
                 else [record.type, record.generation, collection_columns(record)]
             )
-        # A view has the names of its inputs in its SQL, except that of a row view's single input (see below).
+        # A view's SQL contains its inputs' names, so they count. A row view's input doesn't (see below).
         by_name = role != "from" and resource.address.writes_collection
         names = [target.name] if by_name and target.writes_collection else []
         references[role] = [*names, *memo[target]]
