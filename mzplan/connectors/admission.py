@@ -67,7 +67,7 @@ class GuardedSecrets(Secrets):
         secrets that may not go to their servers, and for servers that a proposal may not reach.
         """
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
-        if isinstance(of, Description) and of.address.is_connection:  # an unused one
+        if isinstance(of, Description) and of.address.is_connection:  # a connection that no query uses
             of = as_connection(of)
         fault = fault_of(of) if isinstance(of, Description) else fault_of_connection(of)
         if fault:

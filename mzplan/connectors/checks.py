@@ -69,7 +69,7 @@ def check_description(
     connectors = connectors or Connectors()
     try:
         with missing_extras_reported():
-            if description.address.is_connection:  # an unused one
+            if description.address.is_connection:  # a connection that no query uses
                 inlined = as_connection(description)
                 return Probe(
                     diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory))

@@ -55,7 +55,7 @@ def _other_upstream_loss(
     recorded, newest = former.upstream(), StepIndex(former).last()
     if recorded is None or found is None or query.body.get("on_upstream_change") == "accept":
         return None
-    if newest is None or newest.total == 0:  # nothing was read there
+    if newest is None or newest.total == 0:  # nothing was read from it
         return None
     difference = connector.compare(query, recorded, found)
     return (

@@ -35,7 +35,7 @@ def read_list(folder: str) -> tuple[int, list[str]]:
     OSError for storage errors."""
     log = open_list(folder)
     names = log.names()
-    # A compacted entry contains its own files and those of all entries before it.
+    # A compacted entry lists its own files and the files of all entries before it.
     compacted = max((int(n.removesuffix(COMPACT)) for n in names if n.endswith(COMPACT)), default=-1)
     later = sorted(int(name) for name in names if name.isdecimal() and int(name) > compacted)
     entries = [f"{compacted}{COMPACT}"] if compacted >= 0 else []

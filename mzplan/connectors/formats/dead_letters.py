@@ -97,7 +97,7 @@ def ensure_table(session: SparkSession, folder: str) -> str:
 
 
 def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
-    """Return the dead letters of a source's query from the topic that it reads now."""
+    """Return the rows of a dead letters' table that a source's query stored from its current topic."""
     is_own = (f.col("query") == query.description.id) & (f.col("topic") == query.body["topic"])
     return table.where(is_own)
 

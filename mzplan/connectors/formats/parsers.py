@@ -39,8 +39,8 @@ class ParsedRecord:
     - `several`: whether a record holds more than one line of CSV.
     - `raw_format`: json or csv if values still have the form in which they were written (see exact.py).
 
-    The others are expressions over rows that have the parsed record as `j`. All but `broken` are evaluated
-    only for broken records:
+    The following fields are expressions over rows that have the parsed record as `j`. Spark evaluates
+    `text_of` and `reasons` only for broken records:
 
     - `broken`: whether the record is broken.
     - `text_of`: a column's text before its conversion.

@@ -23,14 +23,16 @@ _TIME, _OLDEST = "timestamp", "oldest"
 
 
 def with_count(rows: DataFrame) -> DataFrame:
-    """Return the rows of a stream that Spark itself writes, so that its progress events report their
-    number."""
+    """Return a stream's rows with a metric: the stream's progress events then report the number of rows.
+
+    For a stream that Spark itself writes."""
     return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
 
 
 def with_time(rows: DataFrame) -> DataFrame:
-    """Return the rows of a stream, so that its progress events report the oldest time, if positions have
-    one."""
+    """Return a stream's rows with a metric: the stream's progress events then report the oldest time.
+
+    Returns the rows unchanged if their positions have no time."""
     aggregates = oldest(rows)
     return rows.observe(TIMES, *aggregates) if aggregates else rows
 
@@ -50,8 +52,9 @@ def oldest(rows: DataFrame) -> tuple[Expression, ...]:
 
 
 def oldest_of(progress: Mapping[str, Any]) -> float | None:
-    """Return the oldest time in a stream's progress (JSON of a StreamingQueryProgress), in seconds since the
-    epoch. Returns None if it has none."""
+    """Return the oldest time that a stream's progress reports, in seconds since the epoch; None without one.
+
+    `progress`: the JSON of a StreamingQueryProgress."""
     metrics = progress.get("observedMetrics") or {}
     times = [(metrics.get(name) or {}).get(_OLDEST) for name in (OBSERVATION, TIMES)]
     return next((at / 1000 for at in times if at is not None), None)

@@ -34,8 +34,9 @@ def content_hash(rows: DataFrame) -> ContentHash:
 
 
 def with_content_hash(rows: DataFrame, *more: Expression) -> DataFrame:
-    """Return the rows of a stream, so that its micro-batches report their content hash as an observed metric.
-    They also report the aggregates `more`, because one pass over the rows is cheaper than two."""
+    """Return a stream's rows with a metric: each micro-batch then reports the content hash of its rows.
+
+    `more`: aggregates to report in the same metric, because one pass over the rows is cheaper than two."""
     return rows.observe(OBSERVATION, *_aggregates(rows), *more)
 
 

@@ -244,9 +244,9 @@ class Task:
     - `record_schema`: the record's fields.
     - `newest`: the texts of the latest schema.
     - `keeps_values`: whether to keep the values; otherwise they are emptied, to avoid sending them back.
-    - `keys`: the name of one more column, with the fields `key_schema` of the record's key. Only deletes have
-      it: records without a value if `tombstones` is set, otherwise deletes without a row `before` (see
-      debezium).
+    - `keys`: the name of an additional column for the decoded key of a record, with the fields `key_schema`;
+      "" for no such column. The column is NULL except in deletes. With `tombstones`, a delete is a record
+      without a value. Otherwise it is a delete without a row `before` (see debezium).
     """
 
     schemas: Schemas
