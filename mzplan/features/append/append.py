@@ -55,7 +55,7 @@ class AppendedFile:
 def append(
     project: Project, address: Address, rows: AppendedFile, reporter: Reporter, *, expect: int | None = None
 ) -> AppendedStep:
-    """Make the rows the next step of a local source, unless an append with this id already has.
+    """Append rows as the next step of a local source, unless an earlier append has this id and these rows.
 
     Raises MzplanError, and then writes nothing:
     - MZ070: the source isn't local.

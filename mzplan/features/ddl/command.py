@@ -24,7 +24,7 @@ def command_ddl(invocation: Invocation, address: Address | None) -> int:
     """
     queries = make_ddl(invocation.project(whole=True), invocation.progress, address)
     if invocation.json:
-        # All statements of each query: those of two may be the same.
+        # List all statements of each query, even if another query needs the same statement.
         invocation.document(
             [{"address": str(query.address), "statements": list(query.ddl.statements)} for query in queries]
         )

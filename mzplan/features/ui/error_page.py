@@ -14,7 +14,7 @@ _SECTION = re.compile(r"^### (MZ\d{3}): (.*)\n((?:(?!#{1,3} ).*\n?)*)", re.MULTI
 
 
 def code_link(code: str) -> Markup:
-    """Return a code with a link to its page; only its text if it isn't mzplan's."""
+    """Return a code with a link to its page; only the text if the code isn't one of mzplan's."""
     return element("a", code, href=f"/errors/{code}") if _CODE.fullmatch(code) else element("span", code)
 
 

@@ -172,7 +172,10 @@ def last_steps(query: QueryStatus) -> Content:
 
 
 def _reach(overview: Overview, address: Address) -> Content:
-    """Return its requirements and dependents as a graph, with the effect of a change on each."""
+    """Return a graph of a resource's requirements and dependents.
+
+    The graph shows the effect that a change of the resource has on each dependent.
+    """
     graph = overview.graph
     impact = graph.impact(address)
     looks = dict.fromkeys(impact.restarts, ("restart", "would restart"))

@@ -81,9 +81,9 @@ def serve(
 
     Raises MzplanError MZ188 if it can't serve.
 
-    `open_project` returns the project in an environment ("": the command's own). With a token, visitors see
-    only that one; without, users of this machine can choose any. `on_start` is called with address and port
-    once the server accepts connections."""
+    `open_project` returns the project in an environment; "" is the command's own environment. With a token,
+    visitors see only the command's own environment. Without a token, users of this machine can choose any
+    environment. `on_start` is called with address and port once the server accepts connections."""
     import uvicorn
 
     project = open_project("")
