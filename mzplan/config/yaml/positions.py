@@ -106,7 +106,8 @@ class Node:
     """A value as written.
 
     - `start`, `end`: offsets of characters, the end exclusive. A block collection ends with its last value.
-    - `text`: a scalar's value. `style`: its quote.
+    - `text`: a scalar's value.
+    - `style`: the quote around a scalar.
     """
 
     kind: Literal["scalar", "list", "map", "alias"]
