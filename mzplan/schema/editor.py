@@ -32,7 +32,10 @@ _ABOUT = ("description", "default")
 
 
 def editor_schemas() -> dict[str, Json]:
-    """Return both schemas by the name of their file. Raises MzplanError MZ080 for a broken plug-in."""
+    """Return the schemas of pipeline files and of mzplan.yaml, by the schema's file name.
+
+    Raises MzplanError MZ080 for a broken plug-in.
+    """
     return {PIPELINE: declarations_schema(), PROJECT: project_schema()}
 
 
