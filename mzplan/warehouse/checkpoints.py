@@ -144,10 +144,12 @@ class TaskRecord:
     """A task that a runner has begun.
 
     - `step`: the step of the collection that the task writes; None for a task of a sink.
-    - `start`, `end`: the entries of Spark's offset log between which it reads its upstream, if it reads it.
-    - `details`: data with which its kind resumes after a kill, as JSON.
-    - `outcome`: its result, or the result that it will have once it is done.
-    - `done`: whether its rows are written and the checkpoint is past its step. Abandoned tasks stay recorded.
+    - `start`, `end`: the entries of Spark's offset log between which the task reads the upstream; None if it
+      doesn't read the upstream.
+    - `details`: the data that this kind of task needs to resume after a kill, as JSON.
+    - `outcome`: the task's result, or the result that it will have once it is done.
+    - `done`: whether the task's rows are written and the checkpoint is past the task's step. Abandoned tasks
+      stay recorded.
     """
 
     task: Task

@@ -1,7 +1,7 @@
 """Missing files of a collection: whether Delta has removed a file, or it was lost.
 
 A version may take a file out of the table (OPTIMIZE, MERGE), and VACUUM removes the file later. The table's
-log records both. If the log has no such records, the file was lost.
+log records these two events. If the log doesn't have them, the file was lost.
 """
 
 from __future__ import annotations

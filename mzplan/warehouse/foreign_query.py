@@ -1,9 +1,9 @@
 """The checkpoint and Delta table of a streaming query that somebody wrote by hand.
 
-mzplan copies both and continues from the copies. The checkpoint has the query's id, the logs of offsets and
-commits, and the source's own log. The table's log records which micro-batches of the query it has. So mzplan
-resumes exactly where the query stopped: Spark plans an unfinished micro-batch again with the same offsets,
-and the table's log tells whether the table already has its rows.
+mzplan copies checkpoint and table, and continues from the copies. The checkpoint has the query's id, the logs
+of offsets and commits, and the source's own log. The table's log records which micro-batches of the query the
+table has. So mzplan resumes exactly where the query stopped: Spark plans an unfinished micro-batch again with
+the same offsets, and the table's log tells whether the table already has its rows.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predeces
 def require_not_migrated(warehouse: str, address: Address, place: Place) -> None:
     """Raise MZ063 if a later generation has begun with this generation's rows. Call it before writing.
 
-    The later generation continues where this one stopped. If this one ran again, both would read the same
-    records. Raises OSError."""
+    The later generation continues where this generation stopped. If this generation ran again, both
+    generations would read the same records. Raises OSError."""
     id_, generation = place
     for later in generations_below(warehouse, id_):
         migrated = Checkpoint.of(warehouse, id_, later).migrated_rows() if later > generation else None
