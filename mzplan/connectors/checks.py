@@ -61,10 +61,12 @@ def check_description(
     """Connect, authenticate, check the rights, and find the topic or table. Changes nothing, never raises for
     a server's errors, and takes at most some seconds.
 
-    - `connectors`: the same for all checks of a command, so that they share connections and failures.
+    - `connectors`: pass the same object to all checks of a command, so that they share connections and
+      failures.
     - `outputs`: returns the columns that a sink writes; by default without Spark, as far as they are known.
     - `directory`: the folder that relative paths start from; by default the folder of the secrets.
-    - `warehouse`: the absolute path of the checkpoint's warehouse, to check its offsets. None: not checked.
+    - `warehouse`: the absolute path of the checkpoint's warehouse. If it is None, the checkpoint's offsets
+      aren't checked.
     """
     connectors = connectors or Connectors()
     try:

@@ -119,9 +119,9 @@ class Probe:
 class SinkRun:
     """One run of a sink's query.
 
-    - `outputs`: its columns as Spark analysed them.
+    - `outputs`: the columns that the sink writes, as Spark analysed them.
     - `epoch`: the epoch of the runner's lease.
-    - `checkpoint`, `is_new`: its checkpoint, and whether the checkpoint is still empty.
+    - `checkpoint`, `is_new`: the query's checkpoint, and whether it is still empty.
     - `fail`: call it with the error of a batch. People see this error instead of Spark's.
     - `warn`: call it with a diagnostic that people should see although the query continues.
     - `interrupt`: call it with a function that interrupts a batch which waits for a server. The function runs

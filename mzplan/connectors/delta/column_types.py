@@ -40,8 +40,10 @@ def spark_type(name: str) -> str | None:
 
 
 def holds(stored: str, written: str) -> bool:
-    """Whether a column of type `stored` holds every value of type `written` after Spark's cast. Both are in
-    canonical DDL. Spark matches the fields of a STRUCT by position, so names and order must be the same."""
+    """Return whether a column of type `stored` holds every value of type `written` after Spark's cast.
+
+    Both types are in canonical DDL. Spark matches the fields of a STRUCT by position, so names and order must
+    be the same."""
     if stored == written:
         return True
     if "<" in stored + written:

@@ -1,7 +1,7 @@
 """PostgreSQL: `source` follows tables by logical replication, `sink` writes rows and step in one transaction.
 
-This package has the parts that both share: the client, the catalog's tables, types, and the identity of a
-database. It doesn't import another connector. Source and sink don't import each other.
+This package has the parts that source and sink share: the client, the catalog's tables, types, and the
+identity of a database. It doesn't import another connector. Source and sink don't import each other.
 """
 
 from __future__ import annotations

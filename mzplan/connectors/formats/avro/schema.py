@@ -37,8 +37,8 @@ class SchemaError(ValueError):
 class AvroSchema:
     """A parsed schema.
 
-    - `root`: parsed by fastavro, with all names in full.
-    - `raw`: the same without logical types, to read values as they were written.
+    - `root`: the schema as fastavro parsed it, with all names in full.
+    - `raw`: the parsed schema without logical types, to read values as they were written.
     - `is_recursive`: whether a record may contain another one of its kind, at any depth.
     """
 

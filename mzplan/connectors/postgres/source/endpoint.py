@@ -1,8 +1,8 @@
 """A PostgreSQL database as a DurableInputEndpoint: first the tables' rows, then their changes.
 
 A snapshot step reads some ranges of table blocks in parallel. A step of changes reads a range (from, to] of
-the server's log, with all transactions that commit in it. For both, a StepLog stores only the bounds. A step
-of changes can be read again, because the slot keeps the log until `expire`.
+the server's log, with all transactions that commit in it. A StepLog stores only the bounds of each step. A
+step of changes can be read again, because the slot keeps the log until `expire`.
 
 A snapshot row has the snapshot's LSN as its position, and a change has the LSN of its commit. A change that
 the snapshot already includes has the lower position, so it is ignored. So several sessions, each with a later
