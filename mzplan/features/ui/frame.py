@@ -13,7 +13,7 @@ PAGES = {"graph": "/", "queries": "/queries", "history": "/history", "open": "/o
 
 
 def page(title: str, view: View, boot: str, *content: Content, current: str = "", refresh: int = 0) -> str:
-    """Return a page. `current`: its entry in PAGES; `refresh`: seconds until a forced update."""
+    """Return a page. `current`: the page's entry in PAGES; `refresh`: seconds until a forced update."""
     project = _title(view)
     links = [
         element("a", name.capitalize(), _open(name, view), href=href, aria_current=name == current and "page")

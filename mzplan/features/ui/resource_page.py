@@ -45,7 +45,8 @@ def resource_page(
 ) -> Content:
     """Return the page of a committed resource.
 
-    `origin`: the serial that last changed it, with its author. `events`: its past events."""
+    `origin`: the serial that last changed the resource, with its author. `events`: its query's past events.
+    """
     resource, query = overview.state.resources[address], overview.queries.get(address)
     return [
         element("h1", str(address), " ", chip(query.condition, query.condition) if query else None),
