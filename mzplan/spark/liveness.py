@@ -29,6 +29,7 @@ class Liveness:
         self._stopped = False
         self._failed = 0
         self._silent = 0
+        self._reason: str | None = None  # the first: Java may then be killed for it
         threading.Thread(target=self._ask, name="spark-liveness", daemon=True).start()
 
     def why_dead(self) -> str | None:
@@ -36,6 +37,10 @@ class Liveness:
 
         Call this once a second. It returns immediately, with the result of the last question.
         """
+        self._reason = self._reason or self._look()
+        return self._reason
+
+    def _look(self) -> str | None:
         if (ended := self.why_ended()) is not None:
             return ended
         if self._closed:
@@ -51,9 +56,11 @@ class Liveness:
         return None
 
     def why_ended(self) -> str | None:
-        """Return how Spark's Java process exited, as a sentence; None while it runs."""
+        """Return why Spark's Java process exited, as a sentence; None while it runs."""
         code = self._process.poll() if self._process is not None else None
-        return None if code is None else f"Spark's Java process has ended: {_how(code)}."
+        if code is None:
+            return None
+        return self._reason or f"Spark's Java process has ended: {_how(code)}."
 
     def kill(self) -> None:
         """Kill Spark's Java process, so that hanging calls into it return. Never kills a parent process."""
