@@ -165,6 +165,7 @@ def cluster(
         connection.execute(
             f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {shop}_app".encode()
         )
+        connection.execute(f"GRANT DELETE ON public.spending TO {shop}_app".encode())
     kafka.start()
     for topic in TOPICS:
         create_topic(kafka.bootstrap, topic)
