@@ -151,7 +151,7 @@ _PROBLEMS: Mapping[Reason, tuple[str, str, str, str]] = {
         "on the server, and check that the user may log in.",
     ),
     "key": (
-        "MZ123",
+        "MZ174",
         "{name} has no usable key",
         "{text}.",
         'create a key pair: mzplan alter "ALTER CONNECTION {connection} ROTATE KEYS" --no-apply; or let '

@@ -266,7 +266,7 @@ def test_validation_goes_through_the_tunnel(
         sink(behind(bastion(inner, bastion(door, host_keys=[inner.host_key])), postgres, name)), secrets
     ).diagnostics
     assert found.code == "MZ120" and door.host_key in found.detail
-    assert codes(behind(bastion(door, private_key="${env:PG}"), postgres, name)) == ["MZ123"]
+    assert codes(behind(bastion(door, private_key="${env:PG}"), postgres, name)) == ["MZ174"]
     assert codes(behind(bastion(door, private_key="${env:NOPE}"), postgres, name)) == ["MZ056"]
     nobody = InlinedConnection(
         address=Address("connection", "pg"),
