@@ -176,8 +176,8 @@ def _check_consistency(
     try:
         TopologicalSorter(dependencies).prepare()
     except CycleError as cycle:
-        path = " needs ".join(map(str, reversed(cycle.args[1])))
-        raise ValueError(f"resources need each other in a circle: {path}") from None
+        path = " refers to ".join(map(str, reversed(cycle.args[1])))
+        raise ValueError(f"resources refer to each other in a cycle: {path}") from None
     for address, resource in resources.items():
         if address.reads_collections != bool(resource.reads):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The command alter: SQL statements that change connections and the queries that use them."""
+"""The `alter` command: SQL statements that change connections and the queries that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command append: add rows to a local source."""
+"""The `append` command: add rows to a local source."""
 
 from __future__ import annotations
 

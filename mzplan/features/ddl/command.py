@@ -1,4 +1,4 @@
-"""The command ddl: the tables and grants that sources and sinks need on their servers."""
+"""The `ddl` command: the tables and grants that sources and sinks need on their servers."""
 
 from __future__ import annotations
 

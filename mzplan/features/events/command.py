@@ -1,4 +1,4 @@
-"""The commands why and events: what happened to queries and why. They need no live runner."""
+"""The `why` and `events` commands: what happened to queries and why. They need no live runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command history: who committed what, when, from which git commit, why, and how it ended."""
+"""The `history` command: who committed what, when, from which git commit, why, and how it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command logs: the logs of the runners on this machine."""
+"""The `logs` command: the logs of the runners on this machine."""
 
 from __future__ import annotations
 

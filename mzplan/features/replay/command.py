@@ -1,4 +1,4 @@
-"""The command replay: write a sink's steps, or read a source's dead letters, again."""
+"""The `replay` command: write a sink's steps, or read a source's dead letters, again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command snapshot: print a collection as of a step."""
+"""The `snapshot` command: print a collection as of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands state … and import. Each command imports its own modules when it runs."""
+"""The `state` and `import` commands. Each one imports its own modules when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands steps, verify and expire: durable steps."""
+"""The `steps`, `verify` and `expire` commands, for durable steps."""
 
 from __future__ import annotations
 

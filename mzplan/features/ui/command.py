@@ -1,4 +1,4 @@
-"""The command ui: pages about the project, for a browser."""
+"""The `ui` command: pages about the project, for a browser."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def at(address: str, **values: Any) -> Edit:
         (at("sink.out", references={}), "sink.out should read a collection"),
         (
             at("source.orders", references={"connection": "source.orders"}),
-            "resources need each other in a circle: source.orders needs source.orders",
+            "resources refer to each other in a cycle: source.orders refers to source.orders",
         ),
         (at("source.orders", body={"lifecycle": 5}), "source.orders: lifecycle is not a mapping"),
         (
