@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ProblemKind
-from mzplan.model.words import nearest, safe
+from mzplan.model.words import first_names, nearest, safe
 
 # The line breaks of YAML's parser.
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
@@ -57,9 +57,7 @@ def kind_of(value: object) -> str:
 
 def listed(words: Iterable[str], limit: int = 20) -> str:
     """Return `a, b, c`, with the number of omitted words if there are more than `limit`."""
-    every = list(words)
-    text = ", ".join(shown(word, quote=False) for word in every[:limit])
-    return f"{text} and {len(every) - limit} more" if len(every) > limit else text
+    return first_names([shown(word, quote=False) for word in words], limit)
 
 
 Path = tuple[str | int, ...]
