@@ -79,24 +79,17 @@ def test_names_are_a_union_and_options_narrow_it(selection: Selection) -> None:
     assert set(found) == narrowed
 
 
-@given(named, named)
-def test_more_names_choose_no_less(one: tuple[Address | str, ...], other: tuple[Address | str, ...]) -> None:
-    if one and other:
-        assert chosen(named=one + other) == chosen(named=one) | chosen(named=other)
-        assert chosen(named=one + one) == chosen(named=one)
-
-
 @pytest.mark.parametrize("glob", GLOBS)
 def test_a_glob_is_matched_against_whole_addresses(glob: str) -> None:
     assert chosen(named=(glob,)) == {a for a in QUERIES if fnmatchcase(str(a), glob)} != set()
 
 
-def test_a_connection_at_any_depth() -> None:
+def test_a_connection_selects_queries_at_any_depth() -> None:
     assert chosen(connections=("jump",)) == {at("sink.pg_orders")}
     assert chosen(connections=("k",)) == {at("source.orders")}
 
 
-def test_conditions_are_only_read_where_they_are_asked_for() -> None:
+def test_conditions_are_read_only_if_selected_by() -> None:
     def never() -> dict[Address, Condition]:
         raise AssertionError
 
@@ -116,14 +109,14 @@ def test_conditions_are_only_read_where_they_are_asked_for() -> None:
         ({"named": ("?.nothing",)}, "`mzplan status` lists the queries."),
     ],
 )
-def test_what_names_nothing_is_an_error(fields: dict[str, Any], hint: str) -> None:
+def test_a_selection_that_matches_nothing_is_an_error(fields: dict[str, Any], hint: str) -> None:
     with pytest.raises(MzplanError) as raised:
         chosen(**fields)
     (found,) = raised.value.diagnostics
     assert (found.code, found.exit_code, found.hint) == ("MZ070", 64, hint)
 
 
-def test_status_is_sorted_by_what_is_asked_for() -> None:
+def test_status_is_sorted_by_an_option() -> None:
     def one(name: str, lag: int | None, rows: int | None) -> QueryStatus:
         seen = Observation(
             address=at(f"sink.{name}"), generation=1, digest="", wanted_digest="", wanted_generation=1,
@@ -171,14 +164,6 @@ def alive(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def left(folder: Path, *arguments: str) -> Path:
-    """A committed project on a cluster instance without a runner."""
-    started(folder, "cluster")
-    with following(folder):
-        apply(folder, "--no-live")
-    return folder
-
-
 def paused(folder: Path) -> set[str]:
     found = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
     return {address for address, one in found.items() if one.get("override") == "paused"}
@@ -188,7 +173,12 @@ def serial(folder: Path) -> int:
     return int(mzplan(folder, "status", "--json").json()["serial"])
 
 
-def follow(folder: Path) -> None:
+@pytest.mark.parametrize("project", ["alive", "dry"])
+def test_a_change_of_many_queries_is_one_serial_and_is_followed(
+    request: pytest.FixtureRequest, project: str
+) -> None:
+    folder: Path = request.getfixturevalue(project)
+    assert mzplan(folder, "status", "--exit-code").code == 0
     before = serial(folder)
     ran = mzplan(folder, "pause", "sink.c*", "source.orders", "--json", "--wait", "30s")
     assert ran.code == 0, ran
@@ -213,19 +203,10 @@ def follow(folder: Path) -> None:
     assert "pause sink.c* source.orders" in mzplan(folder, "history", "show", str(before + 1)).out
 
 
-def test_many_at_once_are_one_serial_and_are_followed(alive: Path) -> None:
-    follow(alive)
-
-
-def test_many_at_once_on_a_dry_instance(dry: Path) -> None:
-    follow(dry)
-    ran = mzplan(dry, "steps", "sink.c*")
-    assert ran.code == 0 and ran.out.count("dry") == 2
-    assert mzplan(dry, "logs", "sink.c*").code == 1
-
-
-def test_many_at_once_without_a_runner(tmp_path: Path) -> None:
-    folder = left(tmp_path)
+def test_a_change_of_many_queries_without_a_runner(tmp_path: Path) -> None:
+    folder = started(tmp_path, "cluster")
+    with following(folder):
+        apply(folder, "--no-live")
     ran = mzplan(folder, "pause", "sink.c*", "--wait", "0s", "--json")
     assert ran.code == 8 and {one["address"] for one in ran.json()["pending"]} >= {"sink.c2", "sink.c10"}
     assert paused(folder) == {"sink.c2", "sink.c10"}
@@ -238,6 +219,7 @@ def test_many_at_once_without_a_runner(tmp_path: Path) -> None:
     shown = mzplan(folder, "status", "--condition", "stopped", "--sort", "lag", "--json").json()["queries"]
     assert len(shown) == 5
     assert mzplan(folder, "status", "--condition", "running").out.startswith("No query of the state matches")
+    assert mzplan(folder, "status", "source.*").code == 0
     assert mzplan(folder, "status", "--exit-code", "source.*").code == 8
     assert mzplan(folder, "steps", "*", "--condition", "stopped").code == 0
     ran = mzplan(folder, "logs", "sink.c2", "sink.c10")
@@ -249,30 +231,31 @@ def test_steps_of_one_address_keep_their_document(dry: Path) -> None:
     assert one["address"] == "sink.c2"
     assert mzplan(dry, "steps", "sink.c2", "sink.c2", "--json").json() == {"queries": [one]}
     assert mzplan(dry, "steps", "sink.c2", "--condition", "failed", "--json").json() == {"queries": []}
+    assert mzplan(dry, "steps", "sink.c*").out.count("dry") == 2
 
 
-def test_logs_of_many(alive: Path) -> None:
-    log = alive / ".mzplan" / "local.log"
+@pytest.mark.parametrize(
+    ("selection", "addresses"),
+    [
+        (("sink.c2",), ["sink.c2"]),
+        (("sink.c*",), ["sink.c2", "sink.c10"]),
+        (("--label", "team=shop"), ["sink.c2", "sink.c10"]),
+        (("--connection", "k"), ["source.orders"]),
+        ((), ["sink.c2", "sink.c10", "sink.c20", "source.orders"]),
+        (("--condition", "failed"), []),
+    ],
+)
+def test_logs_of_many_queries(dry: Path, selection: tuple[str, ...], addresses: list[str]) -> None:
+    log = dry / ".mzplan" / "local.log"
     log.parent.mkdir(exist_ok=True)
-    at_ = "2026-01-31T10:00:00.123Z INFO mzplan.runner:"
-    log.write_text(
-        f"{at_} sink.c2 began\n{at_} sink.c10 began\n{at_} sink.c20 began\n{at_} source.orders began\n"
-    )
-
-    def shown(*arguments: str) -> str:
-        ran = mzplan(alive, "logs", *arguments)
-        assert ran.code == 0, ran
-        return " ".join(line.split()[3] for line in ran.out.splitlines())
-
-    assert shown("sink.c2") == "sink.c2"
-    assert shown("sink.c*") == shown("--label", "team=shop") == "sink.c2 sink.c10"
-    assert shown("--connection", "k") == "source.orders"
-    assert len(shown().split()) == 4
-    assert mzplan(alive, "logs", "--condition", "failed", "--json").json() == {"entries": []}
+    names = ("sink.c2", "sink.c10", "sink.c20", "source.orders")
+    log.write_text("".join(f"2026-01-31T10:00:00.123Z INFO mzplan.runner: {name} began\n" for name in names))
+    ran = mzplan(dry, "logs", *selection)
+    assert ran.code == 0 and [line.split()[3] for line in ran.out.splitlines()] == addresses
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "restart", "status", "steps", "logs"])
-def test_what_is_written_wrong(dry: Path, command: str) -> None:
+def test_a_wrong_selection_is_a_usage_error(dry: Path, command: str) -> None:
     def refused(*arguments: str) -> Ran:
         ran = mzplan(dry, command, *arguments)
         assert ran.code == 64, ran
@@ -306,7 +289,7 @@ def test_the_shell_completes(dry: Path, words: tuple[str, ...], incomplete: str,
 
 
 @pytest.mark.parametrize("command", ["restart", "pause", "resume"])
-def test_what_a_command_does_not_touch_is_neither_followed_nor_judged(tmp_path: Path, command: str) -> None:
+def test_a_command_follows_and_judges_only_its_own_queries(tmp_path: Path, command: str) -> None:
     write(tmp_path, "cluster")
     refused = Diagnostic(code="MZ050", summary="no", detail="Nobody answers.")
     with following(tmp_path) as executor:

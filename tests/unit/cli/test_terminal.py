@@ -16,6 +16,8 @@ from mzplan.cli.main import COMMANDS, cli
 from mzplan.cli.progress import ProgressLines
 from mzplan.cli.streams import Streams, redrawn
 from mzplan.model.address import Address
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Configuration
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
@@ -28,35 +30,35 @@ from tests.unit.small_projects import commit, kafka, project, source
 CAUSE = "because connection.k changed: brokers[0] a:9092 → b:9092"
 
 
-def landscape(number: int, broker: str) -> object:
+def landscape(number: int, broker: str) -> Configuration:
     return project(kafka(brokers=[broker]), *(source(f"s{n:03}") for n in range(number)))
 
 
-def planned(number: int) -> object:
-    return build_plan(landscape(number, "b:9092"), commit(landscape(number, "a:9092")))  # type: ignore[arg-type]
+def planned(number: int) -> Plan:
+    return build_plan(landscape(number, "b:9092"), commit(landscape(number, "a:9092")))
 
 
 def test_few_changes_are_shown_one_by_one() -> None:
-    text = render_plan(planned(3))  # type: ignore[arg-type]
+    text = render_plan(planned(3))
     assert text.count(f"    {CAUSE}\n") == 3 and "queries restart" not in text
 
 
-def test_many_with_one_cause_are_one_paragraph_and_v_names_them_all() -> None:
+def test_many_changes_with_one_cause_are_one_paragraph_unless_verbose() -> None:
     plan = planned(99)
-    text, whole = (render_plan(plan, whole=whole) for whole in (False, True))  # type: ignore[arg-type]
+    text, whole = (render_plan(plan, whole=whole) for whole in (False, True))
     assert f"⟳ 99 queries restart from their checkpoints {CAUSE}\n    99 sources:\n" in text
     assert text.count("because") == 1 and "more: -v lists them all" in text and "s098" not in text
     assert all(f"s{n:03}" in whole for n in range(99)) and "more" not in whole
     assert max(map(len, text.splitlines()[:8])) <= 110
 
 
-def test_what_is_deleted_is_always_named() -> None:
-    text = render_plan(plan_destroy(commit(landscape(99, "a:9092"))))  # type: ignore[arg-type]
+def test_deleted_queries_are_always_named() -> None:
+    text = render_plan(plan_destroy(commit(landscape(99, "a:9092"))))
     assert "- 99 queries are deleted: destroyed by hand" in text and "s098" in text and "s000" in text
 
 
 def test_a_status_is_sorted_by_condition_and_one_error_is_shown_once() -> None:
-    (resource,) = (r for a, r in commit(landscape(1, "a:9092")).resources.items() if a.kind == "source")  # type: ignore[arg-type]
+    (resource,) = (r for a, r in commit(landscape(1, "a:9092")).resources.items() if a.kind == "source")
     queries = []
     for number, condition in enumerate(["running", "failed", "running", "paused", "failed", "rejected"]):
         address = Address("source", f"s{number}")
@@ -70,7 +72,7 @@ def test_a_status_is_sorted_by_condition_and_one_error_is_shown_once() -> None:
     assert "\nsource.s1, source.s4: [MZ050] the broker is gone\n" in text
 
 
-def test_a_status_is_drawn_over_the_one_before_it() -> None:
+def test_a_watched_status_replaces_the_former_one() -> None:
     first, drawn = redrawn("a\nb\nc\n", 0, 24)
     assert (first, drawn) == ("\x1b[?7la\x1b[K\nb\x1b[K\nc\x1b[K\n\x1b[J\x1b[?7h", 3)
     second, drawn = redrawn("a\n", drawn, 24)
@@ -102,7 +104,7 @@ def applied(number: int) -> Outcome:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
+def test_progress_is_one_block_on_a_terminal_and_lines_in_a_log(
     live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "width", lambda: 80)
@@ -126,7 +128,7 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
         assert "\x1b" not in screen.text
 
 
-def test_a_fix_is_whole_in_a_line_of_progress() -> None:
+def test_progress_shows_a_whole_fix() -> None:
     screen = Screen(live=False)
     shown = ProgressLines(screen, clock=lambda: 100.0)
     fix = "Refused. Fix: widen the table:\nALTER TABLE t\n  ALTER COLUMN a TYPE bigint;"
@@ -139,7 +141,9 @@ def test_a_fix_is_whole_in_a_line_of_progress() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+def test_an_interrupt_as_progress_starts_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
     shown = ProgressLines(Streams())
     before, start = set(threading.enumerate()), threading.Thread.start
 
@@ -166,7 +170,7 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"_MZPLAN_COMPLETE": "bash_complete", "COMP_WORDS": "mzplan s"}])
-def test_a_list_of_commands_imports_none(environment: dict[str, str]) -> None:
+def test_the_list_of_commands_imports_no_command(environment: dict[str, str]) -> None:
     code = (
         "import sys; from mzplan.cli.main import main\n"
         "try: main(['--help'])\n"
