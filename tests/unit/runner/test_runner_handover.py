@@ -11,35 +11,29 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.runner.loop import Runner
-from mzplan.schema.description import Description, digest_of
-from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.epochs import EPOCH_KEY, next_epoch
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
-from tests.unit.runner.test_runner import ORDERS, SINK, make_state
+from tests.unit.runner.test_runner import (
+    ORDERS,
+    SINK,
+    Blocked,
+    HookedExecutor,
+    lost,
+    make_state,
+    refusing,
+    second_generation,
+    without,
+)
 
-
-class Recording(InMemoryExecutor):
-    """Records the epoch of each start. Starts wait until `let` is set."""
-
-    def __init__(self, project: str) -> None:
-        super().__init__(project)
-        self.epochs: list[tuple[str, int]] = []
-        self.let = threading.Event()
-        self.let.set()
-
-    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
-        self.let.wait(10.0)
-        self.epochs.append((str(description.address), epoch))
-        super().start(description, secrets, epoch)
+BOTH = [str(SINK), str(ORDERS)]
+WAITS = "waits for instance local, whose runner has not released it yet"
 
 
 class Worlds:
@@ -50,69 +44,83 @@ class Worlds:
         self.pool = ThreadPoolExecutor(4)
         self.committed = State(project="shop")
         self.runners: dict[str, Runner] = {}
-        self.executors: dict[str, Recording] = {}
+        self.executors: dict[str, HookedExecutor] = {}
         self.now = 0.0
 
     def runner(self, instance: str) -> Runner:
         lease = self.store.leases.take(instance, f"test-{instance}-{len(self.executors)}")
-        executor = self.executors[instance] = Recording("shop")
+        executor = self.executors[instance] = HookedExecutor("shop")
         runner = runner_in_memory(self.store, executor, lease, self.pool, clock=lambda: self.now)
         self.runners[instance] = runner
         return runner
 
+    def start(self, **instances: str) -> None:
+        """Commit serial 1, which two runners run."""
+        self.runner("big")
+        self.runner("local")  # a newer runner, with the higher epoch
+        self.commit(1, **instances)
+        self.settle("big", "local", "big")
+
+    def release(self, instance: str) -> None:
+        """Stop the runner of an instance."""
+        lease = self.store.leases.read(instance)
+        assert lease is not None
+        self.store.leases.renew(lease, released=True)
+
     def commit(self, serial: int, **instances: str) -> None:
+        """Commit the source and the sink on these instances (default: local)."""
         state = make_state(serial)
+        resources = dict(state.resources)
         for address in (ORDERS, SINK):
-            body: dict[str, Any] = dict(state.resources[address].body)
-            body["instance"] = instances.get(address.kind, "local")
-            state = replace(
-                state,
-                resources={**state.resources, address: replace(state.resources[address], body=body)},
-                instances={name: Instance(name=name, type="embedded") for name in ("local", "big")},
-            )
-        self.take(state)
+            body: dict[str, Any] = {
+                **resources[address].body,
+                "instance": instances.get(address.kind, "local"),
+            }
+            resources[address] = replace(resources[address], body=body)
+        names = {name: Instance(name=name, type="embedded") for name in ("local", "big")}
+        self.take(replace(state, resources=resources, instances=names))
 
     def take(self, state: State) -> None:
         self.store.commit(state, self.committed)
         self.committed = state
 
-    def settle(self, instance: str) -> dict[str, Observation]:
-        runner, executor = self.runners[instance], self.executors[instance]
-        for _ in range(60):
-            self.now += 10.0
+    def drop(self, *addresses: Address) -> None:
+        self.take(without(replace(self.committed, serial=self.committed.serial + 1), *addresses))
+
+    def settle(self, *instances: str) -> dict[str, Observation]:
+        """Settle these instances one after the other. Return the observations of the last."""
+        for instance in instances:
+            runner, executor = self.runners[instance], self.executors[instance]
+            for _ in range(60):
+                self.now += 10.0
+                runner.tick()
+                executor.trigger()
+                if not runner.controller.queries.in_flight and not runner.controller.busy:
+                    break
+                threading.Event().wait(0.002)
             runner.tick()
-            executor.trigger()
-            if not runner.controller.queries.in_flight and not (
-                executor.let.is_set() and runner.controller.busy
-            ):
-                break
-            threading.Event().wait(0.002)
-        runner.tick()
-        status = self.store.read_status(instance)
+        status = self.store.read_status(instances[-1])
         assert status is not None
         return {str(address): seen for address, seen in status.observations.items()}
 
     def runs(self, instance: str) -> list[str]:
         return sorted(map(str, self.executors[instance].running()))
 
+    def reclaimed(self, instance: str) -> list[str]:
+        return [name for what, name in self.executors[instance].log if what == "reclaim"]
+
 
 def test_a_moved_query_waits_for_its_former_runner_and_resumes_under_a_higher_epoch(worlds: Worlds) -> None:
-    worlds.runner("big")
-    worlds.runner("local")  # a newer runner, with the higher epoch
-    worlds.commit(1)
-    worlds.settle("big")
-    worlds.settle("local")
-    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+    worlds.start()
+    assert worlds.runs("local") == BOTH
     worlds.commit(2, sink="big")
     seen = worlds.settle("big")[str(SINK)]  # the other runner has not read the state yet
-    assert (worlds.runs("big"), seen.condition) == ([], "starting")
-    assert seen.held == "waits for instance local, whose runner has not released it yet"
+    assert (worlds.runs("big"), seen.condition, seen.held) == ([], "starting", WAITS)
     worlds.settle("local")
     assert worlds.runs("local") == [str(ORDERS)]
     worlds.settle("big")
     assert worlds.runs("big") == [str(SINK)]
-    (before,) = [epoch for name, epoch in worlds.executors["local"].epochs if name == str(SINK)]
-    (after,) = [epoch for name, epoch in worlds.executors["big"].epochs if name == str(SINK)]
+    before, after = (worlds.executors[instance].epochs[SINK] for instance in ("local", "big"))
     assert after > before
     # The next leader has an even higher epoch.
     assert worlds.store.leases.take("local", "next").epoch > after
@@ -136,7 +144,7 @@ def test_a_source_moves_once_its_collection_has_no_writer(
         worlds.settle("local")
         if begun.is_set():
             break
-    assert begun.is_set() and worlds.runs("local") == [str(SINK), str(ORDERS)]
+    assert begun.is_set() and worlds.runs("local") == BOTH
     worlds.commit(2, source="big")
     assert str(ORDERS) in worlds.settle("local") and worlds.runs("local") == [str(SINK)]
     worlds.settle("big")
@@ -154,29 +162,19 @@ def test_a_starting_runner_waits_for_queries_that_another_runner_holds(worlds: W
     worlds.settle("local")
     worlds.commit(2, source="big", sink="big")
     worlds.runner("big")
-    assert {one.held for one in worlds.settle("big").values()} == {
-        "waits for instance local, whose runner has not released it yet"
-    }
-    worlds.settle("local")
-    worlds.settle("big")
-    assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+    assert {one.held for one in worlds.settle("big").values()} == {WAITS}
+    worlds.settle("local", "big")
+    assert (worlds.runs("local"), worlds.runs("big")) == ([], BOTH)
 
 
 def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -> None:
     """For example, if the other instance has its own warehouse. Each row would be written twice."""
-    worlds.runner("big")
-    worlds.runner("local")
-    worlds.commit(1)
-    worlds.settle("big")
-    worlds.settle("local")
-    worlds.executors["big"].missing = lambda description: (
-        Diagnostic(code="MZ161", summary="x", detail="Gone."),
-    )
+    worlds.start()
+    worlds.executors["big"].missing = lost()
     worlds.commit(2, sink="big")
     worlds.settle("local")  # it releases the query, and is about to forget it
     worlds.commit(3, sink="big", source="local")
-    worlds.settle("local")
-    seen = worlds.settle("big")[str(SINK)]
+    seen = worlds.settle("local", "big")[str(SINK)]
     assert (worlds.runs("big"), seen.error_code) == ([], "MZ161")
     assert "ran on instance local before, and both instances must use the same warehouse" in (
         seen.error or ""
@@ -185,8 +183,7 @@ def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -
     state = worlds.committed
     fresh = replace(state.resources[SINK], address=Address("sink", "fresh"), id="fresh")
     worlds.take(replace(state, serial=4, resources={**state.resources, fresh.address: fresh}))
-    worlds.settle("local")
-    worlds.settle("big")
+    worlds.settle("local", "big")
     assert worlds.runs("big") == ["sink.fresh"]
 
 
@@ -195,88 +192,61 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
 ) -> None:
     """Both queries are replaced. The sink's instance rejects its change, so the old sink still reads."""
     monkeypatch.setattr("mzplan.controller.claims.RETRY_DELAY", 0.0)
-    worlds.runner("big")
-    worlds.runner("local").controller.queries.claims.retain = 0.0
-    worlds.commit(1, sink="big")
-    for instance in ("big", "local", "big"):
-        worlds.settle(instance)
+    worlds.start(sink="big")
+    worlds.runners["local"].controller.queries.claims.retain = 0.0
     assert (worlds.runs("local"), worlds.runs("big")) == ([str(ORDERS)], [str(SINK)])
-    problem = CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
-    worlds.executors["big"].check_result = lambda description: problem
-    resources = dict(worlds.committed.resources)
-    for address in (ORDERS, SINK):
-        again = replace(resources[address], generation=2)
-        resources[address] = replace(again, digest=digest_of(again, {**resources, address: again}))
-    worlds.take(replace(worlds.committed, serial=2, resources=resources))
-    for instance in ("local", "big", "local", "local"):
-        seen = worlds.settle(instance)
+    worlds.executors["big"].check_result = refusing("MZ052")
+    worlds.take(second_generation(replace(worlds.committed, serial=2)))
+    worlds.settle("local", "big", "local", "local")
     assert worlds.settle("big")[str(SINK)].condition == "rejected"
-    executor = worlds.executors["local"]
     assert [entry.place for entry in worlds.store.read_journal("local")] == [("s", 1)]
-    assert [what for what, _ in executor.log if what == "reclaim"] == []
+    assert worlds.reclaimed("local") == []
     # If this is unknown, nothing is removed, and the runner continues.
-    there = worlds.store.backend.read("status/big.accepted.json")
-    assert there is not None
+    known = worlds.store.backend.read("status/big.accepted.json")
+    assert known is not None
     worlds.store.backend.write("status/big.accepted.json", b"{")
-    seen = worlds.settle("local")
-    assert seen[str(ORDERS)].condition == "running"
-    assert [what for what, _ in executor.log if what == "reclaim"] == []
-    worlds.store.backend.write("status/big.accepted.json", there.data)
+    assert worlds.settle("local")[str(ORDERS)].condition == "running"
+    assert worlds.reclaimed("local") == []
+    worlds.store.backend.write("status/big.accepted.json", known.data)
     # The new sink runs, so no query reads the old collection any more.
     worlds.executors["big"].check_result = lambda description: CheckResult()
     worlds.now += 1000.0
-    for instance in ("big", "big", "local", "local"):
-        worlds.settle(instance)
-    assert [name for what, name in executor.log if what == "reclaim"] == ["s g1"]
+    worlds.settle("big", "big", "local", "local")
+    assert worlds.reclaimed("local") == ["s g1"]
     assert worlds.store.read_journal("local") == []
 
 
 def test_a_query_dropped_on_another_instance_does_not_start_over_here(worlds: Worlds) -> None:
     """The query is removed on its instance, and a rollback gives it to another instance."""
-    worlds.runner("big")
-    worlds.runner("local").controller.queries.claims.retain = 0.0
-    worlds.commit(1)
-    worlds.settle("big")
-    worlds.settle("local")
-    worlds.take(replace(worlds.committed, serial=2, resources={}))
-    for instance in ("local", "local", "big"):
-        worlds.settle(instance)
+    worlds.start()
+    worlds.runners["local"].controller.queries.claims.retain = 0.0
+    worlds.drop(*worlds.committed.resources)
+    worlds.settle("local", "local", "big")
     assert worlds.store.read_journal("local") == []
-    worlds.executors["big"].missing = lambda description: (
-        Diagnostic(code="MZ161", summary="x", detail="Gone."),
-    )
+    worlds.executors["big"].missing = lost()
     worlds.commit(3, source="big", sink="big")
-    worlds.settle("local")
-    seen = worlds.settle("big")
+    seen = worlds.settle("local", "big")
     assert (worlds.runs("big"), {one.error_code for one in seen.values()}) == ([], {"MZ161"})
     assert "It ran on instance local before" in (seen[str(SINK)].error or "")
 
 
 def test_a_moved_query_stays_recorded_while_its_storage_is_claimed(worlds: Worlds) -> None:
-    worlds.runner("big")
-    worlds.runner("local")
-    worlds.commit(1)
-    for instance in ("big", "local"):
-        worlds.settle(instance)
+    worlds.start()
     worlds.commit(2, sink="big")
-    for instance in ("local", "big"):
-        worlds.settle(instance)
+    worlds.settle("local", "big")
     assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
     assert set(worlds.store.read_accepted("big")) == {SINK}
     # The next runners know it too.
     for instance in ("big", "local"):
-        lease = worlds.store.leases.read(instance)
-        assert lease is not None
-        worlds.store.leases.renew(lease, released=True)
+        worlds.release(instance)
         worlds.runner(instance)
         worlds.settle(instance)
     assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
-    state = worlds.committed
-    worlds.take(replace(state, serial=3, resources={a: r for a, r in state.resources.items() if a != SINK}))
+    worlds.drop(SINK)
     for instance in ("local", "big"):
         worlds.settle(instance)
         # Each instance removes the storage in its own warehouse.
-        assert [entry.id for entry in worlds.store.read_journal(instance)] == [state.resources[SINK].id]
+        assert [entry.id for entry in worlds.store.read_journal(instance)] == ["o"]
     assert set(worlds.store.read_accepted("local")) == {ORDERS}
     assert worlds.store.read_accepted("big") == {}
 
@@ -286,30 +256,26 @@ def test_a_query_that_another_runner_is_starting_is_waited_for(worlds: Worlds) -
     worlds.runner("big")
     worlds.commit(1)
     worlds.settle("big")
-    executor = worlds.executors["local"]
-    executor.let.clear()
+    starting = Blocked(worlds.executors["local"], "start")
     worlds.runners["local"].tick()  # the starts are under way
     worlds.commit(2, source="big", sink="big")
     worlds.runners["local"].tick()  # it has released them, except for these starts
     worlds.settle("big")
     assert worlds.runs("big") == []
-    executor.let.set()
-    worlds.settle("local")
-    worlds.settle("big")
-    assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+    starting.let.set()
+    worlds.settle("local", "big")
+    assert (worlds.runs("local"), worlds.runs("big")) == ([], BOTH)
 
 
 def test_no_query_waits_for_a_dead_runner(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.commit(1)
     worlds.settle("local")
-    lease = worlds.store.leases.read("local")
-    assert lease is not None
-    worlds.store.leases.renew(lease, released=True)
+    worlds.release("local")
     worlds.commit(2, source="big", sink="big")
     worlds.runner("big")
     worlds.settle("big")
-    assert worlds.runs("big") == [str(SINK), str(ORDERS)]
+    assert worlds.runs("big") == BOTH
 
 
 def test_a_new_query_waits_for_no_runner_that_cannot_run_it(worlds: Worlds) -> None:
@@ -318,9 +284,8 @@ def test_a_new_query_waits_for_no_runner_that_cannot_run_it(worlds: Worlds) -> N
     worlds.commit(1)
     worlds.settle("local")  # `big` has not read any state
     assert worlds.runs("local") == []  # …so its queries are unknown
-    worlds.settle("big")
-    worlds.settle("local")
-    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+    worlds.settle("big", "local")
+    assert worlds.runs("local") == BOTH
 
 
 def test_epochs_are_one_sequence_that_continues_from_older_leases(worlds: Worlds) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -21,91 +18,66 @@ from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
 from mzplan.runner.loop import RoundsFailedError
-from mzplan.runner.secret_values import ReceivedSecretValues
-from mzplan.runner.wake import WakeListener, send_wake
-from mzplan.secrets.policy import NO_SECRET_VALUES
-from mzplan.store.backends.local import LocalBackend
-from mzplan.store.store import Store, open_store
+from mzplan.store.leases import new_lease
+from mzplan.store.store import open_store
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 from tests.unit.runner.test_runner_handover import Worlds
-
-T = TypeVar("T")
 
 
 def away(*_: object, **__: object) -> Any:
     raise error("MZ095", "The state can't be reached")
 
 
-def test_a_dead_query_is_restarted_while_proposals_are_unreadable(
+def serve(world: World) -> None:
+    """Do rounds until the runner ends by itself, which must not take ten seconds."""
+    stopping = threading.Event()
+    limit = threading.Timer(10.0, stopping.set)
+    limit.start()
+    try:
+        world.runner.serve(stopping)
+    finally:
+        limit.cancel()
+
+
+def test_a_failed_query_is_restarted_while_proposals_are_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.commit(make_state(1))
-    world.settle()
-    monkeypatch.setattr(world.store.proposals, "open", away)
-    world.executor.fail_query(world.executor.running()[SINK].name, "boom")
-    world.settle()
-    world.now += 10.0
-    assert world.settle().observations[SINK].condition == "running"
-    told = [r.getMessage() for r in caplog.records if "proposals" in r.getMessage()]
-    assert len(told) == 1 and "[MZ095]" in told[0]  # not each round
-    monkeypatch.undo()
-    state = make_state(1)
+    world.apply(make_state(1))
+    with monkeypatch.context() as outage:
+        outage.setattr(world.store.proposals, "open", away)
+        world.fail(SINK)
+        world.settle()
+        world.now += 10.0
+        assert world.settle().observations[SINK].condition == "running"
+    messages = [r.getMessage() for r in caplog.records if "proposals" in r.getMessage()]
+    assert len(messages) == 1 and "[MZ095]" in messages[0]  # not each round
     asked = world.store.proposals.make(
         "local", (world.runner.controller.queries.desired()[ORDERS].description,)
     )
-    assert state.resources[ORDERS].digest == asked.descriptions[0].digest
     world.settle()
     assert world.store.proposals.read_answer(asked) is not None
 
 
-def test_a_defect_in_one_round_does_not_end_the_runner(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Foreign files in a warehouse may raise any exception. The queries continue, and each round retries."""
-    world.commit(make_state(1))
-    world.settle()
-    stopping, rounds = threading.Event(), [0]
-    controller = world.runner.controller
-    process = controller.process
-
-    def broken() -> None:
-        rounds[0] += 1
-        if rounds[0] <= 2:
-            raise RecursionError("maximum recursion depth exceeded")
-        process()
-        stopping.set()
-
-    def ready() -> None: ...
-
-    monkeypatch.setattr(controller, "process", broken)
-    monkeypatch.setattr(controller, "ready", ready)
-    world.runner.serve(stopping)
-    assert rounds[0] == 3
-    told = [r for r in caplog.records if "failed unexpectedly: RecursionError" in r.getMessage()]
-    assert len(told) == 1 and told[0].exc_info  # not each round
-
-
 def test_a_runner_without_its_engine_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can't open another engine. If it kept renewing its lease, no runner would run its queries."""
-    world.commit(make_state(1))
-    world.settle()
+    world.apply(make_state(1))
 
     def gone() -> Any:
         raise ExecutorGoneError("Java has ended.")
 
     monkeypatch.setattr(world.executor, "reports", gone)
-    stopping = threading.Event()
-    limit = threading.Timer(10.0, stopping.set)
-    limit.start()
     with pytest.raises(ExecutorGoneError):
-        world.runner.serve(stopping)
-    limit.cancel()
+        serve(world)
 
 
-def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A successful round resets the count. So does an outage of the store, which costs the lease anyway."""
-    world.commit(make_state(1))
-    world.settle()
+def test_a_runner_survives_failed_rounds_but_ends_if_they_fail_for_minutes(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Foreign files in a warehouse may raise any exception. The queries continue, and each round retries.
+
+    A successful round resets the count. So does an outage of the store, which costs the lease anyway.
+    """
+    world.apply(make_state(1))
     controller = world.runner.controller
     process, rounds = controller.process, 0
 
@@ -118,13 +90,13 @@ def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: 
             away()
         raise RecursionError("maximum recursion depth exceeded")
 
-    def ready() -> None: ...
-
     monkeypatch.setattr(controller, "process", broken)
-    monkeypatch.setattr(controller, "ready", ready)
+    monkeypatch.setattr(controller, "ready", lambda: None)
     with pytest.raises(RoundsFailedError, match="for 300 s: RecursionError: maximum"):
         world.runner.serve(threading.Event())
     assert rounds == 11
+    logged = [r for r in caplog.records if "failed unexpectedly: RecursionError" in r.getMessage()]
+    assert len(logged) == 3 and logged[0].exc_info  # once for rounds 1–3, 5–6 and 8–10
 
 
 def test_an_engine_that_fails_to_open_ends_the_runner_whatever_it_raises(
@@ -140,31 +112,26 @@ def test_an_engine_that_fails_to_open_ends_the_runner_whatever_it_raises(
     stopping, woken = threading.Event(), threading.Event()
     main._open_engine(executor, problem, stopping, woken)
     assert stopping.is_set() and woken.is_set()
-    told = problem[0].diagnostics[0]
-    assert told.code == "MZ062" and "not there any more" in told.detail
+    found = problem[0].diagnostics[0]
+    assert found.code == "MZ062" and "not there any more" in found.detail
 
 
 @pytest.mark.parametrize("content", [b"", b"{"])
 def test_an_unreadable_status_of_another_instance_delays_only_new_queries(
     worlds: Worlds, content: bytes
 ) -> None:
-    worlds.runner("big")
-    worlds.runner("local")
-    worlds.commit(1, sink="big")
-    worlds.settle("big")
-    worlds.settle("local")
+    worlds.start(sink="big")
     assert worlds.runs("local") == [str(ORDERS)]
     worlds.store.backend.write("status/big.json", content)
     worlds.commit(2)  # the sink moves here
     executor = worlds.executors["local"]
     executor.fail_query(executor.running()[ORDERS].name, "boom")
     seen = worlds.settle("local")
-    assert seen[str(ORDERS)].condition == "running", "what has no part in it is healed"
+    assert seen[str(ORDERS)].condition == "running", "other queries are repaired"
     held = seen[str(SINK)].held or ""
     assert held.startswith("waits for instance big") and worlds.runs("local") == [str(ORDERS)]
     assert ("status/big.json is truncated or damaged" in held) == bool(content)
-    worlds.settle("big")  # its runner writes it again
-    worlds.settle("local")
+    worlds.settle("big", "local")  # its runner writes it again
     assert worlds.runs("local") == [str(SINK), str(ORDERS)]
 
 
@@ -183,19 +150,17 @@ def test_an_empty_lease_of_another_instance_is_waited_for(worlds: Worlds) -> Non
 def test_a_runner_without_its_lease_ends_during_an_outage_of_the_store(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.commit(make_state(1))
-    world.settle()
+    world.apply(make_state(1))
     for name in ("state_version", "read_state", "write_status"):
         monkeypatch.setattr(world.store, name, away)
     monkeypatch.setattr(world.store.proposals, "open", away)
     world.runner.controller.instances.loss = "the store has not answered for 10 s"
-    stopping = threading.Event()
-    limit = threading.Timer(10.0, stopping.set)
-    limit.start()
     with pytest.raises(NotAttachedError):
-        world.runner.serve(stopping)
-    limit.cancel()
-    assert not stopping.is_set() and world.executor.running() == {}
+        serve(world)
+    assert world.executor.running() == {}
+
+
+LEASE = new_lease("local", "o", 2)
 
 
 class Answers:
@@ -213,43 +178,40 @@ class Answers:
         return object() if self.led else None
 
 
-def lead(store: Any, *, stand_by: bool = True) -> Any:
-    return main._acquire_lease(store, "local", threading.Event(), stand_by)
+@pytest.fixture
+def lead(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that leads the instance, or stands by for it, in a store with these answers."""
+    monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
+
+    def lead(*answers: Callable[[], Any], stand_by: bool = True, led: bool = True) -> Any:
+        store: Any = Answers(*answers, led=led)
+        return main._acquire_lease(store, "local", threading.Event(), stand_by)
+
+    return lead
+
+
+def led_by_another() -> None:
+    return None
+
+
+def free() -> Any:
+    return LEASE
 
 
 def test_a_standby_survives_an_outage_of_the_store(
-    monkeypatch: pytest.MonkeyPatch, world: World, caplog: pytest.LogCaptureFixture
+    lead: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
     caplog.set_level(logging.INFO)
-    none = lambda: None  # noqa: E731
-    assert lead(Answers(none, away, away, none, away, lambda: world.lease)) == world.lease
-    told = [r.getMessage() for r in caplog.records]
-    assert [("can't be reached" in text) for text in told if "standing by" in text] == [
-        False, True, False, True,
-    ]  # fmt: skip
+    assert lead(led_by_another, away, away, led_by_another, away, free) == LEASE
+    messages = [r.getMessage() for r in caplog.records if "standing by" in r.getMessage()]
+    assert ["can't be reached" in text for text in messages] == [False, True, False, True]
     with pytest.raises(MzplanError):  # a runner that starts during the outage gets an error
-        lead(Answers(away))
+        lead(away)
 
 
-def test_without_standby_only_a_live_leader_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch, world: World
-) -> None:
-    monkeypatch.setattr(main, "STANDBY_INTERVAL", 0.0)
-    none = lambda: None  # noqa: E731
-    assert lead(Answers(none), stand_by=False) is None
-    lease = replace(world.lease)
-    assert lead(Answers(none, none, lambda: lease, led=False), stand_by=False) is lease
-
-
-def test_a_runner_starts_with_an_empty_status(tmp_path: Path) -> None:
-    store = Store(LocalBackend(tmp_path / "state"), "shop")
-    store.backend.write("status/local.json", b"")
-    made = World(tmp_path / "state")
-    made.commit(make_state(1))
-    assert made.settle().serial == 1
-    made.pool.shutdown()
-    made.runner.proposals.close()
+def test_without_standby_only_a_live_leader_ends_the_process(lead: Callable[..., Any]) -> None:
+    assert lead(led_by_another, stand_by=False) is None
+    assert lead(led_by_another, led_by_another, free, stand_by=False, led=False) is LEASE
 
 
 def test_a_runner_follows_the_state_that_variables_choose(
@@ -262,41 +224,19 @@ def test_a_runner_follows_the_state_that_variables_choose(
     )
     given = {"stage": "'5'", "n": "2", "unused": "x"}
     prod, dev = load_project(tmp_path, given), load_project(tmp_path)
-    started: dict[str, dict[str, str]] = {}
+    given_env: dict[str, str] = {}
 
-    class Started:
-        def __init__(self, command: list[str], *, env: dict[str, str], **_: object):
-            assert "stage" not in str(command)
-            started["env"] = env
-            raise OSError
+    def start_process(command: list[str], *, env: dict[str, str], **_: object) -> None:
+        assert "stage" not in str(command)
+        given_env.update(env)
+        raise OSError
 
-    monkeypatch.setattr(embedded.subprocess, "Popen", Started)
+    monkeypatch.setattr(embedded.subprocess, "Popen", start_process)
     with pytest.raises(OSError):
         embedded.start(prod, open_store(prod), "local")
     for name in ("MZPLAN_VAR_STAGE", "MZPLAN_VAR_N"):
-        monkeypatch.setenv(name, started["env"][name])
-    assert "MZPLAN_VAR_UNUSED" not in started["env"]
+        monkeypatch.setenv(name, given_env[name])
+    assert "MZPLAN_VAR_UNUSED" not in given_env
     assert load_project(tmp_path) == prod and prod.state["path"] == "state-5"
     names = [runtime_file(settings, "local", "sock").name for settings in (prod, dev)]
     assert names[0] != names[1] == "local.sock"
-
-
-def test_no_message_ends_the_wake_socket(tmp_path: Path) -> None:
-    (tmp_path / ".mzplan").mkdir()
-    path = tmp_path / ".mzplan" / "local.sock"
-    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
-    settings = load_project(tmp_path)
-    woken = threading.Event()
-    listener = WakeListener(path, ReceivedSecretValues().receive, woken)
-    listener.start()
-    try:
-        for data in (b"[" * 200_000, b"\xff", b"[]", json.dumps({"env": [1]}).encode()):
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(str(path))
-                client.sendall(data + b"\n")
-                client.settimeout(5.0)
-                assert client.recv(16) == b""  # refused at once
-        assert not woken.is_set()
-        assert send_wake(settings, "local", NO_SECRET_VALUES) == 0 and woken.is_set()
-    finally:
-        listener.close()

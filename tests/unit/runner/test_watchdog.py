@@ -7,12 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from mzplan.model.observed import Status
 from mzplan.plan.drift import drift_between
 from mzplan.runner import shutdown, watchdog
 from mzplan.runner.watchdog import Watchdog
@@ -56,8 +53,7 @@ def reason(world: World, at_once: list[float], when: Callable[[], None]) -> str:
 
 
 def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_once: list[float]) -> None:
-    world.commit(make_state(1))
-    world.settle()
+    world.apply(make_state(1))
 
     def die() -> None:
         world.executor.failure = "Java has ended."
@@ -95,12 +91,11 @@ def test_a_process_ends_despite_a_hanging_thread() -> None:
 
 def test_status_and_drift_show_why_the_runner_ended(world: World) -> None:
     state = make_state(1)
-    world.commit(state)
-    seen = world.settle().observations
+    seen = world.apply(state).observations
     world.runner.status.write_end("Java has ended.")
     world.runner.status.write_end("another reason")  # the first reason counts
-    status = world.store.read_status("local")
-    assert status is not None and status.ended == "Java has ended."
+    status = world.status()
+    assert status.ended == "Java has ended."
     assert status.observations[SINK].step == seen[SINK].step  # its last observations stay
     drift = drift_between(state, {"local": status}, {"local": False})
     why = "no runner of instance local is alive: Java has ended."
@@ -108,12 +103,10 @@ def test_status_and_drift_show_why_the_runner_ended(world: World) -> None:
     assert not any("Java" in item.detail for item in drift_between(state, {"local": status}, {"local": True}))
 
 
-def test_a_runner_without_a_report_keeps_the_former_observations(world: World, tmp_path: Path) -> None:
-    world.commit(make_state(1))
-    before = world.settle()
-    world.store.leases.renew(world.lease, released=True)
-    world.new_runner()
+def test_a_runner_without_a_report_keeps_the_former_observations(world: World) -> None:
+    before = world.apply(make_state(1))
+    world.next_runner()
     world.runner.status.write_end("Java is missing.")
-    status = world.store.read_status("local")
-    assert isinstance(status, Status) and status.epoch == world.lease.epoch > before.epoch
-    assert replace(status.observations[ORDERS]) == before.observations[ORDERS]
+    status = world.status()
+    assert status.epoch == world.lease.epoch > before.epoch
+    assert status.observations[ORDERS] == before.observations[ORDERS]
