@@ -1,48 +1,28 @@
-"""The documented exit codes, with each of their meanings, from a real process.
-
-The runner, where one is needed, is in this process and on the in-memory executor; the command never is.
-"""
+"""The documented exit codes, with each of their meanings."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.model.diagnostics import Diagnostic, ExitCode
-from mzplan.schema.description import Description
-from mzplan.store import leases
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import write
+from tests.unit.cli_runs import Ran, mzplan, write
 
 YES = ("apply", "--auto-approve")
 STATE = Path("state") / "mzplan.state.json"
-Scenario = Callable[[Path], tuple[int, str]]
+Scenario = Callable[[Path], Ran]
 SCENARIOS: list[tuple[int, str, Scenario]] = []
 
 
-def process(folder: Path, *arguments: str, **more: Any) -> tuple[int, str]:
-    """The exit code and the output of a command."""
-    command = [sys.executable, "-m", "mzplan", "-C", str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **more)
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said and "MZ079" not in said, said
-    return done.returncode, said
-
-
 def means(code: int, meaning: str) -> Callable[[Scenario], Scenario]:
-    """The result of a scenario, which starts in an applied project and ends with the tested command."""
+    """Register a scenario, which starts in an applied project and returns how the tested command ends."""
 
     def keep(scenario: Scenario) -> Scenario:
         SCENARIOS.append((code, meaning, scenario))
@@ -58,192 +38,180 @@ def edit(folder: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
-def runs_no_more(folder: Path) -> None:
+def lose_status(folder: Path) -> None:
+    """Remove the runner's status, so that every query is missing."""
     (folder / "state" / "status" / "local.json").unlink()
 
 
 @means(0, "done")
-def done(folder: Path) -> tuple[int, str]:
+def done(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
-    return process(folder, *YES)
+    return mzplan(folder, *YES)
 
 
 @means(0, "nothing to do")
-def nothing(folder: Path) -> tuple[int, str]:
-    assert process(folder, *YES)[0] == process(folder, "drift", "--detailed-exitcode")[0] == 0
-    return process(folder, "plan", "--detailed-exitcode")
+def nothing(folder: Path) -> Ran:
+    again = mzplan(folder, *YES)
+    assert again.code == 0 and "No changes: serial 1" in again.out
+    assert mzplan(folder, "drift", "--detailed-exitcode").code == 0
+    return mzplan(folder, "plan", "--detailed-exitcode")
 
 
 @means(0, "changes and drift, without --detailed-exitcode")
-def not_detailed(folder: Path) -> tuple[int, str]:
+def not_detailed(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
-    runs_no_more(folder)
-    assert process(folder, "drift")[0] == 0
-    return process(folder, "plan")
+    lose_status(folder)
+    assert mzplan(folder, "drift").code == 0
+    return mzplan(folder, "plan")
 
 
 @means(1, "an error")
-def wrong(folder: Path) -> tuple[int, str]:
+def wrong(folder: Path) -> Ran:
     edit(folder, "connection: k", "connection: none")
-    return process(folder, "validate")
+    for command in (("validate",), ("plan",), YES):
+        ran = mzplan(folder, *command)
+        assert ran.code == 1 and "error[MZ012]" in ran.err and ran.out == ""
+    return ran
 
 
 @means(1, "a failed validation: nothing was committed")
-def invalid(folder: Path) -> tuple[int, str]:
-    edit(folder, "a:9092", "b:9092")
-    bad = Diagnostic(code="MZ050", summary="it is not reached")
-    return led(folder, lambda description: CheckResult(diagnostics=(bad,)))
+def invalid(folder: Path) -> Ran:
+    return led(folder, Diagnostic(code="MZ050", summary="it is not reached"))
 
 
 @means(2, "changes pending")
-def changes(folder: Path) -> tuple[int, str]:
+def changes(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
-    return process(folder, "plan", "--detailed-exitcode")
+    return mzplan(folder, "plan", "--detailed-exitcode")
 
 
 @means(3, "drift")
-def drift(folder: Path) -> tuple[int, str]:
-    runs_no_more(folder)
-    assert process(folder, "plan", "--detailed-exitcode")[0] == 3
-    return process(folder, "drift", "--detailed-exitcode")
+def drift(folder: Path) -> Ran:
+    lose_status(folder)
+    ran = mzplan(folder, "plan", "--detailed-exitcode", "--json")
+    assert ran.code == 3 and {d["kind"] for d in ran.json()["drift"]} == {"missing-query"}
+    return mzplan(folder, "drift", "--detailed-exitcode")
 
 
 @means(4, "changes and drift")
-def both(folder: Path) -> tuple[int, str]:
+def both(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
-    runs_no_more(folder)
-    return process(folder, "plan", "--detailed-exitcode")
+    lose_status(folder)
+    return mzplan(folder, "plan", "--detailed-exitcode")
 
 
 @means(5, "the plan is stale")
-def stale(folder: Path) -> tuple[int, str]:
+def stale(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
-    assert process(folder, "plan", "--out", str(folder / "p.plan"))[0] == 0
-    assert process(folder, *YES)[0] == 0
-    return process(folder, "apply", str(folder / "p.plan"))
+    assert mzplan(folder, "plan", "--out", str(folder / "p.plan")).code == 0
+    assert mzplan(folder, *YES).code == 0
+    return mzplan(folder, "apply", str(folder / "p.plan"))
 
 
 @means(6, "the state is locked")
-def locked(folder: Path) -> tuple[int, str]:
+def locked(folder: Path) -> Ran:
     with Store(LocalBackend(folder / "state"), "shop").lock("apply"):
-        code, said = process(folder, "pause", "sink.out")
-    assert f"pid {os.getpid()}" in said
-    return code, said
+        assert mzplan(folder, "plan").code == 0  # reading needs no lock
+        ran = mzplan(folder, "pause", "sink.out")
+    assert f"pid {os.getpid()}" in ran.err
+    return ran
 
 
 @means(7, "refused: a replacement that nobody allowed")
-def replaced(folder: Path) -> tuple[int, str]:
+def replaced(folder: Path) -> Ran:
     edit(folder, "topic: orders", "topic: other")
-    code, said = process(folder, *YES)
-    assert "MZ040" in said
-    assert process(folder, *YES, "--allow-replace")[0] == 0
+    ran = mzplan(folder, *YES)
+    assert "error[MZ040]" in ran.err
+    assert mzplan(folder, *YES, "--allow-replace").code == 0
     edit(folder, "rows: 3", "rows: 4")
-    assert process(folder, *YES, "--replace", "sink.few")[0] == 7
-    return code, said
+    assert mzplan(folder, *YES, "--replace", "sink.few").code == 7
+    return ran
 
 
 @means(7, "refused: prevent_destroy")
-def prevented(folder: Path) -> tuple[int, str]:
+def prevented(folder: Path) -> Ran:
     edit(folder, "rows: 3", "lifecycle: {prevent_destroy: true}")
-    assert process(folder, *YES)[0] == 0
+    assert mzplan(folder, *YES).code == 0
+    destroyed = mzplan(folder, "destroy", "--auto-approve")
     edit(folder, "  few: {type: console, from: orders, lifecycle: {prevent_destroy: true}}\n", "")
-    code, said = process(folder, *YES)
-    assert "MZ041" in said
-    return code, said
+    ran = mzplan(folder, *YES)
+    assert "error[MZ041]" in ran.err and (destroyed.code, "error[MZ041]" in destroyed.err) == (7, True)
+    return ran
 
 
 @means(7, "refused: another upstream")
-def upstream(folder: Path) -> tuple[int, str]:
-    edit(folder, "a:9092", "b:9092")
-    other = Diagnostic(code="MZ043", summary="another cluster", exit_code=ExitCode.REFUSED)
-    return led(folder, lambda description: CheckResult(diagnostics=(other,)))
+def upstream(folder: Path) -> Ran:
+    return led(folder, Diagnostic(code="MZ043", summary="another cluster", exit_code=ExitCode.REFUSED))
 
 
 @means(7, "refused: no runner is alive to validate it")
-def unvalidated(folder: Path) -> tuple[int, str]:
+def unvalidated(folder: Path) -> Ran:
     write(folder, "cluster", broker="b")
-    code, said = process(folder, *YES)
-    assert "MZ149" in said
-    return code, said
+    ran = mzplan(folder, *YES)
+    assert "error[MZ149]" in ran.err
+    return ran
 
 
 @means(8, "committed, and no runner is alive")
-def no_runner(folder: Path) -> tuple[int, str]:
+def no_runner(folder: Path) -> Ran:
     write(folder, "cluster", broker="b")
-    return process(folder, *YES, "--no-live", "--wait", "1s")
+    ran = mzplan(folder, *YES, "--no-live", "--wait", "0s", "--json")
+    document = ran.json()
+    assert document["serial"] == 2
+    pending = {(p["condition"], p["reason"]) for p in document["pending"]}
+    assert pending == {("pending", "MZ060: no runner of instance local is alive")}
+    assert "3 queries have not converged" in mzplan(folder, *YES, "--wait", "0s").out
+    return ran
 
 
 @means(8, "committed, and rejected")
-def rejected(folder: Path) -> tuple[int, str]:
-    edit(folder, "a:9092", "b:9092")
-    bad = Diagnostic(code="MZ050", summary="it is not reached")
-    code, said = led(folder, lambda description: CheckResult(diagnostics=(bad,)), "--no-live")
-    assert "rejected" in said
-    return code, said
+def rejected(folder: Path) -> Ran:
+    ran = led(folder, Diagnostic(code="MZ050", summary="it is not reached"), "--no-live")
+    assert "rejected" in ran.err
+    return ran
 
 
 @means(8, "committed, and failed")
-def failed(folder: Path) -> tuple[int, str]:
+def failed(folder: Path) -> Ran:
     write(folder, "cluster", broker="b")
     with following(folder) as executor:
         executor.fail_start = lambda description: "it does not start"
-        code, said = process(folder, *YES, "--wait", "20s")
-    assert "failed" in said and "it does not start" in said
-    return code, said
+        ran = mzplan(folder, *YES, "--wait", "20s")
+    assert "failed" in ran.err and "it does not start" in ran.err
+    return ran
 
 
 @means(64, "usage")
-def usage(folder: Path) -> tuple[int, str]:
+def usage(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
-    assert process(folder, "apply")[0] == 64  # nobody can be asked
-    return process(folder, "plan", "--fast")
+    assert mzplan(folder, "apply").code == 64  # nobody can be asked
+    return mzplan(folder, "plan", "--fast")
 
 
-@means(130, "interrupted")
-def interrupted(folder: Path) -> tuple[int, str]:
-    write(folder, "cluster", broker="b")
-    with patch.object(leases, "LEASE_TTL", 120.0):  # however long the command takes to start
-        lease = Store(LocalBackend(folder / "state"), "shop").leases.acquire("local", "test")
-    assert lease is not None  # a runner that is alive, and does nothing
-    command = [sys.executable, "-m", "mzplan", "-C", str(folder), *YES, "--no-live"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        for line in running.stderr:
-            if "Committed" in line:
-                running.send_signal(signal.SIGINT)
-                break
-        return running.wait(60), ""
-
-
-def led(folder: Path, check: Callable[[Description], CheckResult], *more: str) -> tuple[int, str]:
-    """Apply a change while a runner leads whose validation gives the result of `check`."""
+def led(folder: Path, problem: Diagnostic, *more: str) -> Ran:
+    """Apply a change while a runner leads whose validation finds this problem."""
     write(folder, "cluster")
     with following(folder) as executor:
-        assert process(folder, *YES)[0] == 0
-        executor.check_result = check
+        assert mzplan(folder, *YES).code == 0
+        executor.check_result = lambda description: CheckResult(diagnostics=(problem,))
         write(folder, "cluster", broker="b")
         before = (folder / STATE).read_bytes()
-        found = process(folder, *YES, "--wait", "30s", *more)
-        assert ((folder / STATE).read_bytes() == before) == (found[0] != 8)
-    return found
+        ran = mzplan(folder, *YES, "--wait", "30s", *more)
+        assert ((folder / STATE).read_bytes() == before) == (ran.code != 8)
+    return ran
 
 
 @pytest.mark.parametrize(
     ("code", "scenario"),
     [pytest.param(code, one, id=f"{code} {meaning}") for code, meaning, one in SCENARIOS],
 )
-def test_the_process_ends_with(code: int, scenario: Scenario, tmp_path: Path) -> None:
+def test_a_command_ends_with_the_documented_code(code: int, scenario: Scenario, tmp_path: Path) -> None:
     write(tmp_path)
-    assert process(tmp_path, *YES)[0] == 0
-    found, said = scenario(tmp_path)
-    assert found == code, said
+    assert mzplan(tmp_path, *YES).code == 0
+    ran = scenario(tmp_path)
+    assert ran.code == code, ran
 
 
-def test_every_code_of_the_contract_is_shown() -> None:
-    assert {code for code, *_ in SCENARIOS} == {int(code) for code in ExitCode} | {130}
-
-
-def test_errors_are_one_json_document_too(tmp_path: Path) -> None:
-    write(tmp_path, broker='"')
-    code, said = process(tmp_path, "plan", "--json")
-    assert code == 1 and json.loads(said)["diagnostics"][0]["severity"] == "error"
+def test_every_code_of_the_contract_has_a_scenario() -> None:
+    """Except for 130, the code of an interrupted command (test_cli_ending.py)."""
+    assert {code for code, *_ in SCENARIOS} == {int(code) for code in ExitCode}
