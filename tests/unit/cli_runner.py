@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.runner.loop import Runner
+from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -17,26 +19,39 @@ from tests.runners import runner_in_memory
 
 
 @contextmanager
-def following(
-    folder: Path, instance: str = "local", secrets: Secrets | None = None
-) -> Iterator[InMemoryExecutor]:
-    """Leads the instance for a while; gives the executor, which tests tell what goes wrong."""
+def leading(
+    folder: Path,
+    executor: InMemoryExecutor,
+    instance: str = "local",
+    secrets: Secrets | None = None,
+    secret_values: ReceivedSecretValues | None = None,
+) -> Iterator[Runner]:
+    """Let a runner lead the instance in this process."""
     store = Store(LocalBackend(folder / "state"), "shop")
-    executor = InMemoryExecutor("shop")
     lease = store.leases.acquire(instance, "test")
     assert lease is not None
     keeper = LeaseKeeper(store, lease, lambda _: None)
     keeper.start()
     stopping = threading.Event()
     with ThreadPoolExecutor(4) as pool:
-        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets)
+        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets, secret_values=secret_values)
         thread = threading.Thread(target=runner.serve, args=(stopping,))
         thread.start()
         try:
-            yield executor
+            yield runner
         finally:
             stopping.set()
             runner.controller.wake_event.set()
             thread.join(20)
             runner.proposals.close()
             keeper.release()
+
+
+@contextmanager
+def following(
+    folder: Path, instance: str = "local", secrets: Secrets | None = None
+) -> Iterator[InMemoryExecutor]:
+    """Let a runner lead the instance, and give its executor, which tests tell what goes wrong."""
+    executor = InMemoryExecutor("shop")
+    with leading(folder, executor, instance, secrets):
+        yield executor

@@ -4,16 +4,13 @@ once they are validated and committed."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner.loop import Runner
@@ -22,9 +19,8 @@ from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import Description, references_of
 from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.references import Secrets
-from mzplan.store.backends.local import LocalBackend
-from mzplan.store.store import Store
-from tests.runners import runner_in_memory
+from tests.support import eventually
+from tests.unit.cli_runner import leading
 from tests.unit.cli_runs import Ran, mzplan
 
 PROJECT = "version: 1\nproject: shop\n"
@@ -68,42 +64,28 @@ class World:
     def apply(self, *options: str) -> Ran:
         return mzplan(self.folder, "apply", "--auto-approve", "--json", "--wait", "2m", *options)
 
-    def conditions(self) -> dict[str, str]:
-        return {
-            q["address"]: q["condition"] for q in mzplan(self.folder, "status", "--json").json()["queries"]
-        }
+    def condition(self) -> str:
+        """Return the condition of the sink, which uses the secret."""
+        queries = mzplan(self.folder, "status", "--json").json()["queries"]
+        return next(str(q["condition"]) for q in queries if q["address"] == "sink.out")
 
     def runs(self) -> dict[str, str]:
         return {str(address): report.run_id for address, report in self.server.running().items()}
 
 
 @contextmanager
-def leading(folder: Path, environment: dict[str, str]) -> Iterator[World]:
+def started(folder: Path, environment: dict[str, str]) -> Iterator[World]:
     """Run the embedded instance's runner in this process, with an environment of its own."""
-    store = Store(LocalBackend(folder / "state"), "shop")
     server, secrets, values = Server("shop"), Secrets(str(folder), environment), ReceivedSecretValues()
-    lease = store.leases.acquire("local", "test")
-    assert lease is not None
-    keeper = LeaseKeeper(store, lease, lambda _: None)
-    keeper.start()
-    stopping = threading.Event()
-    with ThreadPoolExecutor(4) as pool:
-        runner = runner_in_memory(store, server, lease, pool, secrets=secrets, secret_values=values)
-        assert runtime_folder(folder) is not None
+    assert runtime_folder(folder) is not None
+    with leading(folder, server, secrets=secrets, secret_values=values) as runner:
         path = folder / ".mzplan" / "local.sock"
         listener = WakeListener(path, values.receive, runner.controller.wake_event)
         listener.start()
-        thread = threading.Thread(target=runner.serve, args=(stopping,))
-        thread.start()
         try:
             yield World(folder, server, runner, secrets)
         finally:
-            stopping.set()
             listener.close()
-            runner.controller.wake()
-            thread.join(20)
-            runner.proposals.close()
-            keeper.release()
 
 
 @pytest.fixture
@@ -116,15 +98,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("HANDED_PG", "right")
-    with leading(folder, {"HANDED_PG": "right"}) as made:
+    with started(folder, {"HANDED_PG": "right"}) as made:
         assert made.apply().code == 0
         yield made
-
-
-def edit(folder: Path, old: str, new: str) -> None:
-    file = folder / "pipeline.yaml"
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
 
 
 def test_a_refused_apply_leaves_no_secret_value(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,13 +109,12 @@ def test_a_refused_apply_leaves_no_secret_value(world: World, monkeypatch: pytes
     refused = world.apply()
     assert refused.code != 0 and [d["code"] for d in refused.json()["diagnostics"]] == ["MZ051"]
     assert world.secrets.environment == {"HANDED_PG": "right"} and world.runs() == before
-    # What dies by itself comes back with the value that it had.
+    # A query that fails resumes with its former value.
     report = next(r for a, r in world.server.running().items() if a.kind == "sink")
     world.server.fail_query(report.name, "the server was restarted")
-    until = time.monotonic() + 120
-    while "sink.out" not in world.runs() or world.runs()["sink.out"] == before["sink.out"]:
-        assert time.monotonic() < until, world.conditions()
-        time.sleep(0.02)
+    eventually(
+        "it resumes", lambda: world.runs().get("sink.out", before["sink.out"]) != before["sink.out"], 120
+    )
 
 
 @pytest.mark.parametrize("command", ["resume sink.out", "restart source.orders", "pause source.orders"])
@@ -173,21 +148,21 @@ def test_an_apply_without_changes_provides_a_missing_value(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HANDED_PG", raising=False)
-    with leading(folder, {}) as world:
+    with started(folder, {}) as world:
         failed = world.apply("--no-live")
         assert failed.code == 8 and "MZ056" in failed.out
         for value, code in (("wrong", 8), ("right", 0)):
             monkeypatch.setenv("HANDED_PG", value)
             applied = world.apply()
             assert applied.json()["changes"] == [] and applied.code == code, applied
-        assert world.conditions()["sink.out"] == "running"
+        assert world.condition() == "running"
         assert mzplan(folder, "plan", "--json").json()["changes"] == []
 
 
 def test_a_start_that_read_the_former_value_is_retried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query's start has read the former value, and fails after the new one was handed over."""
     monkeypatch.setenv("HANDED_PG", "right")
-    with leading(folder, {"HANDED_PG": "wrong"}) as world:
+    with started(folder, {"HANDED_PG": "wrong"}) as world:
         reading, go_on = threading.Event(), threading.Event()
         check = world.server.check
 
@@ -211,18 +186,17 @@ def test_a_start_that_read_the_former_value_is_retried(folder: Path, monkeypatch
             threading.Event().wait(0.01)
         go_on.set()
         committing.join(120)
-        assert world.conditions()["sink.out"] == "running"
+        assert world.condition() == "running"
 
 
 def test_validation_names_the_source_of_the_values(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = mzplan(world.folder, "validate", "--live")
-    assert "on instance local, with HANDED_PG from here" in checked.err
+    validate = ("validate", "--live")
+    assert "on instance local, with HANDED_PG from here" in mzplan(world.folder, *validate).err
     monkeypatch.delenv("HANDED_PG")
-    checked = mzplan(world.folder, "validate", "--live")
+    checked = mzplan(world.folder, *validate)
     assert "on instance local, with the runner's values of the secrets" in checked.err
     monkeypatch.setenv("HANDED_PG", "wrong")
-    checked = mzplan(world.folder, "validate", "--live", "--json")
-    assert [d["code"] for d in checked.json()["diagnostics"]] == ["MZ051"]
+    assert mzplan(world.folder, *validate, "--json").error()["code"] == "MZ051"
     assert world.secrets.environment == {"HANDED_PG": "right"}
 
 

@@ -3,30 +3,36 @@ another package's provider. Plans read this from the status."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mzplan.connectors.admission import GuardedSecrets
 from mzplan.controller import secrets_in_use
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets import vault
 from mzplan.secrets.policy import read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import REFRESH_VARIABLE, RemoteSecrets, refresh_s
+from tests.support import eventually
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import run
+from tests.unit.cli_runs import mzplan
+from tests.unit.secrets.test_rotation import changes, drift, install_provider, plan
 from tests.unit.security.test_security_runner import password_of, query, shop
 from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
 
 ROOT = Path(__file__).parents[3]
-PROJECT = "version: 1\nproject: shop\ninstances:\n  local: {type: cluster}\n"
+PROJECT = "version: 1\nproject: shop\ninstances: {local: {type: cluster}}\nretries: {first: 60s}\n"
+ORDERS = Address("source", "orders")
 PIPELINE = """\
 connections:
   k:
@@ -64,38 +70,35 @@ def written(folder: Path, reference: str) -> Path:
     return folder
 
 
-def plan(folder: Path) -> Any:
-    return run("-C", str(folder), "plan", "--json").json()
+def orders(folder: Path) -> Any:
+    """Return the status of source.orders, which uses the secret."""
+    queries = mzplan(folder, "status", "--json").json()["queries"]
+    return next(query for query in queries if query["address"] == "source.orders")
 
 
-def eventually(holds: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, what
-        time.sleep(0.05)
+def runs(executor: InMemoryExecutor) -> dict[str, str]:
+    return {str(address): report.run_id for address, report in executor.running().items()}
 
 
 def rotated_under_a_runner(
     folder: Path, reference: str, secrets: Secrets, change: Callable[[], object]
 ) -> list[str]:
-    """Apply, change the value, and check that only its user restarts. Returns the first plan."""
+    """Apply, change the value, and check that only its user restarts. Return the first plan's notices."""
     with following(folder, secrets=secrets) as executor:
-        assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-        first = {str(a): r.run_id for a, r in executor.running().items()}
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        first = runs(executor)
         before = plan(folder)
-        assert before["changes"] == [] and before["drift"] == []
+        assert before["changes"] == before["drift"] == []
         change()
-        eventually(lambda: plan(folder)["changes"], "the plan shows it")
+        eventually("the plan shows it", lambda: plan(folder)["changes"], 30)
         now = plan(folder)
-        assert [(c["address"], c["action"], c["reason"]) for c in now["changes"]] == [
-            ("source.orders", "restart", f"the value of {reference} changed")
-        ]
-        assert [(d["address"], d["kind"]) for d in now["drift"]] == [("source.orders", "secret-rotated")]
-        assert {str(a): r.run_id for a, r in executor.running().items()} == first  # found, and left running
-        assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-        second = {str(a): r.run_id for a, r in executor.running().items()}
+        assert changes(now) == {"source.orders": ("restart", f"the value of {reference} changed")}
+        assert drift(now) == [("source.orders", "secret-rotated")]
+        assert runs(executor) == first  # the running queries continue
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        second = runs(executor)
         assert {a for a in second if second[a] != first[a]} == {"source.orders"}
-        eventually(lambda: plan(folder)["changes"] == [], "the new value is the one in use")
+        eventually("the new value is the one in use", lambda: plan(folder)["changes"] == [], 30)
     return [d["detail"] for d in before["diagnostics"] if d["code"] == "MZ078"]
 
 
@@ -103,13 +106,13 @@ def test_a_secret_rotated_in_vault(tmp_path: Path, server: VaultStandIn) -> None
     reference = "${vault:secret/kafka#password}"
     folder = written(tmp_path, reference)
     server.kept["secret/kafka"] = {"password": "the first", "user": "u"}
-    said = rotated_under_a_runner(
+    notices = rotated_under_a_runner(
         folder,
         reference,
         Secrets(".", {}, RemoteSecrets(0.1)),
         lambda: server.kept.update({"secret/kafka": {"password": "the second"}}),
     )
-    assert reference in said[0]  # a plan that asks nobody says so
+    assert reference in notices[0]  # the plan itself doesn't ask Vault
     for file in (folder / "state").rglob("*"):
         assert not file.is_file() or not re.search(rb"the (first|second)", file.read_bytes())
 
@@ -119,22 +122,21 @@ def test_a_sealed_vault_stops_no_query(tmp_path: Path, server: VaultStandIn) -> 
     server.kept["secret/kafka"] = {"password": "the first"}
 
     def warning() -> str:
-        queries = run("-C", str(folder), "status", "--json").json()["queries"]
-        return next(q["warning"] for q in queries if q["address"] == "source.orders") or ""
+        return orders(folder)["warning"] or ""
 
     with following(folder, secrets=Secrets(".", {}, RemoteSecrets(0.1))) as executor:
-        assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-        first = {str(a): r.run_id for a, r in executor.running().items()}
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        first = runs(executor)
         server.sealed = True
-        eventually(warning, "the status says so")
+        eventually("the status shows it", lambda: bool(warning()), 30)
         assert "${vault:secret/kafka#password}" in warning() and "vault operator unseal" in warning()
         assert plan(folder)["changes"] == []
-        # What has to restart meanwhile does, with the value that it had.
-        assert run("-C", str(folder), "restart", "source.orders").code == 0
-        second = {str(a): r.run_id for a, r in executor.running().items()}
+        # A restart uses the former value.
+        assert mzplan(folder, "restart", "source.orders").code == 0
+        second = runs(executor)
         assert second.keys() == first.keys() and second["source.other"] == first["source.other"]
         server.sealed = False
-        eventually(lambda: not warning(), "it is over")
+        eventually("the warning ends", lambda: not warning(), 30)
 
 
 def test_a_secret_rotated_in_a_mounted_file(tmp_path: Path) -> None:
@@ -151,66 +153,58 @@ def test_a_secret_rotated_in_a_mounted_file(tmp_path: Path) -> None:
 
     mount("..2026_1", "the first")
     (mounted / "password").symlink_to("..data/password")
-    # The file is the pod's alone: where the plan is made it has no value.
-    said = rotated_under_a_runner(
+    # Only the pod has the file, so the plan has no value to compare.
+    notices = rotated_under_a_runner(
         folder, "${file:mounted/password}", Secrets(str(pod)), lambda: mount("..2026_2", "the second")
     )
-    assert "${file:mounted/password}" in said[0]
+    assert "${file:mounted/password}" in notices[0]
 
 
-def test_failed_queries_are_retried_with_the_new_value(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("wrong")
-    watch = secrets_in_use.SecretsWatch(Secrets(str(tmp_path)), _Inline(), time.monotonic)  # type: ignore[arg-type]
-    in_use = {"${file:password}": {b"what it was started with"}}
-    assert watch.poll({**in_use, "${env:HOME}": set()}) == set()
-    assert set(watch.reads) == {"${file:password}"}
-    (tmp_path / "password").write_text("right")
-    time.sleep(0.06)
-    assert watch.poll(in_use) == {"${file:password}"}
-    (tmp_path / "password").unlink()
-    time.sleep(0.06)
-    assert watch.poll(in_use) == set()
-    assert "MZ056" in str(watch.problems) and "can't be read" not in str(watch.problem(["${env:HOME}"]))
+def test_a_failed_query_is_retried_with_the_new_value(tmp_path: Path) -> None:
+    """The server has another password before the file has it. The next attempt would take a minute."""
+    folder = written(tmp_path, "${file:password}")
+    password = folder / "password"
+    password.write_text("first")
+    with following(folder, secrets=Secrets(str(folder))) as executor:
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        executor.fail_start = lambda one: (
+            "refused" if one.address == ORDERS and password.read_text() == "first" else None
+        )
+        executor.fail_query(executor.running()[ORDERS].name, "refused")
+        eventually("it fails", lambda: orders(folder)["condition"] == "failed", 30)
+        password.write_text("second")
+        eventually("it runs again", lambda: orders(folder)["condition"] == "running", 30)
+        because = orders(folder)["started_because"]
+        assert (because["cause"], because["detail"]) == ("secret", "new value of ${file:password}")
 
 
 def test_a_rotation_that_an_apply_handled_is_not_reported(tmp_path: Path) -> None:
     """The runner reads the new value up to five seconds after the apply."""
-    (tmp_path / "password").write_text("first")
-    in_use = secrets_in_use.SecretsInUse(Secrets(str(tmp_path)), {}, _Inline(), time.monotonic)  # type: ignore[arg-type]
+
+    def submit(call: Callable[..., None], *arguments: Any) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(call(*arguments))
+        return done
+
+    pool: Any = SimpleNamespace(submit=submit)
+    in_use = secrets_in_use.SecretsInUse(Secrets(str(tmp_path)), {}, pool, time.monotonic)
     sink, source = Address("sink", "s"), Address("source", "s")
 
-    def start(address: Address, value: str) -> None:
-        values = {"${file:password}": value}
-        in_use.record_start(address, secrets_in_use.ReadValues(at=time.monotonic(), by_reference=values))
+    def changed(value: str, *started: Address) -> bool:
+        """Whether the value counts as changed after these queries have started with it."""
+        (tmp_path / "password").write_text(value)
+        for address in started:
+            read = secrets_in_use.ReadValues(at=time.monotonic(), by_reference={"${file:password}": value})
+            in_use.record_start(address, read)
+        time.sleep(0.06)
+        return bool(in_use.changed_references())
 
-    start(sink, "first")
-    start(source, "first")
-    assert in_use.changed_references() == set()
-    (tmp_path / "password").write_text("second")
-    start(sink, "second")
-    time.sleep(0.06)
-    assert in_use.changed_references() == {"${file:password}"}  # the source has the first one
-    (tmp_path / "password").write_text("third")
-    start(sink, "third")
-    start(source, "third")
-    time.sleep(0.06)
-    assert in_use.changed_references() == set()
+    assert not changed("first", sink, source)
+    assert changed("second", sink)  # the source has the first value
+    assert not changed("third", sink, source)
 
 
-class _Inline:
-    """Runs tasks at once."""
-
-    def submit(self, call: Callable[..., None], *arguments: Any) -> Any:
-        call(*arguments)
-        return _Ended()
-
-
-class _Ended:
-    def done(self) -> bool:
-        return True
-
-
-# --- what may be asked for
+# --- what a reference may name
 
 
 def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, server: VaultStandIn) -> None:
@@ -230,7 +224,7 @@ def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, serve
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "detail"),
     [
         ("${vault:secret/pg}", "has no key"),
         ("${vault:secret/../sys/x#k}", "MOUNT/PATH"),
@@ -240,9 +234,9 @@ def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, serve
         ("${vaul:secret/pg#k}", "no secret provider"),
     ],
 )
-def test_a_malformed_reference_is_found_by_validate(reference: str, said: str, tmp_path: Path) -> None:
-    found = run("-C", str(written(tmp_path, reference)), "validate", "--json").error()
-    assert (found["code"], said in found["detail"]) == ("MZ017", True) and "vault" in found["hint"]
+def test_a_malformed_reference_is_found_by_validate(reference: str, detail: str, tmp_path: Path) -> None:
+    found = mzplan(written(tmp_path, reference), "validate", "--json").error()
+    assert (found["code"], detail in found["detail"]) == ("MZ017", True) and "vault" in found["hint"]
 
 
 def test_the_operator_sets_the_refresh_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,43 +254,37 @@ def example() -> str:
     return next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def read" in block)
 
 
-def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_provider_of_the_documentation_is_found_and_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mzplan_keeper.py").write_text(example())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("KEEPER_FOLDER", str(tmp_path / "kept"))
-
-    def found(*, group: str, name: str) -> list[EntryPoint]:
-        assert group == "mzplan.secrets"
-        return [EntryPoint(name, "mzplan_keeper:provider", group)] if name == "keeper" else []
-
-    monkeypatch.setattr("importlib.metadata.entry_points", found)
-    secrets = Secrets(".", {}, RemoteSecrets(0.0))
+    install_provider(monkeypatch, "mzplan_keeper:provider")
+    secrets, reference = Secrets(".", {}, RemoteSecrets(0.0)), "${keeper:kafka#password}"
     with pytest.raises(MzplanError, match=r"MZ260.*\$\{keeper:kafka#password\}"):
-        secrets.resolve("${keeper:kafka#password}")
+        secrets.resolve(reference)
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "kafka.json").write_text('{"password": "the first"}')
-    time.sleep(0.06)
-    reference = "${keeper:kafka#password}"
-    assert secrets.resolve(reference) == "the first" and secrets.is_watched(reference)
+    for value in ("the first", "the second"):
+        (tmp_path / "kept" / "kafka.json").write_text(json.dumps({"password": value}))
+        time.sleep(0.06)
+        assert secrets.resolve(reference) == value
+    assert secrets.is_watched(reference)
     with pytest.raises(MzplanError, match="MZ056"):
         secrets.resolve("${keeper:none#password}")
-    folder = written(tmp_path / "project", reference)
-    rotated_under_a_runner(
-        folder,
-        reference,
-        Secrets(".", {}, RemoteSecrets(0.1)),
-        lambda: (tmp_path / "kept" / "kafka.json").write_text('{"password": "the second"}'),
-    )
 
 
 class Broken:
     def read(self, path: str) -> str:
-        raise RuntimeError("what it says may hold a secret")
+        raise RuntimeError("its text may contain a secret")
+
+
+broken = Broken()
 
 
 def test_the_error_of_a_broken_provider_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.secrets.references._provider", lambda _: Broken())
+    install_provider(monkeypatch, "tests.unit.secrets.test_secrets_watch:broken")
     with pytest.raises(MzplanError, match="MZ261") as caught:
         Secrets(".", {}, RemoteSecrets(60.0)).resolve("${keeper:x}")
-    said = str(caught.value.diagnostics[0])
-    assert "may contain" not in said and "RuntimeError" in said
+    text = str(caught.value.diagnostics[0])
+    assert "may contain" not in text and "RuntimeError" in text
