@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 import threading
@@ -39,16 +38,16 @@ threading.Event().wait()
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(embedded, "LISTEN_WAIT", 0.2)
-    return declared(tmp_path / "own")
-
-
-def declared(folder: Path) -> Path:
+def project(folder: Path) -> Path:
     folder.mkdir()
     (folder / "mzplan.yaml").write_text("version: 1\nproject: shop\nwarehouse: ./warehouse\n")
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(embedded, "LISTEN_WAIT", 0.2)
+    return project(tmp_path / "own")
 
 
 @contextlib.contextmanager
@@ -68,10 +67,12 @@ def runner(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield started
 
 
-def forge(folder: Path, pid: int) -> None:
+def forge(folder: Path, pid: int, instance: str = "local", **fields: str) -> None:
     """Write a lease that names any process."""
-    lease = replace(new_lease("local", "forged", 7), pid=pid, pid_started=started_at(pid), ttl=600.0)
-    open_store(load_project(folder)).backend.write("leases/local.json", encode_lease(lease))
+    lease = replace(
+        new_lease(instance, "forged", 7), pid=pid, pid_started=started_at(pid), ttl=600.0, **fields
+    )
+    open_store(load_project(folder)).backend.write(f"leases/{instance}.json", encode_lease(lease))
 
 
 def ended(started: subprocess.Popen[bytes]) -> bool:
@@ -86,23 +87,21 @@ def test_a_process_that_a_lease_names_is_not_ended(folder: Path) -> None:
     with process("sleep", "600") as victim:
         forge(folder, victim.pid)
         ran = mzplan(folder, "down", "--json")
-        (problem,) = json.loads(ran.out)["diagnostics"]
-        assert (ran.code, problem["code"]) == (1, "MZ111") and f"kill -TERM {victim.pid}" in problem["hint"]
+        assert (ran.code, ran.error()["code"]) == (1, "MZ111")
+        assert f"kill -TERM {victim.pid}" in ran.error()["hint"]
         assert not ended(victim)
 
 
-def test_nor_is_the_runner_of_another_project(folder: Path) -> None:
-    other = declared(folder.parent / "other")
-    with runner(other) as theirs:
-        forge(folder, theirs.pid)
-        assert mzplan(folder, "down").code == 1
-        # Its arguments may say whatever they like.
-        imitated = ("-C", str(folder), "run", "--instance", "local")
-        with process(sys.executable, "-c", "import time; time.sleep(600)", *imitated) as imitation:
-            forge(folder, imitation.pid)
+def test_the_runner_of_another_project_is_not_ended(folder: Path) -> None:
+    """Neither if its arguments are those of this project's runner, nor if a link leads to its socket."""
+    other = project(folder.parent / "other")
+    imitated = ("-C", str(folder), "run", "--instance", "local")
+    imitation = (sys.executable, "-c", "import time; time.sleep(600)", *imitated)
+    with runner(other) as theirs, process(*imitation) as imitating:
+        for one in (theirs, imitating):
+            forge(folder, one.pid)
             assert mzplan(folder, "down").code == 1
-            assert not ended(imitation)
-        assert not ended(theirs)
+            assert not ended(one)
         (folder / ".mzplan").mkdir(mode=0o700, exist_ok=True)
         (folder / ".mzplan/local.sock").symlink_to(other / ".mzplan/local.sock")
         forge(folder, theirs.pid)
@@ -113,18 +112,14 @@ def test_nor_is_the_runner_of_another_project(folder: Path) -> None:
 @pytest.mark.parametrize("lease", ["forged", "of another machine", None])
 def test_the_runner_is_ended_whatever_the_lease_says(folder: Path, lease: str | None) -> None:
     with runner(folder) as own, process("sleep", "600") as victim:
-        forge(folder, victim.pid)
-        if lease is None:
-            (folder / "state/leases/local.json").unlink()
-        elif lease != "forged":
-            file = folder / "state/leases/local.json"
-            file.write_text(json.dumps({**json.loads(file.read_text()), "host": "elsewhere"}))
+        if lease is not None:
+            forge(folder, victim.pid, **({} if lease == "forged" else {"host": "elsewhere"}))
         ran = mzplan(folder, "down", "--json")
-        assert ran.code == 0 and json.loads(ran.out)["instances"] == [{"name": "local", "stopped": True}]
+        assert ran.code == 0 and ran.json()["instances"] == [{"name": "local", "stopped": True}]
         assert ended(own) and not ended(victim)
 
 
-def test_without_a_runner_there_is_none(folder: Path) -> None:
+def test_down_without_a_runner_stops_nothing(folder: Path) -> None:
     assert "No runner of instance local runs here" in mzplan(folder, "down").out
     with runner(folder) as killed:
         killed.kill()
@@ -134,12 +129,11 @@ def test_without_a_runner_there_is_none(folder: Path) -> None:
     assert "No runner of instance local runs here" in mzplan(folder, "down").out
 
 
-def test_one_that_is_not_known_keeps_no_other_from_its_end(folder: Path) -> None:
+def test_an_unknown_process_of_one_instance_keeps_no_other_runner_alive(folder: Path) -> None:
     with (folder / "mzplan.yaml").open("a") as file:
         file.write("instances: {a: {type: embedded}, local: {type: embedded}}\n")
     with process("sleep", "600") as victim, runner(folder) as own:
-        lease = replace(new_lease("a", "forged", 7), pid=victim.pid, pid_started=started_at(victim.pid))
-        open_store(load_project(folder)).backend.write("leases/a.json", encode_lease(lease))
+        forge(folder, victim.pid, "a")
         ran = mzplan(folder, "down")
         assert ran.code == 1 and "MZ111" in ran.err
         assert ended(own) and not ended(victim)

@@ -89,14 +89,6 @@ def test_a_connection_selects_queries_at_any_depth() -> None:
     assert chosen(connections=("k",)) == {at("source.orders")}
 
 
-def test_conditions_are_read_only_if_selected_by() -> None:
-    def never() -> dict[Address, Condition]:
-        raise AssertionError
-
-    assert choose(Selection(named=("*",)), STATE, never)
-    assert choose(Selection(labels=(("team", "nobody"),), conditions=("failed",)), STATE, never) == []
-
-
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import click
@@ -138,29 +137,6 @@ def test_progress_shows_a_whole_fix() -> None:
     shown.close()
     assert f"rejected after 1.0 s: {fix}".replace("\n", "\n    ") in screen.text
     assert f"warning[MZ045] {long}. Fix: run\n    SQL;\n" in screen.text
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_interrupt_as_progress_starts_leaves_no_thread(
-    monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
-    shown = ProgressLines(Streams())
-    before, start = set(threading.enumerate()), threading.Thread.start
-
-    def interrupted(thread: threading.Thread) -> None:
-        if begun:
-            start(thread)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), shown.working("something"):
-        pass
-    ticking = set(threading.enumerate()) - before
-    shown.close()
-    assert len(ticking) == begun
-    for thread in ticking:
-        thread.join(5)
-        assert not thread.is_alive()
 
 
 def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
