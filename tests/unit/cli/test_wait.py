@@ -12,16 +12,24 @@ import pytest
 from mzplan.host.processes import started_at
 from mzplan.store.formats import encode_lease
 from mzplan.store.leases import new_lease
-from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.cli_runs import apply, mzplan
 
 NAMES = ("local", "b", "c")
 FOREVER = replace(new_lease("local", "somebody", 99), heartbeat=time.time() + 1e6, ttl=1e6)
 LEASES = {
-    "empty": b"",
-    "zeros": b"\0" * 200,
+    "emptied by a power failure": None,
     "of a process that lives": replace(FOREVER, pid=1, pid_started=started_at(1)),
     "of another machine": replace(FOREVER, host="elsewhere"),
 }
+PIPELINE = """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: id BIGINT}, instance: local}
+sinks:
+  out: {type: console, from: orders, instance: b}
+  few: {type: console, from: orders, rows: 3, instance: c}
+"""
 COMMANDS = {
     "apply": ("apply", "--auto-approve", "--no-live"),
     "alter": ("alter", "ALTER CONNECTION k SET BROKER 'b:9092'", "--auto-approve", "--no-live"),
@@ -52,35 +60,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return clock
 
 
-def three(folder: Path, type_: str) -> Path:
-    """A project with a query on each of three instances, and two serials."""
-    write(folder)
+@pytest.fixture
+def folder(tmp_path: Path, type_: str) -> Path:
+    """A project with a query on each of three instances, two serials, and a change."""
     instances = "".join(f"  {name}: {{type: {type_}}}\n" for name in NAMES)
-    (folder / "mzplan.yaml").write_text(f"version: 1\nproject: shop\ninstances:\n{instances}")
-    text = (folder / "pipeline.yaml").read_text()
-    text = text.replace("topic: orders,", "topic: orders, instance: local,")
-    text = text.replace("from: orders}", "from: orders, instance: b}").replace(
-        "rows: 3", "rows: 3, instance: c"
-    )
-    (folder / "pipeline.yaml").write_text(text)
-    assert mzplan(folder, "apply", "--auto-approve", "--no-live", "--wait", "0s").code in (0, 8)
-    assert mzplan(folder, "pause", "sink.few", "--wait", "0s").code in (0, 8)
-    (folder / "pipeline.yaml").write_text(text.replace("rows: 3", "rows: 4"))
-    return folder
+    (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\ninstances:\n{instances}")
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE)
+    assert mzplan(tmp_path, "apply", "--auto-approve", "--no-live", "--wait", "0s").code in (0, 8)
+    assert mzplan(tmp_path, "pause", "sink.few", "--wait", "0s").code in (0, 8)
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE.replace("rows: 3", "rows: 4"))
+    return tmp_path
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("lease", LEASES)
 @pytest.mark.parametrize("type_", ["dry", "cluster"])
 def test_no_lease_makes_a_command_wait_longer(
-    tmp_path: Path, clock: Clock, type_: str, lease: str, command: str
+    folder: Path, clock: Clock, type_: str, lease: str, command: str
 ) -> None:
-    folder = three(tmp_path, type_)
-    (folder / "state/leases").mkdir(exist_ok=True)
+    leases = folder / "state/leases"
+    leases.mkdir(exist_ok=True)
     for name in NAMES:
         held = LEASES[lease]
-        data = held if isinstance(held, bytes) else encode_lease(replace(held, instance=name))
-        (folder / "state/leases" / f"{name}.json").write_bytes(data)
+        (leases / f"{name}.json").write_bytes(encode_lease(replace(held, instance=name)) if held else b"")
     clock.slept = 0.0
     ran = mzplan(folder, *COMMANDS[command], "--wait", "2s", "--json")
     assert ran.code in (0, 8) and clock.slept < 3.0, (clock.slept, ran)
@@ -88,6 +90,6 @@ def test_no_lease_makes_a_command_wait_longer(
     ran = mzplan(folder, "state", "rollback", "--auto-approve", "--no-live", "--wait", "2s")
     assert ran.code in (0, 8) and clock.slept < 7.0, (clock.slept, ran)
     for name in NAMES:
-        (folder / "state/leases" / f"{name}.json").unlink()
+        (leases / f"{name}.json").unlink()
     if type_ == "dry":
         apply(folder)
