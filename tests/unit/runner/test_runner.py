@@ -334,6 +334,9 @@ def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
     assert world.store.proposals.read_answer(other) is None
     world.store.proposals.withdraw(proposal.id)
     assert world.store.proposals.open("local") == []
+    world.store.proposals.answer(answer)  # too late, so it is removed
+    assert world.store.proposals.open("local") == []
+    assert world.store.backend.list("proposals/") == [f"proposals/{other.id}.json"]
 
 
 def test_only_committed_descriptions_create_targets(world: World) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,9 @@ from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
 from mzplan.runner.loop import RoundsFailedError
+from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.secrets.policy import NO_SECRET_VALUES
 from mzplan.store.leases import new_lease
 from mzplan.store.store import open_store
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
@@ -240,3 +245,19 @@ def test_a_runner_follows_the_state_that_variables_choose(
     assert load_project(tmp_path) == prod and prod.state["path"] == "state-5"
     names = [runtime_file(settings, "local", "sock").name for settings in (prod, dev)]
     assert names[0] != names[1] == "local.sock"
+
+
+@pytest.mark.parametrize("message", [b"", b"[]", b"\xff"])
+def test_an_unreadable_message_does_not_end_the_wake_socket(tmp_path: Path, message: bytes) -> None:
+    (tmp_path / ".mzplan").mkdir()
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
+    woken = threading.Event()
+    path = tmp_path / ".mzplan" / "local.sock"
+    with contextlib.closing(WakeListener(path, ReceivedSecretValues().receive, woken)) as listener:
+        listener.start()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(message + b"\n")
+            client.settimeout(60.0)
+            assert client.recv(16) == b"" and not woken.is_set()  # refused at once
+        assert send_wake(load_project(tmp_path), "local", NO_SECRET_VALUES) == 0 and woken.is_set()
