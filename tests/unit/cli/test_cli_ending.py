@@ -162,32 +162,30 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize(
-    "made",
+    "raised",
     [
         PanicException("called `Result::unwrap()` on an `Err` value"),
-        ConnectionRefusedError(
-            errno.ECONNREFUSED, "Connection refused"
-        ),  # of a JVM that the signal has ended
+        ConnectionRefusedError(errno.ECONNREFUSED, "the signal has also ended the JVM"),
         MzplanError(Diagnostic(code="MZ283", summary="The rows can't be compared: Connection refused")),
     ],
+    ids=["a panic", "a connection", "an error"],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_counts_even_if_a_library_raises_another_error(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, made: BaseException, number: signal.Signals
+    folder: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, number: signal.Signals
 ) -> None:
     def serials(self: Store) -> list[int]:
         try:
             signal.raise_signal(number)
         except KeyboardInterrupt:
-            raise made from None
+            raise raised from None
         return []
 
     monkeypatch.setattr(Store, "serials", serials)
     default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     signal.signal(number, default)  # ignored where tests run in the background
     ran = mzplan(folder, "apply", "--auto-approve", "--json")
-    (found,) = ran.json()["diagnostics"]
-    assert ran.code == 130 and (found["code"], found["detail"]) == ("MZ071", "nothing was changed.")
+    assert (ran.code, ran.error()["code"], ran.error()["detail"]) == (130, "MZ071", "nothing was changed.")
 
 
 def test_an_error_after_the_commit_says_that_it_is_committed(
@@ -334,7 +332,7 @@ def test_ctrl_c_while_following_ends_only_the_waiting(tmp_path: Path) -> None:
     assert next(line for line in process.stderr if " s: " not in line) == "Committed serial 1\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130 and "Traceback" not in err
     assert json.loads(out)["serial"] == 1
     assert (tmp_path / STATE).exists()
@@ -348,7 +346,7 @@ def test_a_closed_reader_does_not_stop_an_apply(folder: Path) -> None:
     os.close(read)
     process = started(folder, "apply", "--auto-approve", stdout=written)
     os.close(written)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, (folder / STATE).exists()) == (0, True)
     assert "Traceback" not in err and "Exception ignored" not in err and "Broken pipe" not in err
 
@@ -365,7 +363,7 @@ def test_a_closed_reader_ends_a_following_command(folder: Path, command: tuple[s
     assert process.stdout is not None and process.stderr is not None
     assert first in process.stdout.readline()
     process.stdout.close()
-    process.wait(timeout=20)
+    process.wait(timeout=120)
     assert (process.returncode, process.stderr.read()) == (0, "")
 
 
@@ -374,7 +372,7 @@ def test_help_into_a_closed_pipe(folder: Path) -> None:
     os.close(read)
     for arguments in (("--help",), ("plan", "--help"), ("--version",)):
         process = started(folder, *arguments, stdout=written)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, "")
     os.close(written)
 
@@ -383,10 +381,10 @@ def test_help_into_a_closed_pipe(folder: Path) -> None:
 def test_results_that_cannot_be_written_are_an_error(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         process = started(folder, "plan", "--json", stdout=full)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 1 and "error[MZ035]: The results could not be written" in err
         process = started(folder, "apply", "--auto-approve", stdout=full)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 8 and "No space left" in err  # it did commit
     assert (folder / STATE).exists()
 
@@ -394,7 +392,7 @@ def test_results_that_cannot_be_written_are_an_error(folder: Path) -> None:
 def test_closed_streams(folder: Path) -> None:
     for redirection in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
         line = f"'{sys.executable}' -m mzplan -C '{folder}' plan {redirection}"
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 and "Traceback" not in done.stderr, (redirection, done.stderr)
 
 
@@ -405,11 +403,11 @@ def test_output_works_in_any_encoding(folder: Path, encoding: str) -> None:
     )
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     process = started(folder, "plan", env=environment, text=False)
-    shown, err = process.communicate(timeout=30)
+    shown, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert shown.decode(encoding).startswith("+ connection.k")
     process = started(folder, "plan", "--json", env=environment, text=False)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     fields = json.loads(out.decode(encoding))["changes"][0]["fields"]
     assert "ünï ⟳ 漢" in [field["after"] for field in fields]
 
@@ -417,7 +415,7 @@ def test_output_works_in_any_encoding(folder: Path, encoding: str) -> None:
 def test_arguments_that_are_not_text_are_an_error(folder: Path) -> None:
     for arguments in ((b"-C", b"\xff"), (b"plan", b"--target", b"\xff"), (b"show", b"\xff"), (b"\xff",)):
         command = [sys.executable.encode(), b"-m", b"mzplan", *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=30, cwd=folder)
+        done = subprocess.run(command, capture_output=True, timeout=120, cwd=folder)
         assert done.returncode in (1, 64) and b"Traceback" not in done.stderr, done.stderr
 
 
