@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,9 @@ from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_o
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
-from mzplan.connectors.postgres.source.connector import PostgresSource
-from mzplan.connectors.releases import release_upstream
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.model.address import Address
-from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Status
 from mzplan.model.resources import ProjectSettings, Resource, RunnerSettings
@@ -36,7 +31,6 @@ from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.secrets.guards import CommittedGuard
 from mzplan.secrets.policy import (
-    NO_SECRET_VALUES,
     Flow,
     Guard,
     Policy,
@@ -46,7 +40,6 @@ from mzplan.secrets.policy import (
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
-from mzplan.warehouse.checkpoints import Checkpoint
 from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import (
     at,
@@ -130,7 +123,7 @@ def test_secrets_go_to_the_servers_of_their_connection_by_way_of_its_tunnels() -
     }
 
 
-def test_what_a_client_takes_for_several_servers_are_several() -> None:
+def test_secrets_go_to_each_of_several_servers() -> None:
     sasl = {"mechanism": "PLAIN", "username": "u", "password": PASSWORD}
     options = {"sasl.oauthbearer.token.endpoint.url": "https://Token.example/x"}
     security = {"protocol": "SASL_SSL", "sasl": sasl}
@@ -141,7 +134,7 @@ def test_what_a_client_takes_for_several_servers_are_several() -> None:
     }  # fmt: skip
 
 
-def test_a_login_that_is_lent_goes_to_the_servers_of_what_uses_it() -> None:
+def test_a_shared_aws_login_goes_to_the_servers_of_its_users() -> None:
     key = {"access_key_id": "A", "secret_access_key": "${env:K}", "region": "eu-west-1"}
     role = {"role_arn": "arn:aws:iam::123456789012:role/r"}
     keyed = resource("connection.keyed", "aws", type="aws", endpoint="https://minio:9000", **key)
@@ -159,7 +152,7 @@ def test_a_login_that_is_lent_goes_to_the_servers_of_what_uses_it() -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_servers_that_a_connector_does_not_name_are_those_of_exactly_that_connection(
+def test_unnamed_servers_are_allowed_only_for_the_committed_connection(
     monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path, raises: bool
 ) -> None:
     """Of a connector of somebody else's, without `servers`, or with one that is broken."""
@@ -264,14 +257,14 @@ def test_a_name_with_a_star_is_never_proposed_for_a_policy(tmp_path: Path) -> No
         None,
     ],
 )
-def test_a_policy_that_is_not_understood_is_none(tmp_path: Path, text: str | None) -> None:
+def test_an_invalid_policy_is_refused(tmp_path: Path, text: str | None) -> None:
     if text is None:
         assert problem_of(lambda: read_policy(str(tmp_path / "none.toml"))).code == "MZ105"
     else:
         assert problem_of(lambda: policy(tmp_path, text)).code == "MZ105"
 
 
-def test_nothing_in_the_store_and_no_grant_widens_a_policy(tmp_path: Path) -> None:
+def test_nothing_in_the_state_widens_a_policy(tmp_path: Path) -> None:
     allowed = policy(tmp_path, f'[[allow]]\nreferences = ["{PASSWORD}"]\nhosts = ["h:5432"]')
     state, secrets = shop(), guarded(allowed)
     assert password_of(query(state), secrets) == VALUE
@@ -318,14 +311,7 @@ def test_without_a_policy_secrets_go_where_the_committed_state_sends_them(store:
             assert (found.code, found.severity) == ("MZ107", severity)
 
 
-def test_what_the_hint_says_lets_it_be_validated(store: Store, tmp_path: Path) -> None:
-    asked = moved(query(shop()), host="new.internal")
-    found = problem_of(lambda: password_of(asked, guarded(committed_guard(store, shop())).proposed()))
-    lines = found.hint.partition("\n")[2]
-    assert password_of(asked, guarded(policy(tmp_path, lines)).proposed()) == VALUE
-
-
-def test_what_was_committed_before_serves_to_go_back_but_no_proposal(store: Store) -> None:
+def test_a_rollback_may_use_earlier_servers_but_a_proposal_may_not(store: Store) -> None:
     first = replace(shop(), lineage="l")
     store.commit(first, State(project="shop"))
     second = shop(state=first, host="new")
@@ -335,7 +321,7 @@ def test_what_was_committed_before_serves_to_go_back_but_no_proposal(store: Stor
     assert problem_of(lambda: password_of(query(first), secrets.proposed())).code == "MZ107"
 
 
-def test_the_machine_s_own_credentials_go_nowhere_new(store: Store) -> None:
+def test_the_machine_s_own_login_goes_only_where_the_committed_state_sends_it(store: Store) -> None:
     """Who writes an aws connection without a key, but an endpoint, would be sent a session token."""
     evil = resource("connection.evil", "aws", type="aws", endpoint="https://evil")
     lake = files("lake", path="s3://lake/x", aws="evil")
@@ -350,10 +336,6 @@ def test_the_machine_s_own_credentials_go_nowhere_new(store: Store) -> None:
 # --- what is not right by the schemas
 
 
-def edited(change: Callable[[Description], Description]) -> Description:
-    return change(query(shop()))
-
-
 def with_body(**body: Any) -> Callable[[Description], Description]:
     return lambda d: replace(d, body={**d.body, **body})
 
@@ -362,12 +344,12 @@ def with_link(**changed: Any) -> Callable[[Description], Description]:
     return lambda d: replace(d, connections={"connection": replace(d.connections["connection"], **changed)})
 
 
+def of_source(body: dict[str, Any] | None = None, **connection: Any) -> Callable[[Description], Description]:
+    """The source of the sink, with another body and a connection with more properties."""
+    return lambda _: moved(with_body(**(body or {}))(query(shop(), ORDERS)), **connection)
+
+
 PG = {"type": "postgres", "database": "d", "user": "u"}
-KAFKA = {
-    "type": "kafka",
-    "brokers": ["a:1"],
-    "options": {"sasl.jaas.config": "com.sun.security.auth.module.Jndi"},
-}
 
 
 @pytest.mark.parametrize(
@@ -377,75 +359,26 @@ KAFKA = {
         (with_body(table=1), "sink.orders_pg.table: a wrong type"),
         (with_body(mode="drop"), "none of its values"),
         (with_link(body={**PG, "host": "evil\0.shop.internal"}), "connection.pg.host: a wrong value"),
-        (lambda d: replace(d, type="nowhere"), "nowhere is not a type of a sink"),
         (lambda d: replace(d, type="../../etc"), "is not a type of a sink"),
         (with_link(body={"type": "postgres"}), "is missing"),
         (lambda d: replace(d, reads={"orders": replace(d.rows_of, body={"topic": 1})}), "source.orders"),  # type: ignore[dict-item]
+        (of_source(options={"sasl.jaas.config": "evil.Jndi"}), "sasl.jaas.config can't be set"),
+        # Kafka's Java client would run a provider to read the runner's environment.
+        (of_source(options={"config.providers": "1", "client.id": "${1:P}"}), "config.providers can"),
+        (of_source({"format": {"type": "json", "schema": "id BIGINT; DROP TABLE"}}), "is not Spark DDL"),
     ],
 )  # fmt: skip
-def test_a_description_is_checked_against_the_schemas(
+def test_a_runner_checks_each_description_against_the_schemas(
     store: Store, change: Callable[[Description], Description], says: str
 ) -> None:
-    description = edited(change)
-    assert says in fault_of(description)
+    description = change(query(shop()))
+    assert fault_of(query(shop())) == fault_of(query(shop(), ORDERS)) == ""
     secrets = guarded(committed_guard(store, shop()))
     found = check_description(description, secrets.proposed(), directory=".")
     assert [d.code for d in found.diagnostics] == ["MZ108"] and says in found.diagnostics[0].detail
 
 
-def test_a_source_is_checked_too_with_what_may_not_be_set() -> None:
-    reads = query(shop(), ORDERS)
-    assert fault_of(reads) == ""
-    link = replace(reads.connections["connection"], body=KAFKA)
-    assert "sasl.jaas.config can't be set" in fault_of(replace(reads, connections={"connection": link}))
-    # What Java's client would take for a command to read the runner's environment.
-    link = replace(link, body={**KAFKA, "options": {"config.providers": "1", "client.id": "${1:P}"}})
-    assert "config.providers can't be set" in fault_of(replace(reads, connections={"connection": link}))
-    body = {**reads.body, "format": {"type": "json", "schema": "id BIGINT; DROP TABLE"}}
-    assert "is not Spark DDL" in fault_of(replace(reads, body=body))
-
-
-def test_what_files_give_is_right(tmp_path: Path) -> None:
-    for state in (shop(), shop(*TUNNELS, ssh_tunnel="inner")):
-        for address in state.resources:
-            if address.is_query:
-                assert fault_of(query(state, address)) == ""
-
-
 # --- the warehouse
-
-
-def test_what_is_left_on_a_server_is_released_only_where_the_state_has_been(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """leaves.json, which whoever writes the warehouse can write."""
-    released: list[Any] = []
-    monkeypatch.setattr(
-        PostgresSource, "release", lambda self, query: released.append(query.link.body["password"])
-    )
-    users = resource(
-        "source.users", "postgres", connection="pg", tables=["public.t"], schema="id BIGINT", key=["id"]
-    )
-    state = shop(users)
-    description = query(state, at("source.users"))
-    warehouse, place = str(tmp_path / "warehouse"), description.place
-    secrets = guarded(committed_guard(store, state))
-
-    def left(found: Description) -> None:
-        Checkpoint.of(warehouse, *place).record_leaves(encode(found))
-        release_upstream(warehouse, place, secrets, ".")
-
-    evil = moved(description, host="evil")
-    for other, code in (
-        (evil, "MZ107"),
-        (moved(description, password="${file:/etc/shadow}"), "MZ107"),
-        (replace(description, body={**description.body, "more": 1}), "MZ108"),
-        (replace(description, id="another"), "MZ063"),
-    ):
-        assert problem_of(partial(left, other)).code == code
-    assert released == []
-    left(description)
-    assert released == [VALUE]
 
 
 # --- in a runner
@@ -516,13 +449,13 @@ def test_a_proposal_sends_no_secret_elsewhere(world: World) -> None:
     world.commit(shop())
     world.sent.clear()
     wanted = query(world.committed)
-    found = world.ask(moved(wanted, host="evil"), edited(with_body(tabel="t")))
+    found = world.ask(moved(wanted, host="evil"), with_body(tabel="t")(wanted))
     assert sorted((d.code, d.severity) for d in found) == [("MZ107", "warning"), ("MZ108", "error")]
     assert world.sent == []
     assert world.ask(wanted) == () and world.sent == [VALUE]
 
 
-def test_what_a_commit_brings_is_sent_after_it(world: World) -> None:
+def test_after_a_commit_secrets_go_to_its_servers(world: World) -> None:
     world.commit(shop())
     status = world.commit(shop(state=world.committed, host="new"))
     assert {o.condition for o in status.observations.values()} == {"running"}
@@ -564,7 +497,7 @@ def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(store: S
     assert VALUE not in world.sent
 
 
-def test_a_connection_that_nothing_uses_is_asked_for_its_secrets_alone(store: Store) -> None:
+def test_an_unused_connection_gets_secrets_only_where_the_state_sends_them(store: Store) -> None:
     state = shop()
     pg = as_description(state.resources[at("connection.pg")], state.resources)
     guarded(committed_guard(store, state)).proposed().permit(pg)
@@ -577,7 +510,7 @@ def test_a_connection_that_nothing_uses_is_asked_for_its_secrets_alone(store: St
     )
 
 
-def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: World, tmp_path: Path) -> None:
+def test_apply_allows_its_own_runner_what_it_is_about_to_commit(world: World, tmp_path: Path) -> None:
     """What the first `apply` of a connection does, over the socket of the runner that it has started."""
     path = tmp_path / ".mzplan" / "local.sock"
     path.parent.mkdir()
@@ -592,19 +525,5 @@ def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: Wor
         assert send_wake(here, "local", sent) == 1
         assert world.ask(query(wanted)) == () and world.sent[-1] == "handed over"
         assert [d.code for d in world.ask(moved(query(wanted), host="evil"))] == ["MZ107"]
-        for odd in (1, [1], [[1]], [["${env:P}", 5]], {"a": 1}):  # the listener survives
-            message = json.dumps({"wake": True, "env": {}, "flows": odd}).encode()
-            _say(listener.path, message)
-        assert send_wake(here, "local", NO_SECRET_VALUES) == 1
     finally:
         listener.close()
-
-
-def _say(path: Path, message: bytes) -> None:
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(5)
-        client.connect(str(path))
-        client.sendall(message + b"\n")
-        client.recv(16)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from mzplan.runner.logs import JsonFormatter, TextFormatter, configure_logging
 from mzplan.secrets import resolved
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import remember, scrub, shortened
+from mzplan.spark import session
 from mzplan.spark.failures import of_messages
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_status
@@ -30,12 +32,6 @@ from mzplan.store.store import Store
 
 VALUE = 'Tr0ub4"dor\\&3 ü'
 AT = Address("source", "orders")
-
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(resolved, "_values", {})
-    yield
 
 
 @pytest.fixture
@@ -48,7 +44,7 @@ def raised() -> ValueError:
 
 
 @pytest.mark.usefixtures("known")
-def test_every_form_that_an_error_repeats() -> None:
+def test_a_value_is_scrubbed_in_every_quoting() -> None:
     url = f"https://u:{quote(VALUE, safe='')}@h"
     for text in (VALUE, repr(VALUE), json.dumps(VALUE), json.dumps(VALUE, ensure_ascii=False), url):
         assert "Tr0ub4" not in scrub(f"x{text}y") and "***" in scrub(f"x{text}y")
@@ -65,18 +61,18 @@ def test_short_values_leave_text_readable() -> None:
     assert scrub("app10 with user app1: x") == "app10 with user ***: x"
 
 
-def test_the_longer_of_two_goes_whole() -> None:
+def test_the_longer_of_two_values_is_scrubbed_whole() -> None:
     for value in ("hunter2hunter2", "hunter2hunter2-and-more"):
         remember(value)
     assert scrub("<hunter2hunter2-and-more>") == "<***>"
 
 
-def test_what_is_cut_holds_no_half_of_one() -> None:
+def test_a_shortened_text_holds_no_half_of_a_value() -> None:
     remember("hunter2hunter2")
     assert shortened("abc hunter2hunter2 " + "x" * 20, 8) == "abc ***…"
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_latest_values_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolved, "_MAX_VALUES", 3)
     for value in ("first-value", "second-value", "third-value", "first-value", "fourth-value"):
         remember(value)
@@ -87,7 +83,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_statuses() -> None:
+def test_a_status_holds_no_value() -> None:
     one = Observation(
         address=AT, generation=1, digest="", wanted_digest="", wanted_generation=1, condition="failed",
         error=f"{raised()}", warning=f"{raised()}", held=f"{raised()}",
@@ -101,7 +97,9 @@ def test_statuses() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_answers_and_diagnostics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_diagnostics_and_the_terminal_show_no_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = Diagnostic(code="MZ050", summary=f"{raised()}", detail=f"{raised()}", hint=f"{raised()}")
     Store(LocalBackend(tmp_path / "state"), "shop").proposals.answer(Answer(id="a", diagnostics=(found,)))
     Streams().err(f"{raised()}")
@@ -118,7 +116,7 @@ def test_answers_and_diagnostics(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
-def test_log_lines_with_their_stack_traces(formatter: logging.Formatter) -> None:
+def test_logs_and_their_stack_traces_hold_no_value(formatter: logging.Formatter) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
@@ -131,7 +129,7 @@ def test_log_lines_with_their_stack_traces(formatter: logging.Formatter) -> None
     assert "Tr0ub4" not in stream.getvalue() and "Traceback" in stream.getvalue()
 
 
-def test_no_text_of_others_is_an_entry_of_the_log() -> None:
+def test_a_message_cannot_forge_an_entry_of_the_log() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -148,7 +146,7 @@ def test_no_text_of_others_is_an_entry_of_the_log() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_what_nothing_has_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uncaught_exception_shows_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, root = io.StringIO(), logging.getLogger()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
@@ -169,12 +167,7 @@ def test_what_nothing_has_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_lines_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-    from collections import deque
-
-    from mzplan.spark import session
-
+def test_log_lines_of_java_hold_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     started = threading.Event()
     started.set()
@@ -193,7 +186,7 @@ def test_lines_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "value", ["eyJhbGciOiJIUzI1NiJ9." + "x" * 80, "A-token-of-many-words" * 5, "geheim12345"]
 )
-def test_what_a_server_cuts_off_is_scrubbed(value: str) -> None:
+def test_the_beginning_of_a_value_is_scrubbed(value: str) -> None:
     remember(value)
     cut = value[:63] if len(value) > 63 else value[:9]
     for text in (f'role "{cut}" does not exist', f"user={cut}", f"{cut}... {cut}", f"({cut}) {value} {cut}"):
@@ -201,7 +194,7 @@ def test_what_a_server_cuts_off_is_scrubbed(value: str) -> None:
     assert scrub(f'role "{cut}" does not exist') == 'role "***" does not exist'
 
 
-def test_what_only_begins_alike_is_left() -> None:
+def test_words_that_only_begin_alike_stay_readable() -> None:
     for value in ("password123", "application_reader", "tenant-2024-reader", "connection1-a"):
         remember(value)
     for text in (

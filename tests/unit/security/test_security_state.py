@@ -46,7 +46,7 @@ def test_the_state_of_a_file_outside_replaces_the_whole_block(checkout: Path) ->
     assert open_project(str(checkout), state_config=given).store.backend.describe() == str(outside / "here")
 
 
-def test_its_variables_are_its_own(checkout: Path) -> None:
+def test_a_state_file_has_its_own_variables(checkout: Path) -> None:
     (checkout / "mzplan.yaml").write_text(HEAD + "variables: {host: {default: evil}}\n")
     outside = checkout.parent / "state.yaml"
     outside.write_text(
@@ -68,7 +68,7 @@ def test_its_variables_are_its_own(checkout: Path) -> None:
         ("state: [\n", "MZ002", ""),
     ],
 )
-def test_a_file_that_can_not_be_used_is_an_error(
+def test_an_unusable_state_file_is_an_error(
     checkout: Path, content: str | None, code: str, words: str
 ) -> None:
     outside = checkout.parent / "state.yaml"
@@ -80,7 +80,7 @@ def test_a_file_that_can_not_be_used_is_an_error(
     assert words in " ".join(f"{d.summary} {d.detail} {d.hint}" for d in caught.value.diagnostics)
 
 
-def test_a_file_of_the_project_itself_is_refused(checkout: Path) -> None:
+def test_a_state_file_in_the_project_is_refused(checkout: Path) -> None:
     (checkout / "state.yaml").write_text(OURS)
     link = checkout.parent / "link.yaml"
     link.symlink_to(checkout / "state.yaml")
@@ -89,7 +89,7 @@ def test_a_file_of_the_project_itself_is_refused(checkout: Path) -> None:
         assert problem.code == "MZ110" and "outside" in problem.hint
 
 
-def test_the_command_line_and_the_environment_name_it(
+def test_an_option_or_the_environment_names_the_state_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "shop"
@@ -103,9 +103,8 @@ def test_the_command_line_and_the_environment_name_it(
     assert "No changes" in run("-C", str(folder), "plan").out
     other = tmp_path / "other.yaml"
     other.write_text("state: {path: other}\n")
-    assert (
-        "No changes" not in run("-C", str(folder), "plan", "--state-config", str(other)).out
-    )  # the option wins
+    ran = run("-C", str(folder), "plan", "--state-config", str(other))
+    assert "No changes" not in ran.out  # the option wins
 
 
 def test_a_runner_that_a_command_starts_has_the_same_state(
@@ -131,53 +130,49 @@ def test_a_runner_that_a_command_starts_has_the_same_state(
 
 
 @pytest.mark.parametrize(
-    "state",
+    "settings",
     [
-        "{backend: postgres, host: '${env:SECRET}.evil', database: d, user: u}",
-        "{backend: postgres, host: h, database: d, user: '${file:/etc/passwd}'}",
-        "{backend: postgres, host: h, database: d, user: u, tls: {ca: '${env:SECRET}'}}",
-        "{backend: local, path: '${env:SECRET}'}",
-        "{backend: object-store, url: 's3://evil/${env:SECRET}'}",
-        "{backend: object-store, url: 's3://b', access_key_id: '${env:SECRET}'}",
-        "{backend: object-store, url: 's3://b', options: {aws_default_region: '${env:SECRET}'}}",
+        "state: {backend: postgres, host: '${env:SECRET}.evil', database: d, user: u}",
+        "state: {backend: postgres, host: h, database: d, user: '${file:/etc/passwd}'}",
+        "state: {backend: postgres, host: h, database: d, user: u, tls: {ca: '${env:SECRET}'}}",
+        "state: {backend: local, path: '${env:SECRET}'}",
+        "state: {backend: object-store, url: 's3://evil/${env:SECRET}'}",
+        "state: {backend: object-store, url: 's3://b', access_key_id: '${env:SECRET}'}",
+        "state: {backend: object-store, url: 's3://b', options: {aws_default_region: '${env:SECRET}'}}",
+        "warehouse: 's3://${env:SECRET}/x'",
     ],
 )
-def test_a_reference_where_no_secret_stands_is_refused(checkout: Path, state: str) -> None:
-    (checkout / "mzplan.yaml").write_text(HEAD + f"state: {state}\n")
+def test_a_misplaced_reference_in_the_settings_is_refused(checkout: Path, settings: str) -> None:
+    (checkout / "mzplan.yaml").write_text(f"{HEAD}{settings}\n")
     problem = refused(checkout)
     assert problem.code == "MZ102" and "secret" in problem.detail and problem.range is not None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "aws_session_token", "azure_storage_account_key",
-        "access_key", "sas_token", "azure_storage_sas_key", "client_secret", "google_service_account_key",
-        "bearer_token", "aws_sse_customer_key_base64", "encryption_key", "token",
-    ],
-)  # fmt: skip
-def test_an_option_that_is_a_secret_is_a_reference(checkout: Path, name: str) -> None:
-    def write_option(value: str) -> None:
-        options = f"state: {{backend: object-store, url: 's3://b', options: {{{name}: '{value}'}}}}\n"
-        (checkout / "mzplan.yaml").write_text(HEAD + options)
+SECRET_OPTIONS = (
+    "aws_secret_access_key AWS_SECRET_ACCESS_KEY aws_session_token azure_storage_account_key access_key "
+    "sas_token azure_storage_sas_key client_secret google_service_account_key bearer_token "
+    "aws_sse_customer_key_base64 encryption_key token"
+)
+PLAIN_OPTIONS = (
+    "aws_access_key_id aws_web_identity_token_file aws_sse_kms_key_id google_application_credentials"
+)
 
-    write_option("hunter22")
+
+def write_option(folder: Path, name: str, value: str) -> None:
+    options = f"state: {{backend: object-store, url: 's3://b', options: {{{name}: '{value}'}}}}\n"
+    (folder / "mzplan.yaml").write_text(HEAD + options)
+
+
+@pytest.mark.parametrize("name", SECRET_OPTIONS.split())
+def test_a_secret_option_must_be_a_reference(checkout: Path, name: str) -> None:
+    write_option(checkout, name, "hunter22")
     problem = refused(checkout)
     assert problem.code == "MZ016" and "hunter22" not in f"{problem} {problem.excerpt}"
-    write_option("${env:S}")
+    write_option(checkout, name, "${env:S}")
     load_project(checkout)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "aws_access_key_id",
-        "aws_web_identity_token_file",
-        "aws_sse_kms_key_id",
-        "google_application_credentials",
-    ],
-)
-def test_an_option_that_is_no_secret_is_written_out(checkout: Path, name: str) -> None:
-    options = f"state: {{backend: object-store, url: 's3://b', options: {{{name}: x}}}}\n"
-    (checkout / "mzplan.yaml").write_text(HEAD + options)
+@pytest.mark.parametrize("name", PLAIN_OPTIONS.split())
+def test_another_option_may_be_plain_text(checkout: Path, name: str) -> None:
+    write_option(checkout, name, "x")
     load_project(checkout)
