@@ -82,7 +82,7 @@ def test_every_command_shows_it_as_an_escape(tmp_path: Path, char: str) -> None:
     folder = write(tmp_path / "p")
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(pipeline.read_text().replace("a:9092", f"a{char}:9092", 1))
-    said = "\n".join(mzplan(folder, name).out for name in ("validate", "plan", "show"))
+    said = "\n".join(mzplan(folder, name).out for name in ("validate", "plan", "show", "graph"))
     pipeline.write_text(f"x{char}: 1\nconnections: {{k{char}: {{type: 'kafka{char}', y{char}: 1}}}}\n")
     for arguments in (("plan",), ("plan", "--json"), ("alter", f"ALTER CONNECTION k{char} SET X = '{char}'")):
         ran = mzplan(folder, *arguments)

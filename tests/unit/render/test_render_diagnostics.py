@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,11 +49,6 @@ def test_the_layout() -> None:
         "\n"
         "notice[MZ007]: more"
     )
-
-
-def test_a_code_of_a_store_writes_nothing_to_the_terminal() -> None:
-    shown = render_diagnostics([Diagnostic(code="MZ1\x1b[2J\nb", summary="x")], False)
-    assert shown == "error[MZ1\\x1b[2J\\nb]: x"
 
 
 def test_colours_only_when_asked_for() -> None:
@@ -119,9 +112,3 @@ def test_no_excerpt_no_lines() -> None:
         "a.yaml:1:1: error[MZ001]: x"
     )
     assert render_diagnostics([], False) == ""
-
-
-def test_no_terminal_library_is_imported() -> None:
-    code = "import sys, mzplan.render.diagnostics; print('rich' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
