@@ -63,6 +63,11 @@ def test_a_literal_after_secret_is_never_echoed(folder: Path, statement: str) ->
         assert ran.code in (1, 64) and "hunter2" not in ran.out + ran.err, ran
 
 
+def test_another_word_of_a_statement_is_shown(folder: Path) -> None:
+    apply(folder)
+    assert "Unexpected SIT" in mzplan(folder, "alter", "ALTER CONNECTION k SIT HOST 'h'").err
+
+
 def test_markdown_can_go_to_stdout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     into = mzplan(folder, "plan", "--markdown", "comment.md")

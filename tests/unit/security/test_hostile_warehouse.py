@@ -228,3 +228,6 @@ def test_a_damaged_step_of_a_local_source_is_refused(tmp_path: Path, damage: str
     (tmp_path / f"{0:020}-{'0' * 32}.arrow").write_bytes(damaged_step(damage))
     with pytest.raises(OSError, match=f"the file of step 0 in .* is damaged: .*{why}"):
         LocalSteps(str(tmp_path)).batches(0)
+    if damage == "metadata":
+        with pytest.raises(OSError, match="arrow is damaged: it doesn't record"):
+            LocalSteps(str(tmp_path)).rows(range(1))

@@ -14,7 +14,6 @@ import pytest
 
 from mzplan.connectors.admission import GuardedSecrets, flows_of_state
 from mzplan.connectors.api.queries import resolve
-from mzplan.host import checkout
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.local_checks import read_only_guard
 from mzplan.operations.project import open_project
@@ -75,7 +74,7 @@ def committed(folder: Path) -> Path:
     return folder
 
 
-def test_the_first_plan_of_a_project_says_what_lets_secrets_go_and_it_works(shop: Path) -> None:
+def test_the_printed_policy_or_send_secrets_lets_secrets_go(shop: Path) -> None:
     looked = mzplan(shop, "plan", "--live", "--json")
     assert looked.json()["changes"] and of_sink(looked)["severity"] == "warning"
     checked = mzplan(shop, "validate", "--live", "--json")
@@ -90,20 +89,22 @@ def test_the_first_plan_of_a_project_says_what_lets_secrets_go_and_it_works(shop
         assert code(shop, *command, "--policy", str(policy)) == "MZ050"
 
 
-def test_a_folder_that_is_no_checkout_is_its_users_own(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_go_freely_outside_of_ci_and_checkouts(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI")
     assert [code(shop, *command) for command in LOOKING] == ["MZ050", "MZ050"]
     (shop.parent / ".git").mkdir()
     assert [code(shop, *command) for command in LOOKING] == ["MZ107", "MZ107"]
 
 
-def test_what_needs_no_secret_is_reached_without_more(shop: Path, port: int) -> None:
+def test_a_server_that_needs_no_secret_is_reached(shop: Path, port: int) -> None:
     file = pipeline(shop, port) / "pipeline.yaml"
     file.write_text(file.read_text().replace(f', password: "{PASSWORD}"', ""))
     assert code(shop, "plan", "--live") == "MZ050"
 
 
-def test_what_libpq_finds_by_itself_is_a_secret_too(shop: Path, port: int, monkeypatch: Any) -> None:
+def test_a_password_that_libpq_finds_by_itself_is_a_secret_too(
+    shop: Path, port: int, monkeypatch: Any
+) -> None:
     file = pipeline(shop, port) / "pipeline.yaml"
     file.write_text(file.read_text().replace(f', password: "{PASSWORD}"', ""))
     monkeypatch.setenv("PGPASSWORD", "of-production")
@@ -122,31 +123,22 @@ def test_secrets_go_where_the_committed_state_sends_them(shop: Path, port: int) 
 
 
 @pytest.mark.programs
-def test_a_state_that_the_checkout_brings_does_not_count(shop: Path, port: int) -> None:
-    committed(shop)
-    git = ("git", "-C", str(shop.parent), "-c", "user.name=a", "-c", "user.email=a@example.com")
-    subprocess.run([*git, "init", "-q"], check=True)
-    assert code(shop, "validate", "--live") == "MZ050"
-    subprocess.run([*git, "add", "-f", "shop/state/mzplan.state.json"], check=True)
-    refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
-    assert refused["code"] == "MZ107" and "git tracks it" in refused["detail"]
-
-
-@pytest.mark.programs
-def test_nor_does_one_that_is_named_from_outside_and_lies_in_the_checkout(shop: Path) -> None:
+@pytest.mark.parametrize("outside", [False, True], ids=["named by the project", "named from outside"])
+def test_a_state_that_git_tracks_allows_no_secret(shop: Path, outside: bool) -> None:
     committed(shop)
     config = shop.parent / "state.yaml"
     config.write_text("state: {backend: local, path: shop/state}\n")
-    arguments = ("validate", "--live", "--state-config", str(config))
+    command = ("validate", "--live", *(("--state-config", str(config)) if outside else ()))
     git = ("git", "-C", str(shop.parent))
     subprocess.run([*git, "init", "-q"], check=True)
-    assert code(shop, *arguments) == "MZ050"
+    assert code(shop, *command) == "MZ050"
     subprocess.run([*git, "add", "-f", "shop/state/mzplan.state.json"], check=True)
-    assert code(shop, *arguments) == "MZ107"
+    refused = of_sink(mzplan(shop, *command, "--json"))
+    assert refused["code"] == "MZ107" and "git tracks it" in refused["detail"]
 
 
 @pytest.mark.parametrize("name", [".hg", ".jj", ".svn"])
-def test_nor_does_one_in_a_work_tree_that_git_does_not_know(shop: Path, name: str) -> None:
+def test_a_state_in_another_work_tree_allows_no_secret(shop: Path, name: str) -> None:
     committed(shop)
     assert code(shop, "validate", "--live") == "MZ050"
     (shop.parent / name).mkdir()
@@ -154,41 +146,26 @@ def test_nor_does_one_in_a_work_tree_that_git_does_not_know(shop: Path, name: st
     assert refused["code"] == "MZ107" and "hg, jj or svn" in refused["detail"]
 
 
-def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_another_user_allows_no_secret(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed(shop)
-    monkeypatch.setattr(checkout.os, "geteuid", lambda: os.getuid() + 1)
-    reason = read_only_guard(*read(shop), None, "error")
-    assert (
-        isinstance(reason, CommittedFlowsGuard)
-        and "another user" in reason.reason
-        and not reason.committed_flows
-    )
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
+    assert refused["code"] == "MZ107" and "another user" in refused["detail"]
 
 
-def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
-    _, state = read(committed(shop))
+def test_a_state_on_a_server_counts_only_with_a_state_config(shop: Path) -> None:
+    committed(shop)
+    state = open_project(str(shop)).store.read_state()
     elsewhere = "state: {backend: postgres, host: evil, database: d, user: u}\n"
-    file = shop / "mzplan.yaml"
+    file, config = shop / "mzplan.yaml", shop.parent / "state.yaml"
     file.write_text(file.read_text() + elsewhere)
-    named = read_only_guard(open_project(str(shop)), state, None, "error")
-    assert (
-        isinstance(named, CommittedFlowsGuard)
-        and "--state-config" in named.reason
-        and not named.committed_flows
-    )
-    config = shop.parent / "state.yaml"
     config.write_text(elsewhere)
-    outside = open_project(str(shop), state_config=str(config))
-    confirmed = read_only_guard(outside, state, None, "error")
-    assert (
-        isinstance(confirmed, CommittedFlowsGuard)
-        and confirmed.committed_flows == flows_of_state(state) != frozenset()
-    )
-
-
-def read(folder: Path) -> Any:
-    found = open_project(str(folder))
-    return found, found.store.read_state()
+    named = read_only_guard(open_project(str(shop)), state, None, "error")
+    assert isinstance(named, CommittedFlowsGuard) and not named.committed_flows
+    assert "--state-config" in named.reason
+    confirmed = read_only_guard(open_project(str(shop), state_config=str(config)), state, None, "error")
+    assert isinstance(confirmed, CommittedFlowsGuard)
+    assert confirmed.committed_flows == flows_of_state(state) != frozenset()
 
 
 @pytest.mark.parametrize("command", [*LOOKING, ("apply", "--auto-approve", "--live")])
@@ -211,12 +188,12 @@ def test_nothing_widens_a_policy(shop: Path, command: tuple[str, ...], monkeypat
     assert not (shop / "state" / "mzplan.state.json").exists()
 
 
-def test_apply_sends_what_it_is_about_to_commit(shop: Path) -> None:
+def test_apply_sends_secrets_where_the_approved_files_do(shop: Path) -> None:
     ran = mzplan(shop, "apply", "--auto-approve", "--live", "--json")
     assert ran.code == 1 and of_sink(ran)["code"] == "MZ050"
 
 
-def test_alter_looks_as_plan_and_validate_do(shop: Path, port: int) -> None:
+def test_alter_sends_secrets_as_plan_apply_and_validate_do(shop: Path, port: int) -> None:
     committed(shop)
     moved = "ALTER CONNECTION pg SET HOST 'localhost'"
     looked = of_sink(mzplan(shop, "alter", moved, "--dry-run", "--live", "--json"))
@@ -228,7 +205,7 @@ def test_alter_looks_as_plan_and_validate_do(shop: Path, port: int) -> None:
     assert code(shop, "alter", "VALIDATE CONNECTION pg", "--send-secrets") == "MZ050"
 
 
-def test_send_secrets_without_live_is_a_mistake(shop: Path) -> None:
+def test_send_secrets_needs_live(shop: Path) -> None:
     for command in ("plan", "validate"):
         assert "--live" in mzplan(shop, command, "--send-secrets").err
 
@@ -241,7 +218,7 @@ def state() -> Any:
     return commit(project(*parts))
 
 
-def test_what_is_proposed_reaches_no_server_that_a_policy_does_not_have(tmp_path: Path) -> None:
+def test_a_proposal_reaches_only_servers_of_the_policy(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text("")
     found = state()
@@ -265,7 +242,7 @@ def test_a_socket_is_allowed_only_by_its_own_name(host: str) -> None:
         assert Allowance(references=(PASSWORD,), hosts=("*",)).covers_server(plain)
 
 
-def test_the_protocol_of_a_broker_is_no_part_of_its_name() -> None:
+def test_a_policy_ignores_the_protocol_of_a_broker() -> None:
     parts = (kafka(brokers=["SASL_SSL://k1.internal:9092"]), source())
     found = commit(project(*parts))
     query = describe(found.resources[at("source.orders")], found.resources)

@@ -17,14 +17,12 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
+from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Status
-from mzplan.model.resources import ProjectSettings, Resource, RunnerSettings
+from mzplan.model.resources import ProjectSettings, Resource
 from mzplan.model.state import State
-from mzplan.runner.gates import gates_of
-from mzplan.runner.loop import Runner
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
@@ -40,6 +38,7 @@ from mzplan.secrets.policy import (
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
+from tests.runners import runner_in_memory
 from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import (
     at,
@@ -114,7 +113,7 @@ TUNNELS = (
 )
 
 
-def test_secrets_go_to_the_servers_of_their_connection_by_way_of_its_tunnels() -> None:
+def test_a_secret_goes_to_its_connection_s_servers_and_their_tunnels() -> None:
     state = shop(*TUNNELS, host="db.internal", ssh_tunnel="inner")
     assert set(flows_of(query(state))) == {
         Flow(PASSWORD, ("door:22", "inner:22", "db.internal:5432")),
@@ -397,19 +396,13 @@ class World:
         lease = store.leases.acquire("local", "test")
         assert lease is not None
         self.pool = ThreadPoolExecutor(4)
-        gates = gates_of(store, "local", lambda: 0.0)
-        controller = InMemoryStorageController(store, self.secrets, self.pool, executor, gates=gates)
-        controller.create_instance("local")
-        controller.attach(lease)
-
-        def take_in(state: State, _: RunnerSettings) -> None:
-            if isinstance(guard, CommittedGuard):
-                guard.set_committed(flows_of_state(state))
-
-        values = (
-            ReceivedSecretValues(guard.grant) if isinstance(guard, CommittedGuard) else ReceivedSecretValues()
+        committed = guard if isinstance(guard, CommittedGuard) else None
+        values = ReceivedSecretValues(committed.grant) if committed else ReceivedSecretValues()
+        self.runner = runner_in_memory(
+            store, executor, lease, self.pool, secrets=self.secrets, secret_values=values
         )
-        self.runner = Runner(controller, gates, on_commit=take_in, secret_values=values)
+        if committed:
+            self.runner.on_commit = lambda state, _: committed.set_committed(flows_of_state(state))
 
     def _check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = resolve(description, secrets, ".")
