@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from mzplan.model.cause import Cause
-from mzplan.model.observed import Observation, Status
+from mzplan.model.codec import encode
+from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.commit_causes import MAX_DETAIL
@@ -14,12 +16,12 @@ from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart, plan_resume
 from mzplan.render.plan_json import plan_to_json
 from mzplan.store.formats import decode_state, encode_state
-from tests.unit.small_projects import at, commit, kafka, postgres, project, sink, source
+from tests.unit.small_projects import at, commit, kafka, observe, postgres, project, sink, source
 
 ORDERS, SINK = at("source.orders"), at("sink.orders_pg")
 
 
-def declared(**more: object):  # type: ignore[no-untyped-def]
+def declared(**more: Any) -> Configuration:
     body = {name: more.pop(name) for name in ("brokers", "security") if name in more}
     return project(kafka(**body), postgres(), source(**more), sink())
 
@@ -30,7 +32,7 @@ def because(state: State, address: str = "source.orders") -> Cause:
     return found
 
 
-def test_each_commit_says_why_and_what_it_does_not_reach_keeps_what_was_said() -> None:
+def test_a_commit_records_the_cause_only_of_queries_that_it_reaches() -> None:
     first = commit(declared())
     assert because(first) == because(first, "sink.orders_pg") == Cause(cause="change", serial=1, detail="new")
     assert first.resources[at("connection.k")].because is None
@@ -51,7 +53,7 @@ def test_each_commit_says_why_and_what_it_does_not_reach_keeps_what_was_said() -
     assert because(decode_state(encode_state(fourth), "it")) == because(third)
 
 
-def test_a_hand_and_a_secret_are_told_from_each_other_now_and_in_the_history() -> None:
+def test_restarts_by_hand_and_for_a_secret_have_their_own_causes() -> None:
     state = commit(declared())
     by_hand = apply_changes(state, plan_restart(state, [ORDERS]))
     assert because(by_hand) == Cause(cause="hand", serial=2, detail="restarted by hand")
@@ -68,13 +70,13 @@ def test_a_hand_and_a_secret_are_told_from_each_other_now_and_in_the_history() -
     assert because(resumed) == Cause(cause="hand", serial=5, detail="resumed by hand")
 
 
-def test_no_value_that_is_sensitive_and_no_more_than_fits() -> None:
-    secured = {
+def test_a_cause_is_short_printable_and_shows_no_secret() -> None:
+    secured: dict[str, Any] = {
         "protocol": "SASL_SSL",
         "sasl": {"mechanism": "PLAIN", "username": "app", "password": "${env:ONE}"},
     }
     state = commit(declared(security=secured))
-    changed = {**secured, "sasl": {**secured["sasl"], "password": "${env:TWO}"}}  # type: ignore[dict-item]
+    changed = {**secured, "sasl": {**secured["sasl"], "password": "${env:TWO}"}}
     detail = because(commit(declared(security=changed), state)).detail
     assert detail == "security.sasl.password changed"
     many = commit(declared(brokers=[f"{'x' * 80}{n}:9092" for n in range(40)]), commit(declared()))
@@ -83,34 +85,20 @@ def test_no_value_that_is_sensitive_and_no_more_than_fits() -> None:
     assert because(odd).detail.isprintable()
 
 
-def test_a_plan_shows_why_that_runs_which_it_stops_and_its_digest_does_not_depend_on_it() -> None:
+def test_a_plan_shows_why_each_query_that_it_restarts_runs() -> None:
     state = commit(declared())
     plan = build_plan(declared(brokers=["b:9092"]), state)
-    runs = Observation(
-        address=ORDERS,
-        generation=1,
-        digest=state.resources[ORDERS].digest,
-        wanted_digest="",
-        wanted_generation=1,
-        condition="running",
-        started_because=Cause(cause="retry", serial=1, detail="attempt 2", at="2026-11-24T12:00:00Z"),
-    )
-    status = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: runs})
-    seen = replace(plan, started=started_because(plan.changes, {"local": status}))
+    because = Cause(cause="retry", serial=1, detail="attempt 2", at="2026-11-24T12:00:00Z")
+    statuses = observe(state, orders={"started_because": because})
+    seen = replace(plan, started=started_because(plan.changes, statuses))
     shown = {change["address"]: change for change in plan_to_json(seen)["changes"]}
-    assert shown["source.orders"]["started_because"] == {
-        "cause": "retry",
-        "serial": 1,
-        "through": None,
-        "detail": "attempt 2",
-        "at": "2026-11-24T12:00:00Z",
-    }
+    assert shown["source.orders"]["started_because"] == {**encode(because), "through": None}
     assert "started_because" not in shown["connection.k"]
     assert digest_of_plan(seen) == digest_of_plan(plan)
     assert decode_plan(encode_plan(seen)) == seen
 
 
-def test_a_saved_plan_has_none_of_it_and_what_is_committed_is_kept() -> None:
+def test_applying_a_saved_plan_keeps_the_committed_cause() -> None:
     state = commit(declared())
     plan = build_plan(declared(description="prose"), state)
     read = decode_plan(encode_plan(plan))

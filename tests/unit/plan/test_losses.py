@@ -8,7 +8,6 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.history import CommitRecord, HistoryEntry
 from mzplan.model.losses import Loss, losses_of
-from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.operations.apply import refuse
 from mzplan.plan import apply_changes, build_plan
@@ -17,7 +16,7 @@ from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
 from mzplan.schema.description import describe
-from tests.unit.small_projects import at, commit, shop, source
+from tests.unit.small_projects import at, commit, observe, shop, source
 
 ORDERS = at("source.orders")
 LOSS = Loss(
@@ -28,21 +27,11 @@ STATE = commit(shop())
 
 
 def planned(loss: Loss | None, *, generation: int = 1) -> Plan:
-    digest = STATE.resources[ORDERS].digest
-    one = Observation(
-        address=ORDERS,
-        generation=generation,
-        digest=digest,
-        wanted_digest=digest,
-        wanted_generation=1,
-        condition="running",
-        loss=loss,
-    )
-    seen = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: one})
-    return build_plan(shop(orders=source(columns="id STRING, amount INT")), STATE, {"local": seen})
+    seen = observe(STATE, orders={"generation": generation, "loss": loss})
+    return build_plan(shop(orders=source(columns="id STRING, amount INT")), STATE, seen)
 
 
-def test_it_comes_first_in_text_comment_and_page() -> None:
+def test_a_loss_comes_first_in_text_comment_and_page() -> None:
     plan = planned(LOSS)
     assert render_plan(plan).startswith(f"! {LOST}: {LOSS.where}\n! 2 queries begin again")
     comment = render_plan_markdown(plan)
@@ -55,7 +44,7 @@ def test_it_comes_first_in_text_comment_and_page() -> None:
     assert "plan --live checks" in found.detail
 
 
-def test_where_it_can_not_be_counted() -> None:
+def test_a_loss_that_cannot_be_counted_is_shown_too() -> None:
     plan = planned(Loss(lost=None, read=None, unit="changes", where="a snapshot of today"))
     assert render_plan(plan).startswith(
         "! Changes of source.orders can't be read again: a snapshot of today\n"
@@ -63,7 +52,7 @@ def test_where_it_can_not_be_counted() -> None:
 
 
 @pytest.mark.parametrize(("loss", "generation"), [(None, 1), (LOSS, 2)])
-def test_nothing_is_lost_of_what_is_whole_or_another_generation_s(loss: Loss | None, generation: int) -> None:
+def test_no_loss_is_shown_without_one_or_for_another_generation(loss: Loss | None, generation: int) -> None:
     assert not [one for one in planned(loss, generation=generation).diagnostics if one.code == "MZ292"]
 
 
@@ -75,7 +64,7 @@ def test_nothing_is_lost_of_what_is_whole_or_another_generation_s(loss: Loss | N
         ((False, True), ["MZ040", "MZ040"]),
     ],
 )
-def test_each_of_both_is_allowed_by_itself(allowed: tuple[bool, bool], codes: list[str]) -> None:
+def test_a_replace_and_a_loss_are_allowed_separately(allowed: tuple[bool, bool], codes: list[str]) -> None:
     with pytest.raises(MzplanError) as caught:
         refuse(planned(LOSS), *allowed)
     assert [one.code for one in caught.value.diagnostics] == codes
@@ -83,7 +72,7 @@ def test_each_of_both_is_allowed_by_itself(allowed: tuple[bool, bool], codes: li
     refuse(planned(LOSS), allow_replace=True, allow_loss=True)
 
 
-def test_what_is_allowed_is_recorded_for_that_generation_alone() -> None:
+def test_an_allowed_loss_counts_only_for_its_generation() -> None:
     plan = planned(LOSS)
     allowed, not_ = (apply_changes(STATE, plan, allow_loss=one) for one in (True, False))
     assert describe(allowed.resources[ORDERS], allowed.resources).may_lose
@@ -94,7 +83,7 @@ def test_what_is_allowed_is_recorded_for_that_generation_alone() -> None:
     assert not describe(again.resources[ORDERS], again.resources).may_lose
 
 
-def test_what_a_commit_has_allowed_is_in_the_history() -> None:
+def test_the_history_shows_allowed_losses() -> None:
     lost = losses_of(planned(LOSS).diagnostics)
     record = CommitRecord(
         time="2026-01-01T00:00:00+00:00",

@@ -27,7 +27,7 @@ STATE = commit(shop())
 WANTED = shop(k=kafka(brokers=["b:9092"]), more=console("more", "orders"))
 
 
-def test_the_digest_is_of_what_is_applied() -> None:
+def test_the_digest_covers_exactly_what_is_applied() -> None:
     plan = build_plan(WANTED, STATE)
     digest = digest_of_plan(plan)
     assert digest == digest_of_plan(decode_plan(encode_plan(plan)))
@@ -48,7 +48,7 @@ def test_the_digest_is_of_what_is_applied() -> None:
         assert digest_of_plan(dataclasses.replace(plan, **other)) != digest, other  # type: ignore[arg-type]
 
 
-def test_each_form_of_a_plan_shows_its_digest_and_its_places() -> None:
+def test_each_form_of_a_plan_shows_its_digest_warehouse_and_instances() -> None:
     plan = build_plan(WANTED, STATE)
     digest = digest_of_plan(plan)
     assert f"Digest: {digest} (warehouse ./warehouse, instance local, embedded)\n" in render_plan(plan)
@@ -57,7 +57,7 @@ def test_each_form_of_a_plan_shows_its_digest_and_its_places() -> None:
     assert plan_to_json(plan)["digest"] == digest
 
 
-def test_no_expression_is_cut() -> None:
+def test_expressions_are_shown_in_full() -> None:
     """The end of a long value may be the part that differs."""
     long = f"concat({', '.join(['note'] * 40)}, upper(name)) AS the_end"
     created = build_plan(shop(more=console("more", "orders"), z=sink("z", select=["id", long])), STATE)
@@ -101,7 +101,7 @@ def setting(**changes: Any) -> Callable[[Plan], Plan]:
 
 
 @pytest.mark.parametrize("canary", [None, 60.0])
-def test_an_honest_plan_is_what_it_claims(canary: float | None) -> None:
+def test_a_plan_that_is_not_edited_is_accepted(canary: float | None) -> None:
     plan = build_plan(WANTED, STATE)
     check(
         plan if canary is None else dataclasses.replace(plan, canaries=choose_canaries(plan, STATE, canary))
@@ -133,7 +133,7 @@ EVIL = {"local": Instance(name="local", type="cluster")}
         (edited("source.orders", after={"generation": 2}), "source.orders would become something else"),
     ],
 )
-def test_a_plan_that_claims_something_else_is_refused(edit: Callable[[Plan], Plan], named: str) -> None:
+def test_an_edited_plan_is_refused(edit: Callable[[Plan], Plan], named: str) -> None:
     with pytest.raises(MzplanError) as caught:
         check(edit(build_plan(WANTED, STATE)))
     (found,) = caught.value.diagnostics
@@ -154,7 +154,7 @@ def digest_in(text: str) -> str:
     return str(json.loads(text)["digest"])
 
 
-def test_apply_takes_no_other_digest(folder: Path) -> None:
+def test_apply_refuses_another_digest(folder: Path) -> None:
     saved = str(folder / "p.plan")
     digest = digest_in(mzplan(folder, "plan", "--json", "--out", saved).out)
     assert f"Digest: {digest} (" in mzplan(folder, "show", saved).out
@@ -167,25 +167,13 @@ def test_apply_takes_no_other_digest(folder: Path) -> None:
     assert "Committed serial 1" in mzplan(folder, "apply", saved, "--digest", digest).out
 
 
-def test_apply_without_a_file_takes_the_digest_of_the_review(folder: Path) -> None:
+def test_apply_without_a_file_accepts_the_reviewed_digest(folder: Path) -> None:
     digest = digest_in(mzplan(folder, "plan", "--json").out)
     assert mzplan(folder, "apply", "--auto-approve", "--digest", digest).code == 0
 
 
-def test_two_machines_have_one_digest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_machines_compute_the_same_digest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
     write(other)
     first, second = (digest_in(mzplan(f, "plan", "--json").out) for f in (folder, other))
     assert first == second
-
-
-def test_a_plan_edited_to_another_warehouse_and_instance_is_refused(folder: Path) -> None:
-    """Edit a plan file and correct its checksum, which anybody can compute."""
-    saved = folder / "p.plan"
-    mzplan(folder, "plan", "--out", str(saved))
-    plan = decode_plan(saved.read_bytes())
-    instances = {name: Instance(name=name, type="embedded") for name in plan.instances}
-    for edit in (setting(warehouse="/elsewhere"), setting(instances=instances)):
-        saved.write_bytes(encode_plan(edit(plan)))
-        done = mzplan(folder, "apply", str(saved))
-        assert done.code == 5 and "Planned again, it differs: the " in done.err

@@ -20,11 +20,7 @@ def found(state: State, alive: dict[str, bool] = ALIVE, **seen: Any) -> list[tup
     return [(item.address, item.kind, item.detail) for item in drift]
 
 
-def test_what_runs_as_committed_is_no_drift() -> None:
-    assert found(commit(shop())) == []
-
-
-def test_a_runner_answers_for_its_own_queries_once_it_has_taken_them_in() -> None:
+def test_a_runner_reports_drift_only_of_its_own_queries_and_serial() -> None:
     status = observe(commit(shop()), orders={"condition": "failed"})["local"]
     state = commit(shop(other=source("other", instance="elsewhere")))
     (found,) = drift_of_instance(state, status, status.heartbeat)
@@ -33,46 +29,34 @@ def test_a_runner_answers_for_its_own_queries_once_it_has_taken_them_in() -> Non
     assert drift_of_instance(state, behind, status.heartbeat) == ()
 
 
+def error(code: str, kind: str, **more: Any) -> dict[str, Any]:
+    return {"error": "why", "error_code": code, "error_kind": kind, **more}
+
+
+FAILED = {"condition": "failed"}
+
+
 @pytest.mark.parametrize(
     ("seen", "kind", "detail"),
     [
         ({"condition": "failed", "error": "boom", "error_code": "X"}, "failed-query", "X: boom"),
         ({"digest": "1:old"}, "outdated-query", "it still runs with its previous description"),
         ({"digest": "1:old", "condition": "rejected", "error": "no"}, "outdated-query", "no"),
-        (
-            {"error": "another", "error_code": "MZ043", "error_kind": "another-upstream"},
-            "upstream-changed",
-            "MZ043: another",
-        ),
-        (
-            {"condition": "failed", "error": "gone", "error_code": "MZ067", "error_kind": "offsets-gone"},
-            "upstream-changed",
-            "MZ067: gone",
-        ),
-        (
-            {"error": "gone", "error_code": "MZ161", "error_kind": "checkpoint-missing"},
-            "checkpoint-missing",
-            "MZ161: gone",
-        ),
-        (
-            {"error": "gone", "error_code": "MZ161", "error_kind": "collection-missing"},
-            "collection-missing",
-            "MZ161: gone",
-        ),
-        (
-            {"condition": "failed", "error": "b", "error_code": "MZ162", "error_kind": "stopped-by-hand"},
-            "missing-query",
-            "MZ162: b",
-        ),
+        (error("MZ043", "another-upstream"), "upstream-changed", "MZ043: why"),
+        (error("MZ067", "offsets-gone", **FAILED), "upstream-changed", "MZ067: why"),
+        (error("MZ161", "checkpoint-missing"), "checkpoint-missing", "MZ161: why"),
+        (error("MZ161", "collection-missing"), "collection-missing", "MZ161: why"),
+        (error("MZ162", "stopped-by-hand", **FAILED), "missing-query", "MZ162: why"),
         ({"condition": "stopped"}, "missing-query", "it is stopped"),
         ({"condition": "paused"}, "missing-query", "it is paused"),
     ],
 )
-def test_each_departure_has_its_kind(seen: dict[str, Any], kind: str, detail: str) -> None:
+def test_each_kind_of_drift_is_named(seen: dict[str, Any], kind: str, detail: str) -> None:
+    assert found(commit(shop())) == []
     assert found(commit(shop()), orders=seen) == [("source.orders", kind, detail)]
 
 
-def test_a_query_that_is_starting_is_on_its_way() -> None:
+def test_a_starting_query_is_no_drift() -> None:
     state = commit(shop())
     for more in ({}, {"digest": "1:old"}, {"digest": "", "run_id": None}):
         assert found(state, orders={"condition": "starting", **more}) == []
@@ -91,7 +75,7 @@ def test_a_paused_query_must_not_run() -> None:
     ]
 
 
-def test_without_a_runner_every_query_is_missing_but_on_a_dry_instance() -> None:
+def test_without_a_runner_queries_are_missing_unless_the_instance_is_dry() -> None:
     state = commit(shop())
     why = "no runner of instance local is alive"
     assert found(state, {}) == [
@@ -133,7 +117,7 @@ def test_a_batch_that_does_not_end_is_stalled(quiet: float, interval: str, stall
     assert kinds == (["stalled-query"] if stalled else [])
 
 
-def test_a_first_batch_that_does_not_end_is_stalled_and_what_is_paused_is_not() -> None:
+def test_a_first_batch_can_stall_but_a_paused_query_cannot() -> None:
     state = commit(shop(orders=source(paused=True)))
     assert drift_between(state, observe(state, orders={"quiet_since": 1000.0}), ALIVE, now=9000.0) == ()
     state = commit(shop())

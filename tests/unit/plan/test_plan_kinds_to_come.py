@@ -16,6 +16,7 @@ import pytest
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.resources import Configuration, Resource
 from mzplan.plan import build_plan
+from mzplan.render.plan_text import render_plan
 from mzplan.schema import dialect, kinds, loading
 from tests.unit.small_projects import (
     actions,
@@ -85,7 +86,7 @@ def nested(first: Resource, second: Resource | None = None, k: str = "t") -> Con
 
 
 @pytest.mark.parametrize(("t", "u"), [("x", "h"), ("h", "x")])
-def test_a_nested_connection_reaches_queries_through_those_that_use_it(t: str, u: str) -> None:
+def test_a_nested_connection_restarts_the_queries_behind_it(t: str, u: str) -> None:
     changed = (tunnel(via="u", host=t), tunnel("u", host=u))
     state = commit(nested(tunnel(via="u")))
     plan = build_plan(nested(*changed), state)
@@ -97,7 +98,7 @@ def test_a_nested_connection_reaches_queries_through_those_that_use_it(t: str, u
     assert plan.unaffected == 4 - 1  # the other tunnel, kafka and postgres
 
 
-def test_what_replaces_does_so_through_other_connections() -> None:
+def test_a_replace_of_a_nested_connection_reaches_its_queries() -> None:
     plan = build_plan(nested(tunnel(via="u"), tunnel("u", zone="b")), commit(nested(tunnel(via="u"))))
     assert actions(plan) == {
         "connection.u": "update",
@@ -119,30 +120,16 @@ def test_two_nested_changes_are_both_causes() -> None:
     )
 
 
-def test_a_connection_that_goes_through_another_alike_restarts_nothing() -> None:
-    state = commit(nested(tunnel(), tunnel("u")))
-    plan = build_plan(nested(tunnel(), tunnel("u"), k="u"), state)
-    assert effects(plan) == {"connection.k": "in-place"}
-    assert fields(plan, "connection.k") == {"tunnel": ("t", "u", "in-place")}
-
-
-def test_a_connection_that_goes_through_another_unlike_restarts_its_users() -> None:
-    state = commit(nested(tunnel(), tunnel("u", host="x")))
-    plan = build_plan(nested(tunnel(), tunnel("u", host="x"), k="u"), state)
-    assert effects(plan) == {"connection.k": "restart", "source.orders": "restart"}
-    assert names(change_of(plan, "source.orders").triggered_by) == ["connection.k"]
-
-
-def test_connections_of_connections_come_in_dependency_order() -> None:
-    plan = build_plan(nested(tunnel(via="u")), commit(project()))
-    assert names(c.address for c in plan.changes) == [
-        "connection.pg",
-        "connection.u",
-        "connection.t",
-        "connection.k",
-        "source.orders",
-        "sink.orders_pg",
-    ]
+@pytest.mark.parametrize("host", ["h", "x"])
+def test_another_nested_connection_restarts_only_if_it_leads_elsewhere(host: str) -> None:
+    state = commit(nested(tunnel(), tunnel("u", host=host)))
+    plan = build_plan(nested(tunnel(), tunnel("u", host=host), k="u"), state)
+    if host == "h":
+        assert effects(plan) == {"connection.k": "in-place"}
+        assert fields(plan, "connection.k") == {"tunnel": ("t", "u", "in-place")}
+    else:
+        assert effects(plan) == {"connection.k": "restart", "source.orders": "restart"}
+        assert names(change_of(plan, "source.orders").triggered_by) == ["connection.k"]
 
 
 def test_a_property_that_can_not_change_is_refused() -> None:
@@ -151,6 +138,7 @@ def test_a_property_that_can_not_change_is_refused() -> None:
     (found,) = plan.diagnostics
     assert (found.code, found.exit_code, found.address) == ("MZ042", ExitCode.REFUSED, at("connection.t"))
     assert effects(plan)["connection.t"] == "forbidden"
+    assert "    region: a → b  (can't change)\n" in render_plan(plan)
 
 
 def test_an_effect_may_depend_on_the_kind_of_edit() -> None:
@@ -162,14 +150,14 @@ def test_an_effect_may_depend_on_the_kind_of_edit() -> None:
     assert actions(plan)["source.orders"] == "restart"
 
 
-def test_a_reference_that_replaces_does_so_whatever_it_refers_to() -> None:
+def test_a_reference_that_replaces_does_so_even_to_an_equal_connection() -> None:
     state = commit(nested(tunnel(home="u"), tunnel("u")))
     twin = tunnel("v")
     plan = build_plan(project(*nested(tunnel(home="v"), tunnel("u")).resources.values(), twin), state)
     assert fields(plan, "connection.t") == {"home": ("u", "v", "replace")}
 
 
-def test_a_query_that_moves_to_a_connection_whose_own_connection_changed_feels_that() -> None:
+def test_a_repointed_query_has_the_effect_of_its_new_nested_connection() -> None:
     parts = [kafka(tunnel="t"), kafka("k2", tunnel="t"), postgres(), sink()]
     state = commit(project(tunnel(), source(), *parts))
     plan = build_plan(project(tunnel(zone="b"), source(connection="k2"), *parts), state)
@@ -177,7 +165,7 @@ def test_a_query_that_moves_to_a_connection_whose_own_connection_changed_feels_t
     assert actions(plan)["source.orders"] == "replace"
 
 
-def test_digests_have_the_last_word() -> None:
+def test_an_equal_digest_restarts_nothing() -> None:
     """A contradictory schema: a property changes in place, and a part of it restarts the query."""
     state = commit(nested(tunnel(checks={"n": 1})))
     plan = build_plan(nested(tunnel(checks={"n": 2}), None), state)

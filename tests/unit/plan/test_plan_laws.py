@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -129,7 +130,7 @@ def test_the_plan_after_apply_is_empty(before: Configuration, after: Configurati
 
 @settings(max_examples=150, deadline=None)
 @given(projects(), projects())
-def test_what_is_impacted_is_exactly_what_is_described_otherwise(
+def test_exactly_the_queries_with_another_description_are_impacted(
     before: Configuration, after: Configuration
 ) -> None:
     plan = build_plan(after, commit(before))
@@ -159,15 +160,7 @@ def test_the_order_of_files_and_keys_changes_nothing(
     state = commit(before)
     entries = list(state.resources.items())
     shuffled.shuffle(entries)
-    other = State(
-        project="shop",
-        lineage=state.lineage,
-        serial=state.serial,
-        warehouse=state.warehouse,
-        instances=state.instances,
-        resources=dict(entries),
-        settings=state.settings,
-    )
+    other = replace(state, resources=dict(entries))
     assert as_bytes(build_plan(mixed(after), other)) == as_bytes(build_plan(after, state))
     assert as_bytes(build_plan(mixed(after), EMPTY)) == as_bytes(build_plan(after, EMPTY))
     for drawing in ("mermaid", "dot", "json"):
@@ -177,12 +170,8 @@ def test_the_order_of_files_and_keys_changes_nothing(
 def _with_mixed_keys(found: Resource, shuffled: random.Random) -> Resource:
     entries = list(found.body.items())
     shuffled.shuffle(entries)
-    return Resource(
-        address=found.address,
-        type=found.type,
-        body=resource_kind(found.address.kind, found.type).normalise(dict(entries)),
-        references=dict(reversed(found.references.items())),
-    )
+    body = resource_kind(found.address.kind, found.type).normalise(dict(entries))
+    return replace(found, body=body, references=dict(reversed(found.references.items())))
 
 
 @settings(max_examples=100, deadline=None)
@@ -219,7 +208,7 @@ def test_a_plan_survives_its_file(before: Configuration, after: Configuration) -
 
 @settings(max_examples=150, deadline=None)
 @given(projects(), projects(), st.data())
-def test_targets_leave_the_rest_alone_and_the_state_whole(
+def test_a_targeted_plan_leaves_other_resources_alone_and_a_valid_state(
     before: Configuration, after: Configuration, data: st.DataObject
 ) -> None:
     state = commit(before)

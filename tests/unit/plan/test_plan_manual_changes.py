@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
@@ -44,19 +46,13 @@ def test_pause_is_an_override_that_a_later_plan_leaves_alone(state: State) -> No
     assert (paused.serial, paused.lineage, paused.instances) == (2, state.lineage, state.instances)
 
 
-def test_pausing_twice_and_resuming_what_runs_change_nothing(state: State) -> None:
+def test_resume_undoes_pause_and_either_twice_changes_nothing(state: State) -> None:
     paused = commit_plan(plan_pause(state, [ORDERS]), state)
-    assert plan_pause(paused, [ORDERS]).is_empty
-    assert plan_resume(state, [ORDERS]).is_empty
+    assert plan_pause(paused, [ORDERS]).is_empty and plan_resume(state, [ORDERS]).is_empty
+    assert commit_plan(plan_resume(paused, [ORDERS]), paused).resources == state.resources
 
 
-def test_resume_undoes_pause_without_a_trace(state: State) -> None:
-    paused = commit_plan(plan_pause(state, [ORDERS]), state)
-    resumed = commit_plan(plan_resume(paused, [ORDERS]), paused)
-    assert resumed.resources == state.resources
-
-
-def test_resume_overrides_what_the_configuration_pauses() -> None:
+def test_resume_overrides_a_pause_of_the_configuration() -> None:
     state = commit(shop(orders=source(paused=True)))
     resumed = commit_plan(plan_resume(state, [ORDERS]), state)
     assert resumed.resources[ORDERS].override == "resumed" and not resumed.resources[ORDERS].paused
@@ -83,7 +79,7 @@ def test_restarting_a_source_and_its_sink_leaves_nothing_downstream(state: State
     assert plan.downstream == ()
 
 
-def test_restarting_what_is_paused_says_that_it_stays_so(state: State) -> None:
+def test_restarting_a_paused_query_says_that_it_stays_paused(state: State) -> None:
     paused = commit_plan(plan_pause(state, [ORDERS]), state)
     (found,) = plan_restart(paused, [ORDERS]).diagnostics
     assert (found.severity, found.code) == ("notice", "MZ045")
@@ -91,12 +87,8 @@ def test_restarting_what_is_paused_says_that_it_stays_so(state: State) -> None:
 
 def test_destroy_deletes_everything_dependents_first(state: State) -> None:
     plan = plan_destroy(state)
-    assert list(actions(plan).items()) == [
-        ("sink.orders_pg", "delete"),
-        ("source.orders", "delete"),
-        ("connection.pg", "delete"),
-        ("connection.k", "delete"),
-    ]
+    deleted = ["sink.orders_pg", "source.orders", "connection.pg", "connection.k"]
+    assert list(actions(plan).items()) == [(address, "delete") for address in deleted]
     assert plan.unaffected == 0
     after = commit_plan(plan, state)
     assert after.resources == {} and after.serial == 2 and after.lineage == state.lineage
@@ -119,18 +111,19 @@ def test_destroying_nothing_is_nothing() -> None:
     assert plan_destroy(State(project="shop")).is_empty
 
 
-@pytest.mark.parametrize("plan", [plan_pause, plan_resume, plan_restart])
-def test_only_queries_can_be_paused_or_restarted(state: State, plan: object) -> None:
-    with pytest.raises(MzplanError) as caught:
-        plan(state, [at("connection.k")])  # type: ignore[operator]
-    (found,) = caught.value.diagnostics
-    assert found.code == "MZ070" and found.hint == "name a query that uses it: source.orders"
-    assert caught.value.exit_code == ExitCode.USAGE
+NEAREST, ITS_QUERY = "did you mean source.orders?", "name a query that uses it: source.orders"
+FOR_QUERIES = (plan_pause, plan_resume, plan_restart)
 
 
-@pytest.mark.parametrize("plan", [plan_pause, plan_resume, plan_restart, plan_destroy])
-def test_an_unknown_address_is_a_usage_error_with_a_suggestion(state: State, plan: object) -> None:
+@pytest.mark.parametrize(
+    ("plan", "address", "hint"),
+    [
+        *((plan, "source.order", NEAREST) for plan in (*FOR_QUERIES, plan_destroy)),
+        *((plan, "connection.k", ITS_QUERY) for plan in FOR_QUERIES),
+    ],
+)
+def test_an_unusable_address_is_a_usage_error(state: State, plan: Any, address: str, hint: str) -> None:
     with pytest.raises(MzplanError) as caught:
-        plan(state, [at("source.order")])  # type: ignore[operator]
+        plan(state, [at(address)])
     (found,) = caught.value.diagnostics
-    assert (found.code, found.hint) == ("MZ070", "did you mean source.orders?")
+    assert (found.code, found.hint, caught.value.exit_code) == ("MZ070", hint, ExitCode.USAGE)

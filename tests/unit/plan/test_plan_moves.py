@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from mzplan.features.state.edit_plans import plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.resources import Resource
+from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import Forgotten, State
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.file import decode_plan, encode_plan
@@ -41,13 +42,13 @@ def state() -> State:
     return commit(shop())
 
 
-def renamed_source(**more: object) -> object:
+def renamed_source(**more: Any) -> Configuration:
     body = {"topic": "orders", **MOVED, **more}
     return project(kafka(), postgres(), source("sales", **body), sink(**{"from": "sales"}))
 
 
 def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on(state: State) -> None:
-    plan = build_plan(renamed_source(), state)  # type: ignore[arg-type]
+    plan = build_plan(renamed_source(), state)
     assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
     assert effects(plan) == {"source.sales": "restart", "sink.orders_pg": "in-place"}
     assert fields(plan, "sink.orders_pg") == {"from": ("orders", "sales", "in-place")}
@@ -60,7 +61,7 @@ def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on(state: State) -> Non
     new = commit_plan(plan, state)
     assert at("source.orders") not in new.resources
     assert new.resources[at("sink.orders_pg")].digest == state.resources[at("sink.orders_pg")].digest
-    assert build_plan(renamed_source(), new).is_empty  # type: ignore[arg-type]
+    assert build_plan(renamed_source(), new).is_empty
     assert "→ source.sales  was source.orders: restarts from its checkpoint" in render_plan(plan)
     assert plan_to_json(plan)["changes"][0]["moved_from"] == "source.orders"
     assert plan.summary()["move"] == 1
@@ -69,15 +70,16 @@ def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on(state: State) -> Non
 def test_a_renamed_connection_restarts_nothing(state: State) -> None:
     wanted = project(kafka("k2", lifecycle={"moved_from": "k"}), postgres(), source(connection="k2"), sink())
     plan = build_plan(wanted, state)
-    assert actions(plan) == {"connection.k2": "move", "source.orders": "update"}
-    assert effects(plan) == {"connection.k2": "in-place", "source.orders": "in-place"}
     assert "was connection.k, and nothing restarts" in render_plan(plan)
+    for same in (plan, plan_move(state, at("connection.k"), at("connection.k2"))):
+        assert actions(same) == {"connection.k2": "move", "source.orders": "update"}
+        assert effects(same) == {"connection.k2": "in-place", "source.orders": "in-place"}
 
 
 def test_a_rename_with_a_change(state: State) -> None:
-    plan = build_plan(renamed_source(trigger={"interval": "9s"}), state)  # type: ignore[arg-type]
+    plan = build_plan(renamed_source(trigger={"interval": "9s"}), state)
     assert actions(plan)["source.sales"] == "move" and effects(plan)["source.sales"] == "restart"
-    plan = build_plan(renamed_source(topic="other"), state)  # type: ignore[arg-type]
+    plan = build_plan(renamed_source(topic="other"), state)
     assert actions(plan) == {"source.sales": "replace", "sink.orders_pg": "replace"}
     assert commit_plan(plan, state).resources[at("source.sales")].generation == 2
 
@@ -88,60 +90,49 @@ def test_a_renamed_sink(state: State) -> None:
     assert actions(plan) == {"sink.out": "move"} and effects(plan) == {"sink.out": "restart"}
 
 
-def test_moved_from_that_is_done_or_never_was_means_nothing(state: State) -> None:
-    new = commit(renamed_source(), state)  # type: ignore[arg-type]
-    assert build_plan(renamed_source(), new).is_empty  # type: ignore[arg-type]
-    fresh = build_plan(renamed_source(), State(project="shop"))  # type: ignore[arg-type]
+def test_moved_from_has_no_effect_after_the_move_or_without_a_former_name(state: State) -> None:
+    new = commit(renamed_source(), state)
+    assert build_plan(renamed_source(), new).is_empty
+    fresh = build_plan(renamed_source(), State(project="shop"))
     assert set(actions(fresh).values()) == {"create"}
 
 
-def test_two_that_claim_one_name(state: State) -> None:
+def test_two_resources_cannot_have_one_former_name(state: State) -> None:
     wanted = project(kafka(), source("a", topic="orders", **MOVED), source("b", topic="orders", **MOVED))
     found = [d for d in build_plan(wanted, state).diagnostics if d.code == "MZ003"]
     assert len(found) == 1 and found[0].exit_code == ExitCode.REFUSED
 
 
-def test_a_saved_plan_with_a_rename(state: State) -> None:
-    plan = build_plan(renamed_source(), state)  # type: ignore[arg-type]
+def test_a_saved_plan_of_a_rename_can_be_applied_once(state: State) -> None:
+    plan = build_plan(renamed_source(), state)
     assert decode_plan(encode_plan(plan)) == plan
-    ensure_same(plan, build_plan(renamed_source(), state), state)  # type: ignore[arg-type]
+    ensure_same(plan, build_plan(renamed_source(), state), state)
     with pytest.raises(MzplanError):
         later = commit_plan(plan, state)
-        ensure_same(plan, build_plan(renamed_source(), later), later)  # type: ignore[arg-type]
+        ensure_same(plan, build_plan(renamed_source(), later), later)
 
 
-def test_targets_take_a_rename_along(state: State) -> None:
-    plan = build_plan(renamed_source(), state, targets=[at("sink.orders_pg")])  # type: ignore[arg-type]
+def test_a_target_brings_the_rename_of_its_source(state: State) -> None:
+    plan = build_plan(renamed_source(), state, targets=[at("sink.orders_pg")])
     assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
 
 
-def test_a_move_by_hand_is_the_same(state: State) -> None:
-    plan = plan_move(state, at("source.orders"), at("source.sales"))
-    assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
-    new = commit_plan(plan, state)
-    assert new.resources[at("sink.orders_pg")].body["from"] == "sales"
-    same = project(kafka(), postgres(), source("sales", topic="orders"), sink(**{"from": "sales"}))
-    assert build_plan(same, new).is_empty
-    connection = plan_move(state, at("connection.k"), at("connection.k2"))
-    assert set(effects(connection).values()) == {"in-place"}
-    orders = "source.orders"
-    for former, to in (("source.no", "source.x"), (orders, "sink.x"), (orders, orders)):
-        with pytest.raises(MzplanError) as caught:
-            plan_move(state, at(former), at(to))
-        assert caught.value.exit_code == ExitCode.USAGE
-
-
-def test_forgetting_needs_the_dependents_too(state: State) -> None:
+@pytest.mark.parametrize(
+    ("former", "to"),
+    [("source.no", "source.x"), ("source.orders", "sink.x"), ("source.orders", "source.orders")],
+)
+def test_an_impossible_move_by_hand_is_a_usage_error(state: State, former: str, to: str) -> None:
     with pytest.raises(MzplanError) as caught:
-        plan_forget(state, [at("source.orders")])
-    assert (caught.value.exit_code, caught.value.diagnostics[0].code) == (ExitCode.REFUSED, "MZ042")
-    plan = plan_forget(state, [at("source.orders"), at("sink.orders_pg")])
-    assert list(actions(plan)) == ["sink.orders_pg", "source.orders"]
+        plan_move(state, at(former), at(to))
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_a_guarded_sink_can_be_forgotten() -> None:
     guarded = commit(shop(orders_pg=sink(lifecycle={"prevent_destroy": True})))
     assert not [d for d in plan_forget(guarded, [at("sink.orders_pg")]).diagnostics if d.severity == "error"]
 
 
-def test_what_was_forgotten_is_adopted_and_goes_on(state: State) -> None:
+def test_a_forgotten_query_can_be_adopted_and_continues(state: State) -> None:
     both = [at("source.orders"), at("sink.orders_pg")]
     old = state.resources[both[0]]
     empty = commit_plan(plan_forget(state, both), state)
@@ -169,7 +160,7 @@ def test_adopting_brings_connections_along() -> None:
     assert new.resources[at("source.orders")].id == "abc" and new.instances
 
 
-def test_rollback_is_the_way_back(state: State) -> None:
+def test_a_rollback_restores_the_former_resources(state: State) -> None:
     later = commit(
         shop(k=kafka(brokers=["b:9092"]), orders=source(description="d"), new=console("new", "orders")), state
     )
@@ -206,7 +197,7 @@ def appending(name: str, from_: str) -> Resource:
     return resource(f"sink.{name}", "postgres", **{"from": from_, "connection": "pg", "table": "t"})
 
 
-def test_a_rename_that_is_not_declared_is_suggested() -> None:
+def test_a_plan_suggests_a_rename_that_is_not_declared() -> None:
     state = commit(project(kafka(), postgres(), source("trips", topic="t"), appending("out", "trips")))
     rides = source("rides", topic="t", description="what trips was")
     plan = build_plan(project(kafka(), postgres(), rides, appending("out", "rides")), state)
@@ -223,7 +214,7 @@ def test_a_rename_that_is_not_declared_is_suggested() -> None:
     assert plan.diagnostics == () and plan.summary()["replace"] == 0 and plan.summary()["move"] == 1
 
 
-def test_a_whole_chain_is_recognised_and_what_is_only_alike_is_not() -> None:
+def test_a_renamed_chain_is_recognised_unless_it_is_ambiguous() -> None:
     before = project(kafka("k"), postgres(), source("trips", topic="t"), sink("out", **{"from": "trips"}))
     state = commit(before)
     rides = source("rides", topic="t", connection="k2")

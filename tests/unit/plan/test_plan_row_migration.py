@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.plan import Change, Plan
-from mzplan.model.resources import Instance, Resource
+from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
@@ -51,7 +51,7 @@ def notices(plan: Plan) -> list[str]:
     "columns",
     ["id BIGINT, amount BIGINT", "amount DECIMAL(10,0), id BIGINT", "id BIGINT", "id DECIMAL(20,1)"],
 )
-def test_columns_replace_the_source_and_its_sinks_go_on(columns: str) -> None:
+def test_other_columns_replace_the_source_and_its_sinks_continue(columns: str) -> None:
     state, plan, of_source, of_sink = planned(orders(), orders(columns))
     assert (of_source.action, of_source.effect, of_source.migrates_rows) == ("replace", "replace", True)
     after = of_source.after
@@ -85,14 +85,14 @@ def test_columns_replace_the_source_and_its_sinks_go_on(columns: str) -> None:
         ("id BIGINT, s ARRAY<INT>", "id BIGINT, s ARRAY<BIGINT>", "column s changes"),
     ],
 )
-def test_what_is_not_exact_reads_everything_again(before: str, after: str, why: str) -> None:
+def test_an_inexact_migration_rereads_everything(before: str, after: str, why: str) -> None:
     _, plan, of_source, of_sink = planned(orders(before), orders(after))
     assert of_source.action == of_sink.action == "replace" and not of_source.migrates_rows
     (warning,) = [one for one in plan.diagnostics if one.severity == "warning"]
     assert warning.code == "MZ294" and why in warning.detail
 
 
-def test_a_column_that_is_read_from_another_place_of_the_record_is_read_again() -> None:
+def test_a_column_from_another_place_of_the_record_is_reread() -> None:
     of_record = orders("id BIGINT, k STRING, n INT")
     _, plan, of_source, _ = planned(of_record, orders("id BIGINT, n INT", include={"key": "k"}))
     assert not of_source.migrates_rows
@@ -110,7 +110,7 @@ def test_another_key_replaces_the_sinks() -> None:
     assert "its sinks read all of these rows" in plan.diagnostics[0].detail
 
 
-def test_what_decides_which_records_there_are_reads_them_again() -> None:
+def test_another_topic_or_envelope_rereads_everything() -> None:
     for after in (orders("id BIGINT", topic="another"), orders("id BIGINT", envelope=UPSERT)):
         _, plan, of_source, of_sink = planned(orders(), after)
         assert of_source.action == "replace" and not of_source.migrates_rows
@@ -120,7 +120,7 @@ def test_what_decides_which_records_there_are_reads_them_again() -> None:
         ]
 
 
-def test_it_is_proposed_where_the_source_says_nothing() -> None:
+def test_a_plan_proposes_a_migration_unless_the_source_decides() -> None:
     plan = build_plan(shop(orders=source(columns="id BIGINT")), commit(shop(orders=source())))
     assert notices(plan) == [
         "MZ045 source.orders would reread everything, but could reuse the rows it already has"
@@ -130,55 +130,56 @@ def test_it_is_proposed_where_the_source_says_nothing() -> None:
     assert notices(build_plan(shop(orders=says_so), commit(shop(orders=source())))) == []
 
 
-def test_replaced_by_hand_it_reads_everything_again() -> None:
+def test_a_replace_by_hand_rereads_everything() -> None:
     state = commit(shop(orders=orders()))
     plan = build_plan(shop(orders=orders("id BIGINT")), state, replace=[at("source.orders")])
     assert not change_of(plan, "source.orders").migrates_rows
 
 
-def test_a_connection_that_leads_elsewhere_reads_from_the_start() -> None:
-    def read(path: str, columns: str) -> Any:
-        format_ = {"type": "json", "schema": columns}
-        given = {"connection": "f", "path": "in", "format": format_, "lifecycle": KEPT}
-        return project(files(path=path), resource("source.s", "files", **given))
-
-    state = commit(read("/data", "id INT"))
-    assert change_of(build_plan(read("/data", "id BIGINT"), state), "source.s").migrates_rows
-    elsewhere = build_plan(read("/other", "id BIGINT"), state)
-    assert change_of(elsewhere, "source.s").action == "replace"
-    assert not change_of(elsewhere, "source.s").migrates_rows
+BOTH = {**LOCAL, "other": Instance(name="other", type="embedded")}
 
 
-def test_a_delta_table_is_gone_on_with_unless_its_key_comes_or_goes() -> None:
-    def read(columns: str, **body: Any) -> Any:
-        given = {"connection": "f", "path": "in", "schema": columns, "lifecycle": KEPT, **body}
-        return project(files(), resource("source.s", "delta", **given))
-
-    state = commit(read("id INT, n INT"))
-    assert change_of(build_plan(read("id BIGINT, n INT"), state), "source.s").migrates_rows
-    keyed = build_plan(read("id INT, n INT", key=["id"]), state)
-    assert change_of(keyed, "source.s").action == "replace"
-    assert not change_of(keyed, "source.s").migrates_rows
-    state = commit(read("id INT, n INT", key=["id"]))
-    assert change_of(build_plan(read("id INT, n INT", key=["n"]), state), "source.s").migrates_rows
-    assert not change_of(build_plan(read("id INT, n INT"), state), "source.s").migrates_rows
+def of_files(columns: str, path: str = "/data") -> Configuration:
+    format_ = {"type": "json", "schema": columns}
+    body = {"connection": "f", "path": "in", "format": format_, "lifecycle": KEPT}
+    return project(files(path=path), resource("source.s", "files", **body))
 
 
-def test_a_slot_is_gone_on_with_unless_the_source_moves_to_another_instance() -> None:
-    both = {**LOCAL, "other": Instance(name="other", type="embedded")}
+def of_delta(columns: str, **body: Any) -> Configuration:
+    given = {"connection": "f", "path": "in", "schema": columns, "lifecycle": KEPT, **body}
+    return project(files(), resource("source.s", "delta", **given))
 
-    def read(columns: str, **body: Any) -> Any:
-        given = {"connection": "pg", "tables": ["public.t"], "key": ["id"], "lifecycle": KEPT}
-        made = resource("source.s", "postgres", **given, schema=columns, **body)
-        return project(postgres(), made, instances=both)
 
-    state = commit(read("id INT, n INT"))
-    assert change_of(build_plan(read("id INT, n BIGINT"), state), "source.s").migrates_rows
-    elsewhere = change_of(build_plan(read("id INT, n BIGINT", instance="other"), state), "source.s")
-    assert elsewhere.action == "replace" and not elsewhere.migrates_rows
-    of_kafka = commit(shop(both, orders=orders()))
-    moved = build_plan(shop(both, orders=orders("id BIGINT", instance="other")), of_kafka)
-    assert change_of(moved, "source.orders").migrates_rows
+def of_slot(columns: str, **body: Any) -> Configuration:
+    given = {"connection": "pg", "tables": ["public.t"], "key": ["id"], "schema": columns, "lifecycle": KEPT}
+    return project(postgres(), resource("source.s", "postgres", **given, **body), instances=BOTH)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "migrates"),
+    [
+        (of_files("id INT"), of_files("id BIGINT"), True),
+        (of_files("id INT"), of_files("id BIGINT", path="/other"), False),
+        (of_delta("id INT, n INT"), of_delta("id BIGINT, n INT"), True),
+        (of_delta("id INT, n INT"), of_delta("id INT, n INT", key=["id"]), False),
+        (of_delta("id INT, n INT", key=["id"]), of_delta("id INT, n INT", key=["n"]), True),
+        (of_delta("id INT, n INT", key=["id"]), of_delta("id INT, n INT"), False),
+        (of_slot("id INT, n INT"), of_slot("id INT, n BIGINT"), True),
+        (of_slot("id INT, n INT"), of_slot("id INT, n BIGINT", instance="other"), False),
+    ],
+)
+def test_a_migration_needs_the_same_upstream_and_kind_of_collection(
+    before: Configuration, after: Configuration, migrates: bool
+) -> None:
+    change = change_of(build_plan(after, commit(before)), "source.s")
+    assert (change.action, change.migrates_rows) == ("replace", migrates)
+
+
+def test_a_kafka_source_migrates_its_rows_to_another_instance() -> None:
+    plan = build_plan(
+        shop(BOTH, orders=orders("id BIGINT", instance="other")), commit(shop(BOTH, orders=orders()))
+    )
+    assert change_of(plan, "source.orders").migrates_rows
 
 
 def replaced(columns: str, state: State, **seen: Any) -> Plan:
@@ -240,7 +241,7 @@ def test_the_columns_can_be_put_back_before_the_migration_has_run() -> None:
     ]
 
 
-def test_nothing_runs_on_a_dry_instance_and_its_migrations_are_not_waited_for() -> None:
+def test_a_migration_on_a_dry_instance_does_not_block_the_next() -> None:
     dry = {"local": Instance(name="local", type="dry")}
     state = commit(shop(dry, orders=orders("id BIGINT, amount INT")))
     for columns in ("id BIGINT, amount BIGINT", "id BIGINT"):
@@ -250,7 +251,7 @@ def test_nothing_runs_on_a_dry_instance_and_its_migrations_are_not_waited_for() 
         state = commit_plan(plan, state)
 
 
-def test_a_plan_says_which_open_tasks_a_replace_gives_up() -> None:
+def test_a_plan_says_which_open_tasks_a_replace_cancels() -> None:
     state = commit(shop(orders=orders()))
     asked = backfill(1, "2026-11-01T08:00:00Z", "2026-11-01T09:00:00Z")
     record = dataclasses.replace(state.resources[at("source.orders")], tasks=(asked,))
@@ -270,7 +271,7 @@ def test_a_saved_plan_of_a_migration_can_be_applied() -> None:
     ensure_same(plan, build_plan(wanted, state), state)
 
 
-def test_another_upstream_begins_with_nothing() -> None:
+def test_another_topic_migrates_no_rows() -> None:
     state = commit(shop(orders=orders("id BIGINT, n INT")))
     after = change_of(build_plan(shop(orders=orders(topic="another")), state), "source.orders").after
     assert after is not None and after.predecessor is None

@@ -45,20 +45,6 @@ def state() -> State:
 # --- create, nothing, delete
 
 
-def test_everything_is_new_in_dependency_order() -> None:
-    plan = build_plan(BASE, EMPTY)
-    assert actions(plan) == {
-        "connection.k": "create",
-        "connection.pg": "create",
-        "source.orders": "create",
-        "sink.orders_pg": "create",
-    }
-    assert [change.after.generation for change in plan.changes if change.after] == [1, 1, 1, 1]
-    assert all(change.after and change.after.id == "" and change.effect == "none" for change in plan.changes)
-    assert (plan.unaffected, plan.downstream, plan.diagnostics) == (0, (), ())
-    assert (plan.serial, plan.lineage) == (0, "")
-
-
 def test_applying_gives_ids_a_lineage_and_the_next_serial() -> None:
     first = commit(BASE)
     assert (first.serial, first.lineage, first.warehouse) == (1, "lineage-1", "./warehouse")
@@ -69,67 +55,7 @@ def test_applying_gives_ids_a_lineage_and_the_next_serial() -> None:
     assert len(real.lineage) == 36
 
 
-def test_nothing_changed_is_an_empty_plan(state: State) -> None:
-    plan = build_plan(BASE, state)
-    assert plan.is_empty and plan.changes == () and plan.unaffected == 4
-
-
-def test_what_is_not_changed_keeps_its_very_record(state: State) -> None:
-    after = commit(shop(k=kafka(brokers=["b:9092"])), state)
-    for address in ("connection.pg", "sink.orders_pg"):
-        assert after.resources[at(address)] is state.resources[at(address)]
-    assert after.resources[at("source.orders")].id == state.resources[at("source.orders")].id
-
-
-def test_deletes_come_last_and_dependents_first(state: State) -> None:
-    plan = build_plan(project(postgres(host="other"), kafka("z")), state)
-    assert list(actions(plan).items()) == [
-        ("connection.pg", "update"),
-        ("connection.z", "create"),
-        ("sink.orders_pg", "delete"),
-        ("source.orders", "delete"),
-        ("connection.k", "delete"),
-    ]
-    change = change_of(plan, "connection.k")
-    assert (change.effect, change.after, change.reason) == ("none", None, "no longer declared")
-    assert set(names(commit_plan(plan, state).resources)) == {"connection.pg", "connection.z"}
-
-
 # --- changes of a connection
-
-
-def test_a_connection_restarts_exactly_those_who_use_it(state: State) -> None:
-    plan = build_plan(shop(k=kafka(brokers=["b:9092"])), state)
-    assert actions(plan) == {"connection.k": "update", "source.orders": "restart"}
-    assert fields(plan, "connection.k") == {"brokers[0]": ("a:9092", "b:9092", "restart")}
-    connection, restarted = plan.changes
-    assert (connection.effect, connection.reason, connection.triggered_by) == (
-        "restart",
-        "brokers changed",
-        (),
-    )
-    assert (restarted.effect, restarted.fields) == ("restart", ())
-    assert restarted.reason == "connection.k changed"
-    assert names(restarted.triggered_by) == ["connection.k"]
-    assert names(plan.downstream) == ["sink.orders_pg"]
-    assert plan.unaffected == 1
-    assert restarted.after is not None and restarted.before is not None
-    assert restarted.after.generation == 1 and restarted.after.digest != restarted.before.digest
-
-
-@pytest.mark.parametrize(
-    "connection",
-    [
-        kafka(description="for the shop"),
-        kafka(labels={"team": "x"}),
-        kafka(lifecycle={"prevent_destroy": True}),
-    ],
-)
-def test_an_edit_in_place_of_a_connection_reaches_nobody(state: State, connection: Any) -> None:
-    plan = build_plan(shop(k=connection), state)
-    assert actions(plan) == {"connection.k": "update"}
-    assert effects(plan) == {"connection.k": "in-place"}
-    assert (plan.downstream, plan.unaffected) == ((), 3)
 
 
 @pytest.mark.parametrize(
@@ -151,45 +77,12 @@ def test_a_connection_that_nobody_uses_restarts_nobody() -> None:
     assert effects(plan) == {"connection.alone": "in-place"}
 
 
-def test_a_field_that_replaces_begins_a_new_generation_of_the_users(state: State) -> None:
-    plan = build_plan(shop(pg=postgres(database="other")), state)
-    assert actions(plan) == {"connection.pg": "update", "sink.orders_pg": "replace"}
-    assert effects(plan) == {"connection.pg": "replace", "sink.orders_pg": "replace"}
-    replaced = change_of(plan, "sink.orders_pg")
-    assert replaced.after is not None and replaced.after.generation == 2
-    assert replaced.reason == "connection.pg changed"
-    assert replaced.after.id == state.resources[at("sink.orders_pg")].id
-
-
-def test_the_effect_of_a_connection_is_what_it_does_not_what_else_happens_to_its_users(state: State) -> None:
+def test_the_effect_of_a_connection_does_not_depend_on_other_changes_of_its_users(state: State) -> None:
     plan = build_plan(shop(k=kafka(brokers=["b:9092"]), orders=source(topic="other")), state)
     assert effects(plan)["connection.k"] == "restart"
     assert effects(plan)["source.orders"] == "replace"
     assert names(change_of(plan, "source.orders").triggered_by) == ["connection.k"]
     assert change_of(plan, "source.orders").reason == "topic changed; connection.k changed"
-
-
-def test_a_renamed_connection_with_the_same_description_restarts_nothing(state: State) -> None:
-    plan = build_plan(project(kafka("k2"), postgres(), source(connection="k2"), sink()), state)
-    assert actions(plan) == {"connection.k2": "create", "source.orders": "update", "connection.k": "delete"}
-    assert effects(plan)["source.orders"] == "in-place"
-    assert fields(plan, "source.orders") == {"connection": ("k", "k2", "in-place")}
-    before, after = change_of(plan, "source.orders").before, change_of(plan, "source.orders").after
-    assert before is not None and after is not None and before.digest == after.digest
-    assert plan.downstream == ()
-    assert build_plan(
-        project(kafka("k2"), postgres(), source(connection="k2"), sink()), commit_plan(plan, state)
-    ).is_empty
-
-
-def test_another_connection_restarts_and_is_its_own_reason(state: State) -> None:
-    plan = build_plan(
-        project(kafka(), kafka("k2", brokers=["b:9092"]), postgres(), source(connection="k2"), sink()), state
-    )
-    assert actions(plan) == {"connection.k2": "create", "source.orders": "update"}
-    assert fields(plan, "source.orders") == {"connection": ("k", "k2", "restart")}
-    assert change_of(plan, "source.orders").triggered_by == ()
-    assert names(plan.downstream) == ["sink.orders_pg"]
 
 
 def test_another_connection_to_another_database_is_another_target(state: State) -> None:
@@ -198,7 +91,7 @@ def test_another_connection_to_another_database_is_another_target(state: State) 
     assert fields(plan, "sink.orders_pg") == {"connection": ("pg", "pg2", "replace")}
 
 
-def test_a_change_without_effect_on_the_query_is_no_reason_for_a_replace(state: State) -> None:
+def test_a_change_in_place_is_not_a_reason_for_a_replace(state: State) -> None:
     wanted = shop(
         pg=postgres(database="other"), orders_pg=sink(description="All orders", on_replace="append")
     )
@@ -243,37 +136,6 @@ def test_the_effect_of_a_source_is_its_heaviest_field(state: State, changed: Any
     assert actions(plan)["source.orders"] == ("replace" if effect == "replace" else "update")
 
 
-def test_what_is_downstream_of_a_restart_keeps_running(state: State) -> None:
-    plan = build_plan(shop(orders=source(trigger={"interval": "2s"})), state)
-    assert actions(plan) == {"source.orders": "update"}
-    assert names(plan.downstream) == ["sink.orders_pg"]
-    assert plan.unaffected == 2
-
-
-def test_a_change_in_place_has_nothing_downstream(state: State) -> None:
-    plan = build_plan(shop(orders=source(description="x")), state)
-    assert (plan.downstream, plan.unaffected) == ((), 3)
-
-
-def test_an_added_column_restarts_the_source_and_its_sinks(state: State) -> None:
-    plan = build_plan(shop(orders=source(columns="id BIGINT, amount INT, more INT")), state)
-    assert actions(plan) == {"source.orders": "update", "sink.orders_pg": "restart"}
-    assert fields(plan, "source.orders") == {"format.schema.more": (None, "INT", "restart")}
-    restarted = change_of(plan, "sink.orders_pg")
-    assert names(restarted.triggered_by) == ["source.orders"]
-    assert restarted.reason == "source.orders changed"
-    assert plan.downstream == ()
-
-
-@pytest.mark.parametrize("columns", ["id BIGINT", "id STRING, amount INT"])
-def test_a_removed_or_retyped_column_replaces_the_source_and_its_sinks(state: State, columns: str) -> None:
-    plan = build_plan(shop(orders=source(columns=columns)), state)
-    assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
-    after = change_of(plan, "sink.orders_pg").after
-    assert after is not None and after.generation == 2
-    assert change_of(plan, "sink.orders_pg").reason == "source.orders replaced"
-
-
 def test_a_sink_reads_from_another_source_as_a_new_generation() -> None:
     state = commit(project(kafka(), postgres(), source(), source("other"), sink()))
     plan = build_plan(
@@ -290,6 +152,9 @@ def test_another_type_is_a_new_generation() -> None:
     assert actions(plan) == {"sink.s": "replace"}
     assert fields(plan, "sink.s")["type"] == ("console", "postgres", "replace")
     assert build_plan(after, commit_plan(plan, state)).is_empty
+    of_files = dataclasses.replace(source(), type="files")
+    only_type = {"type": ("kafka", "files", "replace")}
+    assert fields(build_plan(shop(orders=of_files), commit(BASE)), "source.orders") == only_type
 
 
 def test_a_source_of_another_type_replaces_its_sinks(state: State) -> None:
@@ -309,7 +174,7 @@ def test_a_source_of_another_type_replaces_its_sinks(state: State) -> None:
     }
 
 
-def test_replace_by_hand_takes_the_sinks_of_a_source_along(state: State) -> None:
+def test_replacing_a_source_by_hand_replaces_its_sinks(state: State) -> None:
     plan = build_plan(BASE, state, replace=[at("source.orders")])
     assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
     assert change_of(plan, "source.orders").reason == "requested with --replace"
@@ -318,35 +183,28 @@ def test_replace_by_hand_takes_the_sinks_of_a_source_along(state: State) -> None
     assert build_plan(BASE, after).is_empty
 
 
-def test_replacing_what_is_only_about_to_be_created_is_creating_it() -> None:
+def test_replacing_a_new_resource_creates_it() -> None:
     assert actions(build_plan(BASE, EMPTY, replace=[at("source.orders")]))["source.orders"] == "create"
 
 
 @pytest.mark.parametrize(
-    ("options", "code"),
+    ("options", "hint"),
     [
-        ({"replace": ["source.nowhere"]}, "MZ070"),
-        ({"targets": ["sink.nowhere"]}, "MZ070"),
-        ({"replace": ["connection.k"]}, "MZ070"),
+        ({"replace": ["source.nowhere"]}, ""),
+        ({"targets": ["source.order"]}, "did you mean source.orders?"),
+        ({"replace": ["connection.k"]}, ""),
     ],
 )
-def test_addresses_that_make_no_sense_are_usage_errors(
-    state: State, options: dict[str, list[str]], code: str
-) -> None:
+def test_an_unusable_target_or_replace_is_a_usage_error(state: State, options: Any, hint: str) -> None:
     given = {name: [at(text) for text in texts] for name, texts in options.items()}
     with pytest.raises(MzplanError) as caught:
-        build_plan(BASE, state, **given)  # type: ignore[arg-type]
+        build_plan(BASE, state, **given)
     assert caught.value.exit_code == ExitCode.USAGE
-    assert caught.value.diagnostics[0].code == code
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ070" and hint in found.hint
 
 
-def test_an_unknown_target_gets_a_suggestion(state: State) -> None:
-    with pytest.raises(MzplanError) as caught:
-        build_plan(BASE, state, targets=[at("source.order")])
-    assert caught.value.diagnostics[0].hint == "did you mean source.orders?"
-
-
-def test_overrides_and_tokens_are_carried_over(state: State) -> None:
+def test_a_change_keeps_overrides_and_restart_tokens(state: State) -> None:
     orders = at("source.orders")
     record = dataclasses.replace(state.resources[orders], override="paused", restart_token=3)
     state = dataclasses.replace(state, resources={**state.resources, orders: record})
@@ -374,7 +232,7 @@ def test_a_digest_of_an_older_version_restarts_nothing(state: State) -> None:
 # --- targets
 
 
-def test_targets_take_their_dependents_along_and_what_they_need(state: State) -> None:
+def test_a_target_brings_its_dependents_and_what_it_needs(state: State) -> None:
     wanted = project(
         kafka(brokers=["b:9092"]),
         postgres(host="other"),
@@ -385,7 +243,7 @@ def test_targets_take_their_dependents_along_and_what_they_need(state: State) ->
         kafka("unrelated"),
     )
     plan = build_plan(wanted, state, targets=[at("sink.more")])
-    # sink.more needs connection.new and source.orders (changed), whose dependents come along.
+    # sink.more needs source.orders, which changed. So the dependents of source.orders come too.
     assert actions(plan) == {
         "connection.k": "update",
         "connection.new": "create",
@@ -394,17 +252,17 @@ def test_targets_take_their_dependents_along_and_what_they_need(state: State) ->
         "sink.more": "create",
         "sink.orders_pg": "update",
     }
-    plan = build_plan(wanted, state, targets=[at("connection.unrelated")])
+    plan = build_plan(wanted, state, targets=[at("connection.unrelated")], replace=[at("sink.more")])
     assert actions(plan) == {"connection.unrelated": "create"}
 
 
-def test_what_is_only_needed_does_not_bring_all_of_its_users() -> None:
+def test_a_need_of_a_target_does_not_bring_its_other_users() -> None:
     wanted = shop(more=source("more"), more_pg=sink("more_pg", **{"from": "more"}), z=kafka("z"))
     plan = build_plan(wanted, EMPTY, targets=[at("source.orders")])
     assert set(actions(plan)) == {"connection.k", "connection.pg", "source.orders", "sink.orders_pg"}
 
 
-def test_what_is_not_targeted_stays_as_committed(state: State) -> None:
+def test_a_resource_that_is_not_targeted_stays_as_committed(state: State) -> None:
     wanted = shop(k=kafka(brokers=["b:9092"]), pg=postgres(host="other"))
     plan = build_plan(wanted, state, targets=[at("connection.pg")])
     assert actions(plan) == {"connection.pg": "update", "sink.orders_pg": "restart"}
@@ -413,35 +271,16 @@ def test_what_is_not_targeted_stays_as_committed(state: State) -> None:
     assert actions(build_plan(wanted, after)) == {"connection.k": "update", "source.orders": "restart"}
 
 
-def test_a_targeted_delete_takes_those_along_who_still_use_it(state: State) -> None:
+def test_a_targeted_delete_brings_the_committed_users(state: State) -> None:
     wanted = project(kafka("k2"), postgres(), source(connection="k2"), sink())
     plan = build_plan(wanted, state, targets=[at("connection.k")])
     assert actions(plan) == {"connection.k2": "create", "source.orders": "update", "connection.k": "delete"}
 
 
-def test_a_target_brings_along_what_changes_below_it(state: State) -> None:
-    wanted = shop(k=kafka(brokers=["b:9092"]), pg=postgres(description="x"), z=kafka("z"))
-    plan = build_plan(wanted, state, targets=[at("sink.orders_pg")])
-    assert actions(plan) == {"connection.k": "update", "connection.pg": "update", "source.orders": "restart"}
-
-
-def test_what_is_new_and_not_targeted_is_not_replaced_either(state: State) -> None:
-    wanted = shop(more=source("more"), z=kafka("z"))
-    plan = build_plan(wanted, state, targets=[at("connection.z")], replace=[at("source.more")])
-    assert actions(plan) == {"connection.z": "create"}
-
-
-def test_a_targeted_plan_takes_no_instance_away(state: State) -> None:
+def test_a_targeted_plan_removes_no_instance(state: State) -> None:
     other = {"other": Instance(name="other", type="dry")}
     plan = build_plan(shop(z=kafka("z"), instances=other), state, targets=[at("connection.z")])
     assert set(plan.instances) == {"local", "other"} and plan.instances_changed
-
-
-def test_another_type_with_the_same_body_is_a_change(state: State) -> None:
-    orders = dataclasses.replace(source(), type="files")
-    assert fields(build_plan(shop(orders=orders), state), "source.orders") == {
-        "type": ("kafka", "files", "replace")
-    }
 
 
 # --- the project, guards and notices
@@ -452,10 +291,6 @@ def test_instances_that_changed_are_a_change(state: State) -> None:
     plan = build_plan(dataclasses.replace(BASE, instances=instances), state)
     assert plan.instances_changed and not plan.is_empty and plan.changes == ()
     assert commit_plan(plan, state).instances == instances
-
-
-def test_a_project_that_is_empty_and_new_has_nothing_to_apply() -> None:
-    assert build_plan(project(), EMPTY).is_empty
 
 
 @pytest.mark.parametrize("settings", [{"warehouse": "s3://elsewhere"}, {"project": "other"}])
@@ -478,72 +313,28 @@ KEPT = {"prevent_destroy": True}
 
 
 def test_prevent_destroy_refuses_a_delete_and_a_replace() -> None:
-    state = commit(shop(orders=source(lifecycle=KEPT)))
-    for plan in (
-        build_plan(project(kafka(), postgres()), state),
-        build_plan(shop(orders=source(lifecycle=KEPT, topic="other")), state),
-        build_plan(shop(orders=source(lifecycle=KEPT)), state, replace=[at("source.orders")]),
+    kept, kept_sink = source(lifecycle=KEPT), sink(lifecycle=KEPT)
+    state = commit(shop(orders=kept))
+    of_sink = commit(shop(orders_pg=kept_sink))
+    for address, plan in (
+        ("source.orders", build_plan(project(kafka(), postgres()), state)),
+        ("source.orders", build_plan(shop(orders=source(lifecycle=KEPT, topic="other")), state)),
+        ("source.orders", build_plan(shop(orders=kept), state, replace=[at("source.orders")])),
+        ("sink.orders_pg", build_plan(shop(orders_pg=kept_sink, orders=source(topic="other")), of_sink)),
     ):
         (found,) = plan.diagnostics
-        assert (found.code, found.exit_code, found.address) == (
-            "MZ041",
-            ExitCode.REFUSED,
-            at("source.orders"),
-        )
+        assert (found.code, found.exit_code, found.address) == ("MZ041", ExitCode.REFUSED, at(address))
     assert build_plan(shop(orders=source(topic="other")), state).diagnostics == ()
     assert build_plan(shop(orders=source(lifecycle=KEPT, description="x")), state).diagnostics == ()
 
 
-def test_prevent_destroy_protects_a_sink_that_its_source_would_replace() -> None:
-    state = commit(shop(orders_pg=sink(lifecycle=KEPT)))
-    (found,) = build_plan(
-        shop(orders_pg=sink(lifecycle=KEPT), orders=source(topic="other")), state
-    ).diagnostics
-    assert found.address == at("sink.orders_pg")
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"orders": source(start_offsets="latest")}, ["source.orders: the change to `start_offsets`"]),
-        ({"orders_pg": sink(where="id > 1")}, ["sink.orders_pg: the change to `where`"]),
-        ({"orders_pg": sink(select=["id", "amount"])}, ["sink.orders_pg: the change to `select`"]),
-        ({"orders": source(start_offsets="latest", topic="other")}, []),
-        ({"orders": source(trigger={"interval": "2s"})}, []),
-    ],
-)
-def test_notices_of_what_a_change_does_not_do(state: State, changed: dict[str, Any], told: list[str]) -> None:
-    found = build_plan(shop(**changed), state).diagnostics
-    assert [d.severity for d in found] == ["notice"] * len(told)
-    for diagnostic, start in zip(found, told, strict=True):
-        assert diagnostic.summary.startswith(start)
-
-
-def test_a_notice_that_what_was_done_by_hand_holds(state: State) -> None:
-    orders = at("source.orders")
-    record = dataclasses.replace(state.resources[orders], override="resumed")
-    state = dataclasses.replace(state, resources={**state.resources, orders: record})
-    (found,) = build_plan(shop(orders=source(paused=True)), state).diagnostics
-    assert found.code == "MZ045" and found.hint == "mzplan pause source.orders"
-
-
-def test_every_plan_lists_what_is_paused_by_hand(state: State) -> None:
-    queries = [address for address, record in state.resources.items() if record.digest]
-    held = {a: dataclasses.replace(state.resources[a], override="paused") for a in queries}
-    for number in (1, len(queries)):
-        paused = dict(sorted(held.items())[:number])
-        plan = build_plan(shop(), dataclasses.replace(state, resources={**state.resources, **paused}))
-        (found,) = plan.diagnostics
-        assert plan.is_empty and (found.severity, found.code) == ("notice", "MZ045")
-        assert found.hint == f"mzplan resume {' '.join(map(str, paused))}"
-        assert all(str(address) in f"{found.summary} {found.detail}" for address in paused)
+def test_a_replace_applies_start_offsets_without_a_notice(state: State) -> None:
+    replaced = shop(orders=source(start_offsets="latest", topic="other"))
+    assert build_plan(replaced, state).diagnostics == ()
+    assert build_plan(shop(orders=source(trigger={"interval": "2s"})), state).diagnostics == ()
 
 
 # --- pending
-
-
-def test_what_runs_as_committed_is_not_pending(state: State) -> None:
-    assert build_plan(BASE, state, observe(state)).pending == ()
 
 
 @pytest.mark.parametrize(
@@ -557,7 +348,7 @@ def test_what_runs_as_committed_is_not_pending(state: State) -> None:
         ({"generation": 0}, "the committed description is not running yet"),
     ],
 )
-def test_what_has_not_converged_is_pending_with_its_reason(
+def test_a_query_that_has_not_converged_is_pending_with_its_reason(
     state: State, seen: dict[str, Any], reason: str
 ) -> None:
     (pending,) = build_plan(BASE, state, observe(state, orders=seen)).pending
@@ -565,7 +356,8 @@ def test_what_has_not_converged_is_pending_with_its_reason(
     assert pending.reason == reason
 
 
-def test_a_paused_query_is_pending_only_while_it_runs() -> None:
+def test_a_paused_query_is_pending_only_while_it_runs(state: State) -> None:
+    assert build_plan(BASE, state, observe(state)).pending == ()
     state = commit(shop(orders=source(paused=True)))
     assert build_plan(BASE, state, observe(state)).pending == ()
     assert build_plan(BASE, state, observe(state, orders={"digest": "1:old"})).pending == ()
@@ -573,13 +365,13 @@ def test_a_paused_query_is_pending_only_while_it_runs() -> None:
     assert pending.reason == "to be paused"
 
 
-def test_what_an_old_instance_says_of_a_query_is_not_heard(state: State) -> None:
+def test_the_status_of_another_instance_does_not_count(state: State) -> None:
     statuses = observe(state, orders={"condition": "failed", "error": "old"})
     moved = {"other": dataclasses.replace(statuses["local"], instance="other")}
     assert build_plan(BASE, state, moved).pending == ()
 
 
-def test_a_plan_says_what_a_sink_will_make_in_its_target() -> None:
+def test_a_plan_announces_the_tables_that_a_sink_creates() -> None:
     making = sink(create=True, table="public.orders")
 
     def announced(plan: Plan) -> list[str]:
@@ -595,3 +387,21 @@ def test_a_plan_says_what_a_sink_will_make_in_its_target() -> None:
     assert announced(build_plan(shop(orders_pg=making, pg=postgres(host="other")), before)) == []
     turned_on = build_plan(shop(orders_pg=making), commit(shop(orders_pg=sink(table="public.orders"))))
     assert (announced(turned_on), effects(turned_on)) == ([], {"sink.orders_pg": "in-place"})
+
+
+def test_every_plan_lists_what_is_paused_or_resumed_by_hand(state: State) -> None:
+    queries = sorted(address for address, record in state.resources.items() if record.digest)
+
+    def held(override: str, number: int) -> State:
+        some = {a: dataclasses.replace(state.resources[a], override=override) for a in queries[:number]}
+        return dataclasses.replace(state, resources={**state.resources, **some})
+
+    for number in (1, len(queries)):
+        plan = build_plan(shop(), held("paused", number))
+        (found,) = plan.diagnostics
+        assert plan.is_empty and (found.severity, found.code) == ("notice", "MZ045")
+        assert found.hint == f"mzplan resume {' '.join(map(str, queries[:number]))}"
+        assert all(str(address) in f"{found.summary} {found.detail}" for address in queries[:number])
+    assert queries[1] == at("source.orders")
+    (found,) = build_plan(shop(orders=source(paused=True)), held("resumed", 2)).diagnostics
+    assert found.code == "MZ045" and "mzplan pause" in found.hint and "source.orders" in found.hint

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.losses import Loss
-from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart
 from mzplan.plan.staleness import ensure_same
-from tests.unit.small_projects import LOCAL, at, commit, commit_plan, console, kafka, project, shop, source
+from tests.unit.small_projects import (
+    LOCAL,
+    at,
+    commit,
+    commit_plan,
+    console,
+    kafka,
+    observe,
+    project,
+    shop,
+    source,
+)
 
 OTHER = {"k2": kafka("k2"), "other": source("other", connection="k2"), "o": console("o", "other")}
 BASE = shop(**OTHER)
@@ -66,13 +75,15 @@ def test_an_unrelated_commit_does_not_make_a_plan_stale(state: State) -> None:
         ({"late": source("late")}, "source.late would also restart"),
     ],
 )
-def test_a_commit_of_what_it_touches_does(state: State, changed: dict[str, Any], named: str) -> None:
+def test_a_commit_of_a_planned_resource_makes_a_plan_stale(
+    state: State, changed: dict[str, Any], named: str
+) -> None:
     later = commit(shop(**{**OTHER, **changed}), state)
     wanted = shop(**{**OTHER, **changed, "k": kafka(brokers=["b:9092"])})
     assert named in stale(build_plan(MOVED, state), wanted, later)
 
 
-def test_what_is_done_by_hand_counts(state: State) -> None:
+def test_a_restart_or_destroy_by_hand_makes_a_plan_stale(state: State) -> None:
     plan = build_plan(MOVED, state)
     restarted = commit_plan(plan_restart(state, [at("source.orders")]), state)
     assert "source.orders was changed since (paused or restarted by hand)" in stale(plan, MOVED, restarted)
@@ -80,7 +91,7 @@ def test_what_is_done_by_hand_counts(state: State) -> None:
     assert "source.orders was changed since (removed)" in stale(plan, MOVED, gone)
 
 
-def test_the_files_must_still_say_so(state: State) -> None:
+def test_edited_files_make_a_plan_stale(state: State) -> None:
     plan = build_plan(MOVED, state)
     elsewhere = shop(**OTHER, k=kafka(brokers=["c:9092"]))
     assert "connection.k would become something else (brokers[0])" in stale(plan, elsewhere, state)
@@ -91,37 +102,16 @@ def test_the_files_must_still_say_so(state: State) -> None:
     assert "sink.o would no longer delete" in stale(build_plan(without, state), MOVED, state)
 
 
-def test_a_plan_that_was_applied_already_says_so(state: State) -> None:
+def test_an_applied_plan_is_stale(state: State) -> None:
     plan = build_plan(MOVED, state)
     assert "all its changes are done already" in stale(plan, MOVED, commit_plan(plan, state))
     first = build_plan(BASE, State(project="shop"))
     assert "all its changes are done already" in stale(first, BASE, state)
 
 
-def test_another_state_warehouse_instance_or_settings(state: State) -> None:
-    plan = build_plan(MOVED, state)
-    assert "another state" in stale(plan, MOVED, dataclasses.replace(state, lineage="other"))
-    elsewhere = dataclasses.replace(MOVED, warehouse="./other")
-    assert "the warehouse is './other', not './warehouse'" in stale(plan, elsewhere, state)
-    two = {**LOCAL, "two": Instance(name="two", type="cluster")}
-    assert "the instances differ (two)" in stale(plan, dataclasses.replace(MOVED, instances=two), state)
-    settings = dataclasses.replace(MOVED.settings, retain_dropped=5.0)
-    assert "the settings of runners differ" in stale(
-        plan, dataclasses.replace(MOVED, settings=settings), state
-    )
-
-
-def test_rows_that_would_be_lost_since(state: State) -> None:
-    replaced = build_plan(BASE, state, replace=[at("source.orders")])
-    seen = Observation(
-        address=at("source.orders"),
-        generation=1,
-        digest="",
-        wanted_digest="",
-        wanted_generation=1,
-        condition="running",
-        loss=Loss(lost=2, read=9, unit="records", where="in partition 0"),
-    )
-    status = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, observations={seen.address: seen})
-    options = {"replace": [at("source.orders")], "statuses": {"local": status}}
-    assert "source.orders would lose rows" in stale(replaced, BASE, state, **options)
+def test_a_loss_that_was_found_since_makes_a_plan_stale(state: State) -> None:
+    options = {"replace": [at("source.orders")]}
+    replaced = build_plan(BASE, state, **options)
+    loss = Loss(lost=2, read=9, unit="records", where="in partition 0")
+    seen = observe(state, orders={"loss": loss})
+    assert "source.orders would lose rows" in stale(replaced, BASE, state, **options, statuses=seen)

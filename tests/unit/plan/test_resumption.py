@@ -56,7 +56,7 @@ def proof(*seen: Observation) -> str:
     return render_resumed(SINK, found[SINK])
 
 
-def test_what_is_read_is_not_said_to_wait() -> None:
+def test_rows_that_were_read_are_not_shown_as_waiting() -> None:
     """The lag and the number of rows are measured at different times."""
     counted = replace(SEEN, run_rows=5, lag=5, lag_unit="rows")
     assert proof(SEEN, counted, replace(counted, lag=0)) == (
@@ -64,7 +64,7 @@ def test_what_is_read_is_not_said_to_wait() -> None:
     )
 
 
-def test_what_still_waits_in_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_still_wait_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "PATIENCE", 0.02)
     assert proof(SEEN) == "sink.o: resumed after step 3; the rows since then aren't counted yet"
     counted = replace(SEEN, run_rows=5, lag=7, lag_unit="rows")

@@ -8,7 +8,7 @@ from mzplan.model.address import Address
 from mzplan.render.drawing import DrawnNode, columns_of, draw
 
 
-def test_the_connection_of_a_sink_is_to_the_right_of_it() -> None:
+def test_connections_of_sinks_are_on_the_right() -> None:
     written = {
         "connection.bastion": [],
         "connection.kafka": [],

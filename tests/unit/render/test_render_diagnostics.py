@@ -88,7 +88,7 @@ def test_places_at_and_past_the_end() -> None:
     assert show("abc", 2, 2) == ["abc", " ^"]
 
 
-def test_a_range_over_lines_is_shown_to_the_end_of_its_first() -> None:
+def test_a_range_over_several_lines_shows_its_first_line() -> None:
     where = SourceRange(path="a.yaml", line=1, column=6, end_line=4, end_column=2)
     found = Diagnostic(code="MZ018", summary="x", range=where, excerpt="key: |text  ")
     assert render_diagnostics([found], False).split("\n")[2] == "      |      ^^^^^"
