@@ -189,6 +189,9 @@ def test_every_resource_is_in_one_part_of_the_plan_and_in_order(
         assert set(change.triggered_by) <= {c.address for c in plan.changes}
         assert (change.before is None) == (change.action == "create")
         assert (change.after is None) == (change.action == "delete")
+        if change.before and change.after:  # only a replace begins a generation, of the same query
+            generation = change.before.generation + (change.action == "replace")
+            assert (change.after.id, change.after.generation) == (change.before.id, generation)
     seen: set[Address] = set()
     for address in changed:
         assert not set(after.resources[address].references.values()) & (set(changed) - seen - {address})

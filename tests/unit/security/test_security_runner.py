@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_o
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
+from mzplan.connectors.postgres.source.connector import PostgresSource
+from mzplan.connectors.releases import release_upstream
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Status
 from mzplan.model.resources import ProjectSettings, Resource
@@ -38,6 +42,7 @@ from mzplan.secrets.policy import (
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import (
@@ -501,6 +506,34 @@ def test_an_unused_connection_gets_secrets_only_where_the_state_sends_them(store
         problem_of(lambda: guarded(committed_guard(store, state)).permit(replace(pg, body={}))).code
         == "MZ108"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda d: d, ""),
+        (lambda d: moved(d, host="evil"), "MZ107"),
+        (with_body(more=1), "MZ108"),
+        (lambda d: replace(d, id="another"), "MZ063"),
+    ],
+)
+def test_a_slot_is_released_only_where_the_committed_state_sends_its_secret(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, code: str
+) -> None:
+    released: list[Any] = []
+    monkeypatch.setattr(PostgresSource, "release", lambda _, q: released.append(q.link.body["password"]))
+    body = {"connection": "pg", "tables": ["public.t"], "schema": "id BIGINT", "key": ["id"]}
+    state = shop(resource("source.users", "postgres", **body))
+    description, warehouse = query(state, at("source.users")), str(tmp_path / "warehouse")
+    Checkpoint.of(warehouse, *description.place).record_leaves(encode(change(description)))
+    release = partial(
+        release_upstream, warehouse, description.place, guarded(committed_guard(store, state)), "."
+    )
+    if code:
+        assert problem_of(release).code == code and released == []
+    else:
+        release()
+        assert released == [VALUE]
 
 
 def test_apply_allows_its_own_runner_what_it_is_about_to_commit(world: World, tmp_path: Path) -> None:
