@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "append": ("features.append.command", "Append rows to a local source, as one durable step."),
     "snapshot": ("features.snapshot.command", "Print the rows of a collection as of a step."),
     "steps": ("features.steps.command", "List the durable steps of queries."),
-    "verify": ("features.steps.command", "Reread steps and compare them with their records."),
+    "verify": ("features.steps.command", "Reread steps and compare them with what was recorded."),
     "expire": ("features.steps.command", "Declare that steps before STEP are no longer needed."),
     "run": ("cli.run", "Run an instance's queries as the committed state says."),
     "up": ("cli.run", "Start this machine's runner in the background."),

@@ -82,7 +82,7 @@ def command_run(
 
 @command("up")
 @click.option(
-    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
+    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: all embedded instances)."
 )
 @policy_option
 def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> None:
@@ -117,7 +117,7 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
 
 @command("down")
 @click.option(
-    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
+    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: all embedded instances)."
 )
 def command_down(invocation: Invocation, instance: str | None) -> None:
     """Stop this machine's runner; checkpoints stay."""

@@ -72,10 +72,10 @@ class StorageController(Protocol):
     # --- collections
 
     def collection(self, id_: GlobalId) -> CollectionState:
-        """Return the state of a collection, for reading. Raises IdentifierMissingError."""
+        """Return a collection's state, which the caller only reads. Raises IdentifierMissingError."""
 
     def collection_mut(self, id_: GlobalId) -> CollectionState:
-        """Return the state of a collection, for changes. Raises IdentifierMissingError."""
+        """Return a collection's state, which the caller may change. Raises IdentifierMissingError."""
 
     def collections(self) -> Iterator[tuple[GlobalId, CollectionState]]:
         """Return all collections, by id."""

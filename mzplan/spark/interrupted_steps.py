@@ -119,7 +119,7 @@ class InterruptedSteps:
 
 
 def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
-    """Return MZ131. It quotes the failure `why` without its fix, because there is nothing to repair."""
+    """Return MZ131. It quotes the failure (`why`) without its fix, because there is nothing to repair."""
     changed, writer = "select or where were", "sink"
     if address.writes_collection:
         changed, writer = "its query was", address.kind

@@ -116,7 +116,7 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
 
 
 def _place_of_item(query: ResolvedQuery, index: int, text: str, parsed: Parsed) -> str:
-    """Return how the user finds an item: its place in a sink's `select`, or a view's column."""
+    """Return an item's place for a message: its place in a sink's `select`, or a view's column."""
     if not query.address.writes_collection:
         return f"select[{index}]"
     return f"column {parsed.name}" if parsed.name else f"expression {shortened(text, _SHOWN)}"

@@ -14,7 +14,7 @@ _RECORDED = re.compile(
 
 
 def places_of(state: State) -> set[Place]:
-    """Return the storage that a state claims on any instance, and the storage of forgotten queries."""
+    """Return the storage of a state's queries, on any instance, and of queries that it has forgotten."""
     claimed = {r.place for r in state.resources.values()}
     return claimed | {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
 

@@ -147,7 +147,7 @@ def _check_key_format(
 ) -> None:
     """Check that an upsert envelope sets the format of tombstones' keys, and that it fits the key's columns.
 
-    Key columns that come from the record's key (`include`) don't count.
+    Key columns that come from the record's key (`include`) are exempt.
     """
     envelope = kind.key_path[:-1] if kind.key_path is not None else ()
     path, of_values = (*envelope, "key_format"), value_at(resource.body, ("format", "type"))

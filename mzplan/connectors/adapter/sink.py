@@ -145,8 +145,7 @@ def push_step(
     step: Step,
     batches: Iterable[RecordBatch],
 ) -> list[str]:
-    """Write one step through its own endpoint, with batches from one thread. Returns the warnings of its
-    replay."""
+    """Write one step through a new endpoint, on this thread. Returns the warnings that it logs."""
     endpoint = factory.new_endpoint(name, config)
     with closing(endpoint), collected_warnings() as warnings:
         endpoint.expire_step(max(0, step - KEPT_STEPS))

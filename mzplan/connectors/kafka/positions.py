@@ -184,7 +184,7 @@ class KafkaPositions:
                 "MZ278",
                 f"{query.address} has not read the records {_range_text(start, end)} yet",
                 f"{route(query)}, topic {topic}: the source will read them by itself.",
-                "if you want these records twice, wait until the source has read them (mzplan status).",
+                "to get a second copy of them, wait until the source has read them (mzplan status).",
                 address=query.address,
             )
         return {topic: {str(p): first_records[p].offset for p in parts}}, {

@@ -191,7 +191,7 @@ def _file_system(query: ResolvedQuery, folder: str) -> tuple[Any, str]:
 
 
 def _limited(query: ResolvedQuery, folder: str, look: Callable[[], Result]) -> Result:
-    """Return the result of `look` at an object store. Raises MzplanError MZ057, also if it takes too long."""
+    """Return what `look` returns for an object store. Raises MzplanError MZ057, also if it takes too long."""
     try:
         return with_time_limit(look)
     except (OSError, TimeoutError, ValueError) as problem:

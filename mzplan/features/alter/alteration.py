@@ -43,7 +43,7 @@ class AlterResult:
     - `edits`: the edits of files, if any are needed.
     - `plan`: the statements' plan, even if it wasn't applied; `applied`: the result of applying it.
     - `other_changes`: other changes in the files that aren't committed.
-    - `keys`: the public keys after a rotation.
+    - `keys`: the public keys of rotated key pairs.
     """
 
     edits: tuple[FileEdit, ...] = ()

@@ -306,7 +306,7 @@ def _named_by_view(user: Address, through: Sequence[str], read: Address) -> Mzpl
     views = ", ".join(f"view.{name}" for name in through)
     return error(
         "MZ304",
-        f"The SQL of {views} names {read.name}",
+        f"The SQL of {views} uses {read.name}",
         f"{user} reads {read} through that SQL (materialize: false), which ALTER doesn't edit.",
         f"rename it in the files, with `lifecycle: {{moved_from: {read.name}}}`; then mzplan apply.",
         address=read,

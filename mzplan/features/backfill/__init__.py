@@ -1,4 +1,4 @@
-"""`mzplan backfill`: plans to read a range of a source's upstream again.
+"""`mzplan backfill`: requests a reread of a range of a source's upstream.
 
-The core defines tasks (model.tasks), and spark.tasks.backfills runs this kind.
+The core defines tasks (model.tasks), and spark.tasks.backfills runs backfills.
 """

@@ -331,8 +331,8 @@ def command_import(
 ) -> int:
     """Adopt a stopped query's checkpoint and table.
 
-    With --id, mzplan adopts its own storage in place. With --checkpoint and --table, it copies the checkpoint
-    and table of a hand-written query into the warehouse.
+    With --id, mzplan adopts storage that it made itself, in place. With --checkpoint and --table, it copies
+    the checkpoint and table of a hand-written query into the warehouse.
     """
     from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import plan_import

@@ -82,7 +82,7 @@ def command_verify(
     content: bool,
     shared: bool,
 ) -> int:
-    """Reread steps and compare them with their records.
+    """Reread steps and compare them with what was recorded.
 
     For a source or view, mzplan reads each step's files in the collection, without Spark. With
     --from-upstream, it instead rereads the source's upstream: Kafka, the files, or the steps that a local

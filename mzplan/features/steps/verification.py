@@ -148,8 +148,8 @@ def verify(
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
     """Return the steps that can't be compared, because their input isn't in the upstream or the collection.
 
-    A source's upstream doesn't have the rows of a former generation, nor dead letters. A sink may have read a
-    collection that no longer exists."""
+    A source's upstream doesn't have the rows of a replaced collection, nor dead letters. A sink may have read
+    a collection that no longer exists."""
     if history.is_source:
         return [record for record in records if from_upstream and not record.reads_upstream]
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]

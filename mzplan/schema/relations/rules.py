@@ -79,7 +79,7 @@ def _appends(analysis: Analysis, result: Result) -> Iterator[QueryError]:
 
 
 def _without_time(analysis: Analysis, result: Result, operator: Operator) -> QueryError:
-    """Return the error of an operator whose state no watermark bounds, in append mode."""
+    """Return the error if no watermark bounds the state of an operator in append mode."""
     is_distinct = operator.kind == "DISTINCT"
     name, column = next(((n, i.event_time) for n, i in analysis.inputs.items() if i.event_time), ("", ""))
     if name:
