@@ -31,7 +31,7 @@ ORDERS, SINK = Address.parse("source.orders"), Address.parse("sink.orders_pg")
 
 
 def same_view(plan: Plan, before: State) -> None:
-    """What was planned is what is read back from the two states."""
+    """Assert that the difference of the two states reads like the plan."""
     found = plan_between(before, apply_changes(before, plan))
     for one, other in zip(plan.changes, found.changes, strict=True):
         for name in ("address", "action", "effect", "fields", "triggered_by", "ways", "reason"):
@@ -49,12 +49,12 @@ def same_view(plan: Plan, before: State) -> None:
         shop(orders=source(description="x"), more=source("more")),
     ],
 )
-def test_what_was_planned_of_files_is_read_back(after: object) -> None:
+def test_a_commit_of_files_reads_like_its_plan(after: object) -> None:
     before = commit(shop())
     same_view(build_plan(after, before), before)  # type: ignore[arg-type]
 
 
-def test_what_was_done_by_hand_is_read_back() -> None:
+def test_a_manual_change_reads_like_its_plan() -> None:
     before = commit(shop())
     paused = apply_changes(before, plan_pause(before, [ORDERS]))
     same_view(plan_pause(before, [ORDERS]), before)
@@ -62,9 +62,8 @@ def test_what_was_done_by_hand_is_read_back() -> None:
     same_view(plan_restart(before, [ORDERS]), before)
     moved = plan_move(before, ORDERS, Address.parse("source.renamed"))
     found = plan_between(before, apply_changes(before, moved)).changes
-    assert [(c.address, c.action, c.effect) for c in found] == [
-        (c.address, c.action, c.effect) for c in moved.changes
-    ]
+    shown = [(c.address, c.action, c.effect) for c in moved.changes]
+    assert [(c.address, c.action, c.effect) for c in found] == shown
     same_view(build_plan(shop(), before, replace=[ORDERS]), before)
     gone = plan_between(before, apply_changes(before, plan_destroy(before)))
     assert {c.action for c in gone.changes} == {"delete"}
@@ -72,7 +71,7 @@ def test_what_was_done_by_hand_is_read_back() -> None:
     assert {c.action for c in first.changes} == {"create"}
 
 
-def test_what_was_deleted_and_created_again_begins_anew() -> None:
+def test_a_query_that_was_deleted_and_created_again_is_replaced() -> None:
     before = commit(shop())
     record = before.resources[SINK]
     after = dataclasses.replace(
@@ -96,7 +95,7 @@ def listed(folder: Path, *more: str) -> list[dict[str, Any]]:
     return mzplan(folder, "history", "--json", *more).json()["history"]  # type: ignore[no-any-return]
 
 
-def test_each_command_that_commits_is_in_the_history(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_commit_is_in_the_history(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Nothing is committed yet." in mzplan(folder, "history").out
     digest = mzplan(folder, "plan", "--json").json()["digest"]
     apply(folder)
@@ -134,7 +133,7 @@ def test_each_command_that_commits_is_in_the_history(folder: Path, monkeypatch: 
 
 
 @pytest.mark.programs
-def test_a_message_is_the_commit_s_only_where_the_files_are(folder: Path) -> None:
+def test_a_git_commit_is_the_message_only_of_unchanged_files(folder: Path) -> None:
     git(folder, "init", "-q", "-b", "main")
     git_commit(folder, "Orders, from Kafka")
     apply(folder)
@@ -171,7 +170,7 @@ def test_a_serial_without_the_record_of_its_commit_is_damaged(folder: Path) -> N
         assert mzplan(folder, *command.split(), "--json").error()["code"] == "MZ030"
 
 
-def test_a_damaged_serial_is_no_damaged_state(folder: Path) -> None:
+def test_a_damaged_serial_is_not_a_damaged_state(folder: Path) -> None:
     """The printed fix is one of the history: what pushes a state would commit, and mend nothing."""
     apply(folder)
     for broker in ("b", "c"):
@@ -179,10 +178,10 @@ def test_a_damaged_serial_is_no_damaged_state(folder: Path) -> None:
         apply(folder)
     damaged = folder / "state" / "history" / "00000002.json"
     whole = damaged.read_bytes()
-    for content, code in ((b"{", "MZ030"), (whole.replace(b"b:9092", b"x:9092"), "MZ030")):
+    for content in (b"{", whole.replace(b"b:9092", b"x:9092")):
         damaged.write_bytes(content)
         found = mzplan(folder, "history", "show", "3", "--json").error()
-        assert found["code"] == code and "history/00000002.json" in found["summary"]
+        assert found["code"] == "MZ030" and "history/00000002.json" in found["summary"]
         assert "delete it" in found["hint"] and "push" not in found["hint"]
     damaged.write_bytes(b"{")
     assert "delete it" in mzplan(folder, "history", "--json").error()["hint"]
@@ -205,7 +204,7 @@ def test_a_rollback_shows_what_it_changes(folder: Path) -> None:
     assert wanted and wanted in shown
 
 
-def test_how_it_ended_is_written_once_and_nothing_is_rewritten(folder: Path) -> None:
+def test_an_outcome_is_recorded_once(folder: Path) -> None:
     apply(folder)
     store = Store(LocalBackend(folder / "state"), "shop")
     committed = (folder / "state" / "mzplan.state.json").read_bytes()
@@ -218,7 +217,7 @@ def test_how_it_ended_is_written_once_and_nothing_is_rewritten(folder: Path) -> 
     assert store.serials() == []
 
 
-def test_what_did_not_converge_is_recorded_without_secrets(tmp_path: Path) -> None:
+def test_a_recorded_failure_shows_no_secrets(tmp_path: Path) -> None:
     remember("hunter2-hunter2")
     store, lineage = Store(LocalBackend(tmp_path), "shop"), "l"
     state = State(project="shop", lineage=lineage, serial=3)
