@@ -28,7 +28,7 @@ def ddl(folder: Path, *arguments: str, user: str = "app", more: str = "") -> Ran
     return run("-C", str(folder), "ddl", *arguments)
 
 
-def test_the_script_needs_no_secret_no_state_and_no_client(tmp_path: Path) -> None:
+def test_ddl_needs_no_secret_state_or_client_library(tmp_path: Path) -> None:
     printed = ddl(tmp_path).out
     assert (
         printed
@@ -65,13 +65,13 @@ GRANT USAGE, CREATE ON SCHEMA mzplan TO app;
         ("connection.pg", "MZ070", "connection.pg isn't a query"),
     ],
 )
-def test_an_address_without_a_table_is_told(tmp_path: Path, address: str, code: str, says: str) -> None:
+def test_an_address_without_a_table_is_an_error(tmp_path: Path, address: str, code: str, says: str) -> None:
     found = ddl(tmp_path, address)
     assert (found.code, found.out) == (64, "")
     assert f"[{code}]" in found.err and says in found.err
 
 
-def test_what_only_spark_or_a_runner_knows_is_told(tmp_path: Path) -> None:
+def test_a_type_that_only_spark_knows_is_an_error_with_a_fix(tmp_path: Path) -> None:
     assert "twice bigint" in ddl(tmp_path, "sink.rows", more=', select: [id, "id * 2 AS twice"]').out
     found = ddl(tmp_path, more=', select: [id, "id * name AS twice"]')
     assert found.code == 1 and not found.out

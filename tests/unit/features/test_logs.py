@@ -44,14 +44,14 @@ def test_a_log_is_bounded_and_its_parts_are_read_in_order(tmp_path: Path) -> Non
     assert any(one.message == "sink.hot step 1: printed" for one in found)
 
 
-def test_a_log_that_is_set_aside_while_it_is_read_is_read_once(tmp_path: Path) -> None:
+def test_a_log_that_is_rotated_meanwhile_is_read_once(tmp_path: Path) -> None:
     log = tmp_path / "local.log"
     log.write_text("2026-01-31T10:00:00.123Z INFO a: one\n")
     os.link(log, tmp_path / "local.log.1")
     assert [one.message for one in entries("local", log)] == ["one"]
 
 
-def test_another_s_standard_error_is_left_alone(tmp_path: Path) -> None:
+def test_a_log_that_is_not_standard_error_is_not_rotated(tmp_path: Path) -> None:
     log = tmp_path / "local.log"
     log.write_text("x" * 9000)
     done = subprocess.run([sys.executable, "-c", WRITER, log], capture_output=True, check=True)

@@ -47,7 +47,7 @@ def verified(target: Changed) -> VerificationResult:
 
 
 @pytest.mark.parametrize("wrote", [Changed.before, Changed.after])
-def test_a_step_that_was_pushed_under_the_one_or_the_other_is_as_recorded(wrote: ContentHash) -> None:
+def test_a_step_under_the_old_or_the_new_description_is_as_recorded(wrote: ContentHash) -> None:
     found = verified(Changed(wrote))
     assert (found.equal_steps, found.difference) == ((0, 1, 2), None)
     assert "Not checked: rows that others have added, changed or deleted" in render_verified(found)
@@ -76,7 +76,7 @@ def test_a_sink_that_computes_nothing_needs_no_spark(
         found.content_hash(record)
 
 
-def test_a_step_that_is_neither_is_told_with_its_cause() -> None:
+def test_a_step_under_neither_description_is_a_difference_with_its_cause() -> None:
     found = verified(Changed(ContentHash(rows=2, digest=13)))
     assert found.equal_steps == (0,) and found.difference is not None
     assert (found.difference.step, found.difference.code) == (1, "MZ088")
@@ -85,7 +85,7 @@ def test_a_step_that_is_neither_is_told_with_its_cause() -> None:
     assert verified_to_json(found)["difference"]["code"] == "MZ088"
 
 
-def test_where_a_sink_was_not_changed_a_difference_has_no_such_cause() -> None:
+def test_without_a_change_a_difference_has_no_cause() -> None:
     target = Changed(Changed.before)
     target.after = ContentHash(rows=5, digest=7)
     target.recorded = lambda step: Written(rows=1, digest=None)  # type: ignore[method-assign]
