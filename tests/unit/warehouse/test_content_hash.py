@@ -10,7 +10,7 @@ import pytest
 from mzplan.warehouse.content_hash import ContentHash, content_hash, row_hashes
 
 
-def test_the_example_of_sparks_documentation() -> None:
+def test_a_row_hashes_as_in_spark_s_documentation() -> None:
     rows = pa.table(
         {
             "a": ["Spark"],
@@ -21,7 +21,7 @@ def test_the_example_of_sparks_documentation() -> None:
     assert [int(h) for h in row_hashes(rows)] == [5602566077635097486]
 
 
-def test_sum_of_any_parts_is_the_hash_of_the_whole() -> None:
+def test_the_sum_of_any_parts_is_the_hash_of_the_whole() -> None:
     count = 50
     struct = pa.struct([("x", pa.string()), ("y", pa.list_(pa.int64()))])
     rows = pa.table(

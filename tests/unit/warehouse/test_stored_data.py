@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.address import Address
 from mzplan.model.state import DroppedStorage, ProjectStatus
 from mzplan.model.times import shortest
 from mzplan.render.status import render_status
@@ -70,18 +69,13 @@ def test_the_suggested_command_keeps_the_data(folder: Path) -> None:
     assert "stays" in ran.out and (folder / "warehouse" / "collections").is_dir()
 
 
-def test_a_replacement_and_other_deadlines(folder: Path) -> None:
+def test_a_replacement_lists_the_data_of_its_old_generation(folder: Path) -> None:
     settings = folder / "mzplan.yaml"
     settings.write_text(settings.read_text() + "retain_dropped: 90m\n")
     found = notice(mzplan(folder, "plan", "--replace", "sink.few", "--json"))
     assert " 90m " in found["summary"] and "sink.few" in found["detail"] and found["hint"] == ""
-    assert [shortest(one) for one in (0.0, 1.5, 90.0, 3600.0, 86_400.0)] == [
-        "0s",
-        "1.5s",
-        "90s",
-        "1h",
-        "1d",
-    ]
+    texts = {0.0: "0s", 1.5: "1.5s", 90.0: "90s", 3600.0: "1h", 86_400.0: "1d"}
+    assert {seconds: shortest(seconds) for seconds in texts} == texts
 
 
 def test_no_message_without_stored_data(tmp_path: Path) -> None:
@@ -92,8 +86,7 @@ def test_no_message_without_stored_data(tmp_path: Path) -> None:
 
 def test_status_lists_dropped_storage_in_one_line() -> None:
     dropped = tuple(
-        DroppedStorage(address=str(Address("source", name)), id=name, generation=1, dropped_at=0.0)
-        for name in ("a", "b", "c", "d", "e")
+        DroppedStorage(address=f"source.{name}", id=name, generation=1, dropped_at=0.0) for name in "abcde"
     )
     text = render_status(ProjectStatus(serial=1, instances=(), queries=(), dropped=dropped))
     (line,) = (one for one in text.splitlines() if "retain_dropped" in one)
