@@ -49,7 +49,7 @@ def watch(stages: Stages, now: list[float]) -> CoreWatch:
         (Stages(s100=(0, 0, NOW - 1), s99=(0, 0, NOW - 9)), 2),
     ],
 )
-def test_a_stage_that_waits_for_its_first_task(stages: Stages, cores: int) -> None:
+def test_cores_are_scarce_while_a_stage_waits_for_its_first_task(stages: Stages, cores: int) -> None:
     watching = watch(stages, [NOW])
     for _ in range(EVERY):
         assert watching.scarce_cores() == 0
@@ -57,7 +57,7 @@ def test_a_stage_that_waits_for_its_first_task(stages: Stages, cores: int) -> No
     assert watching.scarce_cores() == cores
 
 
-def test_a_wait_is_remembered_for_a_while() -> None:
+def test_scarce_cores_are_remembered_for_a_while() -> None:
     stages, now = Stages(s1=(0, 0, NOW - 9)), [NOW]
     watching = watch(stages, now)
     for _ in range(EVERY):

@@ -44,7 +44,7 @@ def painter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Painter:
     return Painter(Checkpoint(str(tmp_path)), monkeypatch)
 
 
-def test_each_is_done_once_in_the_order_of_the_requests(painter: Painter) -> None:
+def test_each_task_is_done_once_in_the_order_of_the_requests(painter: Painter) -> None:
     assert painter.start() == () and painter.log == []
     assert [outcome.serial for outcome in painter.start(FIVE, TWO)] == [2, 5]
     assert painter.log == ["prepared", 2, 5]
@@ -54,7 +54,7 @@ def test_each_is_done_once_in_the_order_of_the_requests(painter: Painter) -> Non
     assert painter.log[4:] == [9], "nothing is prepared for what is done"
 
 
-def test_after_a_failure_the_rest_is_repeated(painter: Painter) -> None:
+def test_after_a_failure_only_the_rest_is_repeated(painter: Painter) -> None:
     painter.fails = {5}
     with pytest.raises(MzplanError, match="could not be done") as caught:
         painter.start(TWO, FIVE, NINE)

@@ -36,52 +36,42 @@ def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refusal(files: list[Path], packages: str) -> Diagnostic:
+def refusal(files: list[Path], packages: str = OURS) -> Diagnostic:
     with pytest.raises(MzplanError) as caught:
         require_pinned(files, packages)
-    return caught.value.diagnostics[0]
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ114"
+    return found
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(ivy: Path) -> None:
     jar = ivy / "jars" / NAME
     require_pinned([jar], OURS)
     jar.write_bytes(b"y")
-    told = refusal([jar], OURS)
-    assert told.code == "MZ114" and NAME in told.summary and RIGHT in told.detail
-    assert refusal([jar], f"{OURS},org.other:own:2.0").code == "MZ114"  # ours, whoever else asks for some
+    found = refusal([jar])
+    assert NAME in found.summary and RIGHT in found.detail
+    assert refusal([jar], f"{OURS},org.other:own:2.0"), "whoever else asks for some"
+    subprocess.run(shlex.split(found.hint.partition(", and")[0]), check=True)
+    assert not list(ivy.rglob("*.jar")), "the suggested command removes every copy"
 
 
-def test_what_the_refusal_says_removes_every_copy(ivy: Path) -> None:
-    jar = ivy / "jars" / NAME
+def test_the_suggested_command_quotes_the_path(ivy: Path, tmp_path: Path) -> None:
+    jar = tmp_path / "a b;id" / "jars" / NAME
+    jar.parent.mkdir(parents=True)
     jar.write_bytes(b"y")
-    command = refusal([jar], OURS).hint.partition(", and")[0]
-    subprocess.run(shlex.split(command), check=True)
-    assert not list(ivy.rglob("*.jar"))
+    assert shlex.split(refusal([jar]).hint.partition(", and")[0]) == ["rm", str(jar)]
 
 
-def test_no_folder_of_a_refusal_is_words_of_a_shell(ivy: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "a b;id"
-    (cache / "jars").mkdir(parents=True)
-    jar = cache / "jars" / NAME
-    jar.write_bytes(b"y")
-    assert shlex.split(refusal([jar], OURS).hint.partition(", and")[0]) == ["rm", str(jar)]
+def test_only_requested_jars_are_accepted(ivy: Path) -> None:
+    evil, own = (ivy / "jars" / f"{name}.jar" for name in ("org.evil_more-1.0", "org.other_own-2.0"))
+    for jar in (evil, own):
+        jar.write_bytes(b"z")
+    assert evil.name in refusal([ivy / "jars" / NAME, evil]).summary
+    require_pinned([ivy / "jars" / NAME, own], f"org.other:own:2.0,{OURS}")
+    require_pinned([own], OURS, has_others=True)
 
 
-def test_a_jar_that_nobody_asked_for_is_refused(ivy: Path) -> None:
-    more = ivy / "jars" / "org.evil_more-1.0.jar"
-    more.write_bytes(b"z")
-    told = refusal([ivy / "jars" / NAME, more], OURS)
-    assert told.code == "MZ114" and more.name in told.summary
-
-
-def test_what_a_user_has_asked_for_is_his(ivy: Path) -> None:
-    his = ivy / "jars" / "org.other_own-2.0.jar"
-    his.write_bytes(b"z")
-    require_pinned([ivy / "jars" / NAME, his], f"org.other:own:2.0,{OURS}")
-    require_pinned([his], OURS, has_others=True)
-
-
-def test_spark_s_list_of_jars() -> None:
+def test_only_local_jars_of_spark_s_list_are_checked() -> None:
     given = "file:///a/b%20c.jar,/d.jar,hdfs://there/e.jar,spark://driver/f.jar"
     assert local_jars(given) == [Path("/a/b c.jar"), Path("/d.jar")]
     assert local_jars(None) == []
@@ -101,14 +91,14 @@ def test_every_package_that_a_schema_names_is_pinned(line: SparkLine) -> None:
     assert line.before_spark is None or line.before_spark in line.packages
 
 
-def test_what_no_line_wants_is_not_pinned() -> None:
+def test_excluded_packages_are_not_pinned() -> None:
     excluded = set.intersection(*(set(line.excluded) for line in LINES))
     names = tuple(f"{name.replace(':', '_')}-" for name in excluded)
     assert names and not [name for name in pinned_digests() if name.startswith(names)]
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_lz4_is_on_the_class_path_before_spark_s_own(
+def test_our_lz4_is_on_the_class_path_before_spark_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     pytest.importorskip("pyspark")

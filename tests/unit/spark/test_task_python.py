@@ -25,7 +25,7 @@ SPARKS = "/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10-src.zip:/s/jars/spar
         ("/mine:/other.zip", "/mine:/other.zip"),
     ],
 )
-def test_the_archives_of_spark_go_and_all_else_stays(
+def test_tasks_use_the_driver_s_packages_instead_of_spark_s_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, left: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -40,7 +40,7 @@ def test_the_archives_of_spark_go_and_all_else_stays(
     assert "PYSPARK_PYTHON" not in os.environ
 
 
-def test_what_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_the_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "python3.12")
     with tasks_like_the_driver(tmp_path):
         assert os.environ["PYSPARK_PYTHON"] == "python3.12"
@@ -48,7 +48,9 @@ def test_what_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_holds_no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_noexec_disk_tasks_use_the_interpreter_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a file system mounted noexec
     with tasks_like_the_driver(tmp_path):
