@@ -220,7 +220,7 @@ def test_an_empty_state_proves_no_storage_unused(shop: Shop) -> None:
     assert all(place.exists() for place in former)
 
 
-def test_a_damaged_history_stops_it(shop: Shop) -> None:
+def test_with_a_damaged_history_nothing_is_removed(shop: Shop) -> None:
     former = shop.replaced()
     assert mzplan(shop.folder, "pause", "source.orders").code == 0
     (first, *_) = sorted((shop.folder / "state" / "history").glob("*.json"))
