@@ -12,6 +12,7 @@ import pytest
 
 from mzplan.spark import liveness
 from mzplan.spark.liveness import Liveness
+from tests.support import eventually
 
 
 class Java:
@@ -47,19 +48,21 @@ def looked(alive: Liveness, java: Java, times: int = 1) -> str | None:
     """Return the result of the last of so many looks. Each question is answered."""
     why = None
     for _ in range(times):
-        before = java.asked
-        why = alive.why_dead()
-        until = time.monotonic() + 10
-        while why is None and java.asked == before and time.monotonic() < until:
-            time.sleep(0.001)
+        before, why = java.asked, alive.why_dead()
+        eventually("it is asked", lambda why=why, before=before: why is not None or java.asked > before, 10)
     return why
+
+
+def found_dead(alive: Liveness) -> str:
+    eventually("it is dead", lambda: alive.why_dead() is not None, 10)
+    return alive.why_dead() or ""
 
 
 @pytest.mark.parametrize(
     ("code", "text"),
     [(3, "it ran out of memory"), (-9, "was killed (SIGKILL)"), (-6, "by signal 6"), (1, "exit code is 1")],
 )
-def test_a_java_process_that_has_ended(code: int, text: str) -> None:
+def test_an_ended_java_process_is_named_with_its_cause(code: int, text: str) -> None:
     java = Java()
     alive = liveness_of(java)
     assert looked(alive, java, 3) is None
@@ -68,18 +71,18 @@ def test_a_java_process_that_has_ended(code: int, text: str) -> None:
     assert why is not None and why.startswith("Spark's Java process has ended: ") and text in why
 
 
-def test_a_context_that_was_stopped() -> None:
+def test_a_stopped_context_is_dead() -> None:
     java = Java()
     alive = liveness_of(java)
     java.answer = lambda: True
     assert looked(alive, java) is None
-    why = eventually(alive)
+    why = found_dead(alive)
     assert why == "Spark's context was stopped, and this process can't have another one."
     alive.kill()
     assert alive.why_ended() == alive.why_dead() == why  # not the signal that the runner itself has sent
 
 
-def test_a_gateway_that_has_ended_and_one_call_that_failed() -> None:
+def test_a_gateway_is_dead_after_several_failed_calls() -> None:
     def refused() -> bool:
         raise ConnectionRefusedError
 
@@ -91,11 +94,10 @@ def test_a_gateway_that_has_ended_and_one_call_that_failed() -> None:
     assert looked(alive, java, 10) is None
     java.answer = refused
     assert looked(alive, java) is None
-    why = eventually(alive)
-    assert why is not None and "no longer accepts calls from Python" in why
+    assert "no longer accepts calls from Python" in found_dead(alive)
 
 
-def test_java_that_hangs_is_given_a_minute_and_looks_return_at_once() -> None:
+def test_java_that_hangs_is_dead_after_a_minute_and_no_look_waits() -> None:
     java, hangs = Java(), threading.Event()
     alive = liveness_of(java)
 
@@ -111,17 +113,10 @@ def test_java_that_hangs_is_given_a_minute_and_looks_return_at_once() -> None:
     hangs.set()
 
 
-def test_a_session_that_is_closed_on_purpose() -> None:
+def test_a_closed_session_is_not_dead() -> None:
     java = Java()
     alive = liveness_of(java)
     assert looked(alive, java) is None
     alive.close()
     java.answer = lambda: True
     assert alive.why_dead() is None
-
-
-def eventually(alive: Liveness) -> str | None:
-    until = time.monotonic() + 10
-    while (why := alive.why_dead()) is None and time.monotonic() < until:
-        time.sleep(0.01)
-    return why

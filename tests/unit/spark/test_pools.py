@@ -55,5 +55,5 @@ def test_a_cluster_has_one_pool_less_than_cores(parallelism: int, pools: int) ->
     assert pool_count(spark("spark://master:7077", parallelism)) == pools
 
 
-def test_a_cluster_whose_cores_are_hidden_by_a_setting_has_one_pool() -> None:
+def test_a_cluster_whose_cores_a_setting_hides_has_one_pool() -> None:
     assert pool_count(spark("yarn", 200, ("spark.default.parallelism",))) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from packaging.requirements import Requirement
@@ -22,7 +23,7 @@ def spark_at(folder: Path, release: str) -> None:
     (folder / "jars" / f"spark-core_2.13-{release}.jar").touch()
 
 
-def test_the_package_s_range_and_the_lines_are_the_same() -> None:
+def test_the_package_allows_exactly_the_supported_lines() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     named = map(Requirement, pyproject["project"]["optional-dependencies"]["runner"])
     wanted = next(one for one in named if one.name == "pyspark")
@@ -51,13 +52,13 @@ def test_another_spark_is_refused(release: str) -> None:
     assert "4.0, 4.1 and 4.2" in told.detail and f"pyspark=={NEWEST.tested[-1]}" in told.hint
 
 
-def test_spark_home_is_the_spark_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_home_decides_which_spark_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spark_at(tmp_path / "theirs", "4.1.3")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "theirs"))
     assert installed_spark() == "4.1.3" and installed_line().spark == "4.1"
 
 
-def test_else_it_is_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_home_the_package_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     spark_at(tmp_path / "package", "4.2.0")
     monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path / "package")
@@ -65,23 +66,11 @@ def test_else_it_is_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path)  # a client without jars
     monkeypatch.setattr(spark_lines, "version", lambda name: "4.0.5")
     assert installed_spark() == "4.0.5"
-
-    def none(name: str) -> str:
-        raise PackageNotFoundError
-
-    monkeypatch.setattr(spark_lines, "version", none)
+    monkeypatch.setattr(spark_lines, "version", Mock(side_effect=PackageNotFoundError))
     assert installed_spark() is None
 
 
-def test_what_a_schema_names_follows_the_hadoop_of_the_line() -> None:
+def test_hadoop_packages_follow_the_line() -> None:
     named = ("org.apache.hadoop:hadoop-aws:3.4.1", "software.amazon.msk:aws-msk-iam-auth:2.3.0")
     assert OLDEST.compatible(named) == named
     assert NEWEST.compatible(named) == ("org.apache.hadoop:hadoop-aws:3.5.0", named[1])
-
-
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)
-def test_what_pages_say_of_a_line(line: SparkLine) -> None:
-    deploy = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert ",".join(line.packages) in deploy
-    row = f"| {line.spark} | {line.delta} | {line.connector} | {', '.join(line.tested)} |"
-    assert row in (ROOT / "docs" / "how-to" / "upgrade-spark.md").read_text(encoding="utf-8")

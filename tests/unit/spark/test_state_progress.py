@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.address import Address
-from mzplan.model.observed import Observation, RunFacts
-from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState
-from mzplan.render.status import render_status, status_to_json
+from mzplan.model.state import ProjectStatus, QueryStatus
+from mzplan.render.status import render_status
 from mzplan.spark.progress import Progress, ProgressListener, parse_progress
+from tests.unit.small_projects import at, commit, observe, shop
 
-VIEW = Address("view", "revenue")
 WATERMARK = "2026-01-01T00:04:00.500Z"
 AT = 1_767_225_840.5  # the same, in seconds since the epoch
-KEYS = ("state_rows", "state_bytes", "watermark", "late_rows")
 
 
 def operator(**more: Any) -> dict[str, Any]:
     counts = {"numRowsTotal": 2, "memoryUsedBytes": 1152, "numRowsDroppedByWatermark": 0}
     return {"operatorName": "stateStoreSave", **counts, "customMetrics": {}, **more}
+
+
+FILES = operator(numRowsTotal=5, customMetrics={"rocksdbSstFileSize": 4096}, numRowsDroppedByWatermark=3)
 
 
 def progress(*operators: dict[str, Any], watermark: str | None = WATERMARK, **more: Any) -> dict[str, Any]:
@@ -48,24 +48,24 @@ def kept(found: Progress) -> tuple[Any, ...]:
     return found.state_rows, found.state_bytes, found.watermark_timestamp_seconds, found.late_rows
 
 
-def test_all_operators_count() -> None:
-    files = operator(numRowsTotal=5, customMetrics={"rocksdbSstFileSize": 4096}, numRowsDroppedByWatermark=3)
-    assert kept(parse_progress(progress(operator(), files))) == (7, 1152 + 4096, AT, 3)
-
-
-def test_files_that_are_not_written_yet_leave_the_memory() -> None:
-    assert parse_progress(progress(operator(customMetrics={"rocksdbSstFileSize": 0}))).state_bytes == 1152
+@pytest.mark.parametrize(
+    ("operators", "found"),
+    [
+        ([operator()], (2, 1152, AT, 0)),
+        ([operator(), FILES], (7, 1152 + 4096, AT, 3)),
+        ([operator(customMetrics={"rocksdbSstFileSize": 0})], (2, 1152, AT, 0)),  # in memory only, as yet
+        ([], (None, None, None, None)),
+    ],
+)
+def test_the_state_of_all_operators_counts(operators: list[dict[str, Any]], found: tuple[Any, ...]) -> None:
+    assert kept(heard(progress(*operators))) == found
 
 
 @pytest.mark.parametrize(
     "watermark", [None, "1970-01-01T00:00:00.000Z", "+12026-01-01T00:00:00.000Z", "soon"]
 )
-def test_a_watermark_that_says_nothing_is_none(watermark: str | None) -> None:
+def test_a_meaningless_watermark_is_unknown(watermark: str | None) -> None:
     assert kept(parse_progress(progress(operator(), watermark=watermark))) == (2, 1152, None, 0)
-
-
-def test_a_query_without_state_has_nothing() -> None:
-    assert kept(heard(progress())) == (None, None, None, None)
 
 
 def test_late_rows_add_up_over_the_micro_batches_of_a_run() -> None:
@@ -80,35 +80,18 @@ def test_a_trigger_without_data_keeps_what_is_known() -> None:
     assert kept(heard(progress(operator()), idle)) == (2, 1152, AT, 0)
 
 
-def status_of(**facts: Any) -> ProjectStatus:
-    resource = ResourceState(address=VIEW, id="i", type="sql", body={})
-    seen = Observation(
-        address=VIEW,
-        generation=1,
-        digest="1:a",
-        wanted_digest="1:a",
-        wanted_generation=1,
-        condition="running",
-        **facts,
-    )
-    return ProjectStatus(serial=1, instances=(), queries=(QueryStatus(resource=resource, observation=seen),))
+def test_status_has_one_line_for_the_state_of_a_query() -> None:
+    state = commit(shop())
+    record = state.resources[at("source.orders")]
 
+    def text(**facts: Any) -> str:
+        seen = observe(state, orders=facts)["local"].observations[record.address]
+        queries = (QueryStatus(resource=record, observation=seen),)
+        return render_status(ProjectStatus(serial=1, instances=(), queries=queries))
 
-def test_status_has_one_line_of_it() -> None:
-    status = status_of(state_rows=1234, state_bytes=5_452_595, watermark_timestamp_seconds=AT, late_rows=3)
-    line = "state rows 1,234; state size 5.2 MiB; watermark 2026-01-01T00:04:00.500Z; late rows 3"
-    assert f"\n\nview.revenue: {line}\n" in render_status(status)
-    (query,) = status_to_json(status)["queries"]
-    assert [query[key] for key in KEYS] == [1234, 5_452_595, WATERMARK, 3]
-
-
-def test_status_leaves_out_what_is_zero_or_unknown() -> None:
-    shown = render_status(status_of(state_rows=2, state_bytes=1152, late_rows=0))
-    assert "\n\nview.revenue: state rows 2; state size 1.1 KiB\n" in shown
-
-
-def test_status_says_nothing_of_a_query_without_state() -> None:
-    assert "view.revenue: " not in render_status(status_of())
-    (query,) = status_to_json(status_of())["queries"]
-    assert [query[key] for key in KEYS] == [None] * 4
-    assert [RunFacts().state_rows, RunFacts().late_rows] == [None, None]
+    known = {"state_rows": 1234, "state_bytes": 5_452_595, "watermark_timestamp_seconds": AT}
+    line = f"state rows 1,234; state size 5.2 MiB; watermark {WATERMARK}; late rows 3"
+    assert f"\n\nsource.orders: {line}\n" in text(**known, late_rows=3)
+    line = "state rows 2; state size 1.1 KiB"
+    assert f"\n\nsource.orders: {line}\n" in text(state_rows=2, state_bytes=1152, late_rows=0)
+    assert "source.orders: " not in text()
