@@ -19,8 +19,9 @@ from mzplan.features.snapshot.row_files import csv_line, json_values, out_format
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.snapshot import ConditionError, ensure_one_condition, snapshot_batches
-from tests.stored_steps import StoredSource, named
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.stored_steps import named
+from tests.unit.cli_runs import Ran
+from tests.unit.features.stored_shop import StoredShop
 
 UTC_TIME = pa.timestamp("us", "UTC")
 DDL = (
@@ -64,28 +65,20 @@ ODD: dict[str, Any] = {
 NOTHING = dict.fromkeys(ODD)
 
 
-class Shop:
-    """A committed project, and the storage of its source."""
+class Shop(StoredShop):
+    def snapshot(self, *arguments: str, code: int = 0) -> Ran:
+        return self.run("snapshot", "source.orders", *arguments, code=code)
 
-    def __init__(self, folder: Path, schema: pa.Schema | None = None):
-        self.folder = write(folder)
-        apply(folder)
-        committed = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
-        self.source = StoredSource(folder / "warehouse", committed["source.orders"]["id"], schema)
+    def document(self, *arguments: str) -> Any:
+        return self.snapshot(*arguments, "--json").json()
 
-    def snapshot(self, *arguments: str) -> Ran:
-        return mzplan(self.folder, "snapshot", "source.orders", *arguments)
-
-    def error(self, *arguments: str, code: int) -> dict[str, Any]:
-        ran = self.snapshot(*arguments, "--json")
-        assert ran.code == code, ran
-        return ran.error()
+    def refusal(self, *arguments: str, code: int) -> dict[str, Any]:
+        return self.snapshot(*arguments, "--json", code=code).error()
 
     def rows(self, *arguments: str) -> list[Any]:
         """Return the rows, which come in no particular order, by id."""
-        ran = self.snapshot("--format", "json", *arguments)
-        assert ran.code == 0, ran
-        return sorted(map(json.loads, ran.out.splitlines()), key=lambda row: row["id"])
+        found = map(json.loads, self.snapshot("--format", "json", *arguments).out.splitlines())
+        return sorted(found, key=lambda row: row["id"])
 
 
 @pytest.fixture
@@ -119,7 +112,7 @@ def test_a_snapshot_is_as_of_a_step(shop: Shop) -> None:
     assert first["_position"] == {"partition": 0, "offset": 3, "timestamp": None}
 
 
-def test_a_table_for_people(shop: Shop) -> None:
+def test_the_default_output_is_a_table(shop: Shop) -> None:
     shop.source.run([{"id": 7, "name": "plain"}, {"id": 10, "name": None}, {"id": None, "name": "\x1b[2J\n"}])
     ran = shop.snapshot()
     assert ran.out.splitlines() == ["  id  name", "   7  plain", "  10  NULL", "NULL  \\x1b[2J\\n"]
@@ -140,28 +133,27 @@ def test_added_columns_and_merged_files_are_read(shop: Shop) -> None:
     assert shop.snapshot("--count").out == "3\n"  # the merged file has no statistics: its rows are counted
     assert len(list(snapshot_batches(shop.source.history, 1))) == 1
     for where in ([], ["--where", "id = 1"]):
-        gone = shop.error("--as-of", "0", *where, code=1)
+        gone = shop.refusal("--as-of", "0", *where, code=1)
         assert gone["code"] == "MZ091" and "the VACUUM of version 5 has removed it" in gone["detail"]
 
 
 def test_only_steps_that_the_collection_holds_can_be_read(shop: Shop) -> None:
-    nothing = shop.error(code=64)
+    nothing = shop.refusal(code=64)
     assert nothing["code"] == "MZ094" and "still empty" in nothing["summary"]
     shop.source.record(*(shop.source.run(named(i, i + 1)) for i in range(4)))
-    above = shop.error("--as-of", "4", code=64)
+    above = shop.refusal("--as-of", "4", code=64)
     assert "doesn't exist yet" in above["summary"] and "0 to 3" in above["detail"]
     shop.source.history.index.expire(2)
-    below = shop.error("--as-of", "1", code=64)
+    below = shop.refusal("--as-of", "1", code=64)
     assert "was expired" in below["summary"] and "2 to 3" in below["detail"]
     assert shop.rows("--as-of", "2") == named(0, 3)
-    sink = mzplan(shop.folder, "snapshot", "sink.out", "--json")
-    assert (sink.code, sink.error()["code"]) == (64, "MZ094")
-    assert "mzplan snapshot source.orders" in sink.error()["hint"]
-    assert mzplan(shop.folder, "snapshot", "source.other").code == 64
+    sink = shop.error("snapshot", "sink.out", code=64)
+    assert sink["code"] == "MZ094" and "mzplan snapshot source.orders" in sink["hint"]
+    shop.run("snapshot", "source.other", code=64)
     for step in ("-1", str(2**64)):
-        assert shop.snapshot("--as-of", step).code == 64
+        shop.snapshot("--as-of", step, code=64)
     (shop.source.collection / "_delta_log" / f"{4:020}.json").unlink()
-    gone = shop.error("--as-of", "3", code=1)
+    gone = shop.refusal("--as-of", "3", code=1)
     assert gone["code"] == "MZ091" and "30 days" in gone["detail"]
 
 
@@ -170,11 +162,11 @@ def test_a_damaged_file_is_an_error(shop: Shop) -> None:
     (data,) = shop.source.data(0)
     data.write_bytes(b"PAR1 nothing PAR1")
     for arguments in (["--json"], ["--where", "id > 1", "--json"], ["--format", "csv"]):
-        ran = shop.snapshot(*arguments)
-        assert ran.code == 1 and "can't be read" in ran.out + ran.err
+        ran = shop.snapshot(*arguments, code=1)
+        assert "can't be read" in ran.out + ran.err
     assert shop.snapshot("--count").out == "3\n", "the log has the number of rows"
     (shop.source.collection / "_delta_log" / f"{1:020}.json").write_text("{not json")
-    damaged = shop.error(code=1)
+    damaged = shop.refusal(code=1)
     assert damaged["code"] == "MZ090" and "is damaged" in damaged["detail"]
 
 
@@ -206,7 +198,7 @@ def test_a_damaged_file_is_an_error(shop: Shop) -> None:
 def test_only_one_condition_over_the_columns_is_accepted(shop: Shop, condition: str) -> None:
     shop.source.run(named(0, 3))
     for more in ([], ["--count"]):
-        assert shop.error("--where", condition, *more, code=64)["code"] == "MZ019"
+        assert shop.refusal("--where", condition, *more, code=64)["code"] == "MZ019"
 
 
 def test_a_condition_selects_rows(shop: Shop) -> None:
@@ -273,7 +265,7 @@ def test_csv_is_what_append_reads(odd: Shop) -> None:
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.json", "rows.csv"])
 def test_a_file_has_the_format_of_its_name(odd: Shop, tmp_path: Path, name: str) -> None:
     target, format_ = tmp_path / name, name.partition(".")[2]
-    document = odd.snapshot("--out", str(target), "--json").json()
+    document = odd.document("--out", str(target))
     assert (document["rows"], document["file"]) == (2, str(target))
     assert [path.name for path in tmp_path.iterdir() if path.name != "shop"] == [name]
     if format_ in ("json", "csv"):
@@ -287,8 +279,8 @@ def test_a_file_has_the_format_of_its_name(odd: Shop, tmp_path: Path, name: str)
 
 def test_a_file_of_another_name_needs_a_format(odd: Shop, tmp_path: Path) -> None:
     target = tmp_path / "rows.txt"
-    assert odd.snapshot("--out", str(target)).code == 64
-    assert odd.snapshot("--out", str(target), "--format", "table").code == 0
+    odd.snapshot("--out", str(target), code=64)
+    odd.snapshot("--out", str(target), "--format", "table")
     assert target.read_text().startswith("  Id  a b")
 
 
@@ -296,12 +288,12 @@ def test_a_file_is_written_completely_or_not_at_all(shop: Shop, tmp_path: Path) 
     shop.source.run(named(0, 3))
     target = tmp_path / "kept.csv"
     target.write_text("before")
-    assert shop.snapshot("--out", str(target), "--where", "CAST(name AS BIGINT) = 1").code == 64
+    shop.snapshot("--out", str(target), "--where", "CAST(name AS BIGINT) = 1", code=64)
     assert target.read_text() == "before"
-    assert shop.snapshot("--out", str(tmp_path / "nowhere" / "x.csv"), "--json").error()["code"] == "MZ035"
+    assert shop.refusal("--out", str(tmp_path / "nowhere" / "x.csv"), code=1)["code"] == "MZ035"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.csv", "shop"]
-    assert shop.snapshot("--count", "--out", str(target)).code == 64
-    assert shop.snapshot("--json", "--format", "csv").code == 64
+    shop.snapshot("--count", "--out", str(target), code=64)
+    shop.snapshot("--json", "--format", "csv", code=64)
     assert out_format_of("a/b.JSONL") == "json" and out_format_of("json") is None
 
 
@@ -326,5 +318,5 @@ def test_rows_are_read_as_they_are_taken(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(GoneError, match="is missing, and no version has taken it out"):
         list(batches)
     target = tmp_path / "part.csv"
-    assert shop.snapshot("--out", str(target)).code == 1
+    shop.snapshot("--out", str(target), code=1)
     assert not target.exists()

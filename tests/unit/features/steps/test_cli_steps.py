@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,55 +12,21 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.features.steps.steps_text import upstream_range
-from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import ValuesSeen
 from mzplan.warehouse.step_record import StepRecord
-from tests.stored_steps import StoredSink, StoredSource, named
-from tests.unit.cli_runs import Ran, apply, mzplan, write
-
-
-class Shop:
-    """A committed project of one source with two sinks, and the source's storage."""
-
-    def __init__(self, folder: Path):
-        self.folder = write(folder)
-        apply(folder)
-        committed = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
-        self.ids = {address: record["id"] for address, record in committed.items()}
-        self.source = StoredSource(folder / "warehouse", self.ids["source.orders"])
-        self.hashes: list[ContentHash] = []
-
-    def run(self, *arguments: str, code: int = 0) -> Ran:
-        ran = mzplan(self.folder, *arguments)
-        assert ran.code == code, ran
-        return ran
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        return self.run(*arguments, "--json", code=code).json()
-
-    def error(self, *arguments: str, code: int) -> dict[str, Any]:
-        return self.run(*arguments, "--json", code=code).error()
-
-    def sink(self, name: str) -> StoredSink:
-        return StoredSink(self.source, self.ids[f"sink.{name}"])
-
-    def steps(self, count: int) -> None:
-        """Record so many steps of two rows each."""
-        first = len(self.hashes)
-        fresh = [self.source.run(named(2 * i, 2 * i + 2)) for i in range(first, first + count)]
-        self.source.record(*fresh)
-        self.hashes += fresh
+from tests.stored_steps import named
+from tests.unit.features.stored_shop import StoredShop
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    return Shop(tmp_path / "shop")
+def shop(tmp_path: Path) -> StoredShop:
+    return StoredShop(tmp_path / "shop")
 
 
 # --- steps
 
 
-def test_steps_of_a_source_are_listed(shop: Shop) -> None:
+def test_steps_of_a_source_are_listed(shop: StoredShop) -> None:
     nothing = shop.run("steps", "source.orders").out
     assert nothing.startswith("source.orders has no steps. Its instance local is dry")
     shop.steps(3)
@@ -79,7 +44,7 @@ def test_steps_of_a_source_are_listed(shop: Shop) -> None:
     assert table[1].endswith("yes        0:4..6") and "not yet" in table[2]
 
 
-def test_steps_of_a_sink_name_the_steps_of_its_source(shop: Shop) -> None:
+def test_steps_of_a_sink_name_the_steps_of_its_source(shop: StoredShop) -> None:
     shop.steps(3)
     shop.sink("out").run(3)
     found = shop.json("steps", "sink.out")["steps"]
@@ -96,7 +61,7 @@ def test_steps_of_a_local_source_name_its_appends(start: int | None, end: int, s
     assert upstream_range({"step": start} if start is not None else None, {"step": end}) == shown
 
 
-def test_ten_thousand_steps_are_listed_in_a_moment(shop: Shop) -> None:
+def test_ten_thousand_steps_are_listed_in_a_moment(shop: StoredShop) -> None:
     end = {"orders": {str(p): 123456 for p in range(4)}}
     shop.source.history.index.append(
         StepRecord(step=s, start=end, end=end, rows=500, bytes=40_000, time=1.8e9, version=s + 1)
@@ -111,7 +76,7 @@ def test_ten_thousand_steps_are_listed_in_a_moment(shop: Shop) -> None:
 # --- verify
 
 
-def test_verify_replays_and_compares(shop: Shop) -> None:
+def test_verify_replays_and_compares(shop: StoredShop) -> None:
     shop.steps(5)
     assert shop.run("verify", "source.orders").out == "source.orders: 5 steps as recorded (0..4).\n"
     for wanted, first, last in (("2", 2, 2), ("1..3", 1, 3), ("3..", 3, 4)):
@@ -122,7 +87,7 @@ def test_verify_replays_and_compares(shop: Shop) -> None:
     assert shop.run("verify", "source.orders").out.splitlines()[1] == counted
 
 
-def test_verify_warns_of_a_column_that_is_always_null(shop: Shop) -> None:
+def test_verify_warns_of_a_column_that_is_always_null(shop: StoredShop) -> None:
     """For example, a field that is misspelt in the schema: no record has an error."""
     shop.source.record(shop.source.run([{"id": 1, "name": None}, {"id": 2, "name": None}]))
     shop.source.record(shop.source.run([{"id": None, "name": None}]))
@@ -161,7 +126,7 @@ def test_only_rows_that_have_a_column_count_for_that_warning() -> None:
     ids=["changed", "missing"],
 )
 def test_verify_names_the_first_difference(
-    shop: Shop, damage: Callable[[pa.Table], pa.Table], what: str
+    shop: StoredShop, damage: Callable[[pa.Table], pa.Table], what: str
 ) -> None:
     shop.steps(5)
     for step in (2, 3):
@@ -175,7 +140,7 @@ def test_verify_names_the_first_difference(
     shop.run("verify", "source.orders", "--steps", "4")
 
 
-def test_verify_lists_missing_steps_and_checks_the_others(shop: Shop) -> None:
+def test_verify_lists_missing_steps_and_checks_the_others(shop: StoredShop) -> None:
     shop.steps(4)
     shop.source.merge()
     shop.source.vacuum()
@@ -188,7 +153,7 @@ def test_verify_lists_missing_steps_and_checks_the_others(shop: Shop) -> None:
     assert ran.out.endswith("1 step can't be replayed.\n")
 
 
-def test_verify_names_each_damaged_file_and_checks_the_other_steps(shop: Shop) -> None:
+def test_verify_names_each_damaged_file_and_checks_the_other_steps(shop: StoredShop) -> None:
     shop.steps(5)
     lost, cut, torn = (shop.source.data(step)[0] for step in (0, 1, 3))
     lost.unlink()
@@ -205,7 +170,7 @@ def test_verify_names_each_damaged_file_and_checks_the_other_steps(shop: Shop) -
         assert f"error[MZ135]: Step {step} of source.orders is damaged" in ran.err and file.name in ran.err
 
 
-def test_verify_warns_of_rows_that_another_writer_deleted(shop: Shop) -> None:
+def test_verify_warns_of_rows_that_another_writer_deleted(shop: StoredShop) -> None:
     shop.steps(3)
     shop.source.merge()  # moves rows, and deletes none
     assert "MZ305" not in shop.run("verify", "source.orders").err
@@ -215,7 +180,7 @@ def test_verify_warns_of_rows_that_another_writer_deleted(shop: Shop) -> None:
     assert "(DELETE)" in err
 
 
-def test_an_unreadable_warehouse_is_an_error(shop: Shop) -> None:
+def test_an_unreadable_warehouse_is_an_error(shop: StoredShop) -> None:
     shop.steps(1)
     log = shop.source.collection / "_delta_log"
     log.rename(log.with_name("moved"))
@@ -224,7 +189,7 @@ def test_an_unreadable_warehouse_is_an_error(shop: Shop) -> None:
         assert shop.error(command, "source.orders", code=1)["code"] == "MZ090"
 
 
-def test_only_existing_steps_of_queries_can_be_verified(shop: Shop) -> None:
+def test_only_existing_steps_of_queries_can_be_verified(shop: StoredShop) -> None:
     shop.steps(3)
     for text in ("x", "3..1", "-1", "1.2", "..3", "", "1...2"):
         shop.run("verify", "source.orders", f"--steps={text}", code=64)
@@ -242,7 +207,7 @@ def test_only_existing_steps_of_queries_can_be_verified(shop: Shop) -> None:
 # --- expire
 
 
-def test_expire_is_refused_while_a_sink_needs_a_step(shop: Shop) -> None:
+def test_expire_is_refused_while_a_sink_needs_a_step(shop: StoredShop) -> None:
     shop.steps(4)
     shop.sink("out").run(3)
     found = shop.error("expire", "source.orders", "--before", "1", code=7)
@@ -253,7 +218,7 @@ def test_expire_is_refused_while_a_sink_needs_a_step(shop: Shop) -> None:
     assert shop.json("steps", "source.orders")["since"] == 0
 
 
-def test_expired_steps_are_gone_for_every_command_and_the_last_step_stays(shop: Shop) -> None:
+def test_expired_steps_are_gone_for_every_command_and_the_last_step_stays(shop: StoredShop) -> None:
     shop.run("expire", "source.orders", "--before", "0")  # there is none yet
     shop.steps(4)
     shop.sink("out").run(5)
