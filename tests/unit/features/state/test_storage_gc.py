@@ -14,16 +14,31 @@ import pytest
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.description import Description, InlinedConnection, describe
+from mzplan.schema.description import describe
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.journal import Dropped, Prepared
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.storage import missing_storage, places_below, remove_storage
-from tests.unit.cli_runs import Ran, mzplan, write
+from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.small_projects import commit, postgres, project, resource
 
 ORDERS = Address("source", "orders")
 OLD = time.time() - 8 * 86_400  # retain_dropped is a week
+
+
+def aged(places: list[Path], changed: float = OLD) -> None:
+    """Have storage be last written at this time, by default long ago."""
+    for place in places:
+        for path in (*place.rglob("*"), place):
+            os.utime(path, (changed, changed))
+
+
+def begin(warehouse: str, id_: str, generation: int) -> None:
+    """Create a checkpoint as the first start of a query does."""
+    metadata = Path(Checkpoint.of(warehouse, id_, generation).spark) / "metadata"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("{}")
 
 
 class Shop:
@@ -31,7 +46,7 @@ class Shop:
 
     def __init__(self, folder: Path):
         self.folder = write(folder)
-        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        apply(folder)
         self.store = Store(LocalBackend(folder / "state"), "shop")
         self.id = self.store.read_state().resources[ORDERS].id
 
@@ -41,9 +56,8 @@ class Shop:
             place = self.folder / "warehouse" / kind / id_ / f"g{generation}"
             place.mkdir(parents=True)
             (place / "data").write_bytes(b"x" * 1000)
-            for path in (place / "data", place):
-                os.utime(path, (changed, changed))
             found.append(place)
+        aged(found, changed)
         return found
 
     def gc(self, *arguments: str) -> Ran:
@@ -64,34 +78,13 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path / "shop")
 
 
-def aged(places: list[Path]) -> None:
-    """Make storage older than retain_dropped."""
-    for place in places:
-        for path in (*place.rglob("*"), place):
-            os.utime(path, (OLD, OLD))
-
-
 def test_storage_stays_until_its_replication_slot_is_dropped(shop: Shop) -> None:
     """The slot's server doesn't answer. Only the storage has the slot's name."""
     former = shop.replaced()
-    server = {
-        "type": "postgres",
-        "host": "127.0.0.1",
-        "port": 1,
-        "database": "d",
-        "user": "u",
-        "password": "x",
-    }
-    connection = InlinedConnection(address=Address("connection", "pg"), type="postgres", body=server)
-    made = Description(
-        address=ORDERS,
-        id=shop.id,
-        generation=7,
-        digest="1:a",
-        type="postgres",
-        body={"connection": "pg", "tables": ["t"], "schema": "id BIGINT", "key": ["id"]},
-        connections={"connection": connection},
-    )
+    columns = {"tables": ["t"], "schema": "id BIGINT", "key": ["id"]}
+    orders = resource("source.orders", "postgres", connection="pg", **columns)
+    resources = commit(project(postgres(host="127.0.0.1", port=1, password="x"), orders)).resources
+    made = replace(describe(resources[ORDERS], resources), id=shop.id, generation=7)
     checkpoint = Checkpoint.of(str(shop.folder / "warehouse"), shop.id, 7)
     checkpoint.record_leaves(encode(made))
     aged(former)
@@ -120,13 +113,6 @@ def test_storage_that_is_half_removed_does_not_count_as_complete(
     monkeypatch.undo()
     remove_storage(warehouse, shop.id, 1)
     assert not any(place.exists() for place in former)
-
-
-def begin(warehouse: str, id_: str, generation: int) -> None:
-    """Create a checkpoint as the first start of a query does."""
-    metadata = Path(Checkpoint.of(warehouse, id_, generation).spark) / "metadata"
-    metadata.parent.mkdir(parents=True)
-    metadata.write_text("{}")
 
 
 def test_storage_of_a_generation_that_has_not_begun_is_not_missing(shop: Shop) -> None:
