@@ -153,7 +153,7 @@ def test_a_copy_that_was_disturbed_is_removed(
 
 def test_damaged_checkpoints_and_tables_are_refused(folder: Path, tmp_path: Path) -> None:
     left = leave(tmp_path / "left")
-    for name, data in (("metadata", b"{"), ("offsets/1", b"v9\n\n")):
+    for name, data in (("metadata", b"{"), ("metadata", b"\xff\xfe"), ("offsets/1", b"v9\n\n")):
         whole = (left / "checkpoint" / name).read_bytes()
         (left / "checkpoint" / name).write_bytes(data)
         assert import_(folder, left).code == 7

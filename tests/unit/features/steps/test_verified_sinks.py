@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from mzplan.endpoints.interface import Written
 from mzplan.features.steps.steps_text import render_verified, verified_to_json
-from mzplan.features.steps.verification import VerificationResult, _compare, _with_target
+from mzplan.features.steps.verification import VerificationResult, verify
 from mzplan.model.address import Address
+from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
 from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
+from tests.unit.features.stored_shop import StoredShop
 from tests.unit.reporters import SilentReporter
 
 
@@ -41,14 +43,28 @@ class Changed:
         return self.after if record.step == 1 else None
 
 
-def verified(target: Changed) -> VerificationResult:
-    records = [StepRecord(step=step) for step in range(3)]
-    return _compare(Address("sink", "out"), records, partial(_with_target, target), SilentReporter())
+@pytest.fixture
+def shop(tmp_path: Path) -> StoredShop:
+    """A sink with three steps."""
+    shop = StoredShop(tmp_path)
+    shop.steps(3)
+    sink = shop.sink("out")
+    for version in (2, 3, 4):
+        sink.run(version)
+    return shop
+
+
+def verified(shop: StoredShop, target: Changed) -> VerificationResult:
+    project, no_spark = open_project(str(shop.folder)), Mock(side_effect=AssertionError)
+    address, reporter = Address("sink", "out"), SilentReporter()
+    return verify(project, address, None, None, lambda *_: target, no_spark, reporter)
 
 
 @pytest.mark.parametrize("wrote", [Changed.before, Changed.after])
-def test_a_step_under_the_old_or_the_new_description_is_as_recorded(wrote: ContentHash) -> None:
-    found = verified(Changed(wrote))
+def test_a_step_under_the_old_or_the_new_description_is_as_recorded(
+    shop: StoredShop, wrote: ContentHash
+) -> None:
+    found = verified(shop, Changed(wrote))
     assert (found.equal_steps, found.difference) == ((0, 1, 2), None)
     assert "Not checked: rows that others have added, changed or deleted" in render_verified(found)
     assert "`mzplan verify sink.out --content` compares them" in render_verified(found)
@@ -76,8 +92,8 @@ def test_a_sink_that_computes_nothing_needs_no_spark(
         found.content_hash(record)
 
 
-def test_a_step_under_neither_description_is_a_difference_with_its_cause() -> None:
-    found = verified(Changed(ContentHash(rows=2, digest=13)))
+def test_a_step_under_neither_description_is_a_difference_with_its_cause(shop: StoredShop) -> None:
+    found = verified(shop, Changed(ContentHash(rows=2, digest=13)))
     assert found.equal_steps == (0,) and found.difference is not None
     assert (found.difference.step, found.difference.code) == (1, "MZ088")
     assert "[MZ088] The sink was changed at this step" in render_verified(found)
@@ -85,9 +101,9 @@ def test_a_step_under_neither_description_is_a_difference_with_its_cause() -> No
     assert verified_to_json(found)["difference"]["code"] == "MZ088"
 
 
-def test_without_a_change_a_difference_has_no_cause() -> None:
+def test_without_a_change_a_difference_has_no_cause(shop: StoredShop) -> None:
     target = Changed(Changed.before)
     target.after = ContentHash(rows=5, digest=7)
     target.recorded = lambda step: Written(rows=1, digest=None)  # type: ignore[method-assign]
-    found = verified(target)
+    found = verified(shop, target)
     assert found.difference is not None and (found.difference.step, found.difference.code) == (0, None)
