@@ -12,10 +12,10 @@ import asyncssh
 import pytest
 
 from mzplan.features.alter.key_pairs import NewKeys
-from mzplan.host import files
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import PropertyEdit
-from tests.unit.cli_runs import Ran, run
+from tests.unit.cli_runs import apply, mzplan
+from tests.unit.features.alter.alter_runs import alter
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
 SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
@@ -48,16 +48,8 @@ def project(folder: Path, inner: str = "inner", outer: str = "outer", pg: str = 
     (folder / "mzplan.yaml").write_text(SETTINGS)
     text = PIPELINE.format(inner=inner, outer=outer, pg=pg, key=HOST_KEY)
     (folder / "pipeline.yaml").write_text(text)
-    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    apply(folder)
     return folder
-
-
-def mzplan(folder: Path, *words: str) -> Ran:
-    return run("-C", str(folder), *words)
-
-
-def alter(folder: Path, statement: str, *options: str) -> Ran:
-    return mzplan(folder, "alter", statement, *options)
 
 
 def reasons(document: dict[str, Any]) -> dict[str, str]:
@@ -65,13 +57,14 @@ def reasons(document: dict[str, Any]) -> dict[str, str]:
 
 
 def key_files(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "keys").glob("*")) if (folder / "keys").exists() else []
+    return sorted(path.name for path in (folder / "keys").glob("*") if path.name != ".gitignore")
 
 
-def test_pairs_are_made_promoted_and_kept_private(tmp_path: Path) -> None:
+def test_key_pairs_are_created_promoted_and_kept_private(tmp_path: Path) -> None:
     folder = project(tmp_path)
     first = alter(folder, "ALTER CONNECTION outer ROTATE KEYS", "--auto-approve", "--json").json()
-    assert key_files(folder) == [".gitignore", "outer-1", "outer-1.pub", "outer-2", "outer-2.pub"]
+    assert key_files(folder) == ["outer-1", "outer-1.pub", "outer-2", "outer-2.pub"]
+    assert (folder / "keys" / ".gitignore").exists()
     for name in ("outer-1", "outer-2"):
         path = folder / "keys" / name
         assert path.stat().st_mode & 0o777 == 0o600
@@ -95,27 +88,26 @@ def test_pairs_are_made_promoted_and_kept_private(tmp_path: Path) -> None:
     assert mzplan(folder, "plan", "--json").json()["changes"] == []
 
 
-def test_what_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    before = (folder / "pipeline.yaml").read_bytes(), (folder / "state/mzplan.state.json").read_bytes()
+def test_a_rotation_that_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
+    folder, statement = project(tmp_path), "ALTER CONNECTION inner ROTATE KEYS"
+    files = (folder / "pipeline.yaml", folder / "state/mzplan.state.json")
+    before = [file.read_bytes() for file in files]
 
     def unchanged() -> bool:
-        now = (folder / "pipeline.yaml").read_bytes(), (folder / "state/mzplan.state.json").read_bytes()
-        return now == before and [name for name in key_files(folder) if name != ".gitignore"] == []
+        return [file.read_bytes() for file in files] == before and key_files(folder) == []
 
-    statement = "ALTER CONNECTION inner ROTATE KEYS"
     dry = alter(folder, statement, "--dry-run", "--json").json()
     assert reasons(dry) == {"sink.far": "connection.inner changed, through connection.pg"} and unchanged()
-    assert alter(folder, statement).code == 64 and unchanged()  # nobody to ask
+    assert alter(folder, statement).code == 64 and unchanged(), "there is no terminal on which to approve it"
     with mock.patch("mzplan.operations.apply.packages_of", side_effect=KeyboardInterrupt):
         assert alter(folder, statement, "--auto-approve").code == 130
     assert unchanged()
-    with mock.patch.object(files.os, "fsync", side_effect=OSError(28, os.strerror(28))):
+    with mock.patch.object(os, "fsync", side_effect=OSError(28, os.strerror(28))):
         failed = alter(folder, statement, "--no-apply", "--json")
-    assert failed.json()["diagnostics"][0]["code"] == "MZ035" and unchanged()
+    assert failed.error()["code"] == "MZ035" and unchanged()
 
 
-def test_a_public_key_that_is_there_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
+def test_an_existing_public_key_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
     folder = project(tmp_path)
     there = folder / "keys" / "inner-1.pub"
     there.parent.mkdir(exist_ok=True)
@@ -128,27 +120,22 @@ def test_a_public_key_that_is_there_is_neither_overwritten_nor_removed(tmp_path:
 
 
 @pytest.mark.parametrize("names", list(permutations(("a_x", "m_x", "z_x"))))
-def test_names_in_every_order(tmp_path: Path, names: tuple[str, str, str]) -> None:
+def test_a_change_reaches_queries_in_any_order_of_names(tmp_path: Path, names: tuple[str, str, str]) -> None:
     inner, outer, pg = names
     folder = project(tmp_path, inner, outer, pg)
-    far = f"connection.{outer} changed, through connection.{pg} and connection.{inner}"
-    changed = alter(
-        folder, f"ALTER CONNECTION {outer} SET (HOST 'h2', PORT 2222, USER 'u2')", "--dry-run", "--json"
-    )
-    assert reasons(changed.json()) == {
-        "sink.far": far,
-        "source.orders": f"connection.{outer} changed, through connection.registry",
-    }
-    assert "sink.near" not in str(changed.json()["changes"])
-    moved = alter(folder, f"ALTER CONNECTION {pg} SET SSH TUNNEL '{outer}'", "--dry-run", "--json").json()
-    assert reasons(moved) == {"sink.far": f"connection.{pg} changed"}
-    registry = alter(
-        folder, "ALTER CONNECTION registry SET URL 'http://r2:8081'", "--dry-run", "--json"
-    ).json()
-    assert reasons(registry) == {"source.orders": "connection.registry changed"}
-    circle = alter(folder, f"ALTER CONNECTION {outer} SET SSH TUNNEL '{inner}'", "--dry-run", "--json").json()
-    assert [d["code"] for d in circle["diagnostics"]] == ["MZ014"]
-    used = (folder / "pipeline.yaml").read_text().replace(f"  {outer}: {{type", "  gone: {type")
-    (folder / "pipeline.yaml").write_text(used)
-    found = {d["code"] for d in mzplan(folder, "plan", "--json").json()["diagnostics"]}
-    assert found == {"MZ012"}
+    address = f"connection.{outer} changed, through connection."
+    for statement, reached in (
+        (
+            f"{outer} SET (HOST 'h2', PORT 2222, USER 'u2')",
+            {"sink.far": f"{address}{pg} and connection.{inner}", "source.orders": f"{address}registry"},
+        ),
+        (f"{pg} SET SSH TUNNEL '{outer}'", {"sink.far": f"connection.{pg} changed"}),
+        ("registry SET URL 'http://r2:8081'", {"source.orders": "connection.registry changed"}),
+    ):
+        document = alter(folder, f"ALTER CONNECTION {statement}", "--dry-run", "--json").json()
+        assert reasons(document) == reached and "sink.near" not in str(document["changes"])
+    circle = alter(folder, f"ALTER CONNECTION {outer} SET SSH TUNNEL '{inner}'", "--dry-run", "--json")
+    assert circle.error()["code"] == "MZ014"
+    text = (folder / "pipeline.yaml").read_text()
+    (folder / "pipeline.yaml").write_text(text.replace(f"  {outer}: {{type", "  gone: {type"))
+    assert {d["code"] for d in mzplan(folder, "plan", "--json").json()["diagnostics"]} == {"MZ012"}
