@@ -1,4 +1,4 @@
-"""What a runner does with open tasks, without Spark: the checks before a start, and the steps they write."""
+"""Replays and backfills on a runner, without Spark: checks before a start, and the steps that they write."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.client import Client
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
+from mzplan.controller.queries import _as_committed
+from mzplan.controller.reconcile import Decision, Desired, Memory, Switch
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.tasks import Task, TaskOutcome
@@ -165,6 +167,17 @@ def test_a_backfill_reads_the_offsets_of_its_range_or_is_refused(
     code, _, why = expected.partition(" ")
     assert problem.code == code and why in problem.summary
     assert why != "may be gone" or "--from 2026-11-23T05:00:00.006Z or later" in problem.hint
+
+
+def test_only_tasks_of_the_committed_description_run(tmp_path: Path) -> None:
+    """A query that falls back to an accepted description gets no tasks from it."""
+    wanted = query_of(tmp_path, REPLAY, address="sink.orders_pg").description
+    other = replace(wanted, digest="1:old", tasks=(replace(REPLAY, serial=9), BACKFILL))
+    for description, tasks in ((wanted, (REPLAY,)), (other, ())):
+        switch = Switch(address=wanted.address, description=description, stop=(), check=True)
+        decision = Decision(command=switch, memory=Memory(), condition="starting", run=None)
+        command = _as_committed(decision, Desired(description=wanted, paused=False)).command
+        assert isinstance(command, Switch) and command.description.tasks == tasks
 
 
 # --- records and steps
