@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("cli.apply", "Resume paused queries from their checkpoints."),
     "restart": ("cli.apply", "Restart queries from their checkpoints."),
     "backfill": ("features.backfill.command", "Reread a time range of a source's upstream."),
-    "replay": ("features.replay.command", "Rewrite steps to a target, or reread dead letters."),
+    "replay": ("features.replay.command", "Write steps to a target again, or reread dead letters."),
     "status": ("cli.status", "Show each query: condition, rows, lag, last error."),
     "history": ("features.history.command", "List the commits: who, what, when, why, and the outcome."),
     "ui": ("features.ui.command", "Serve read-only pages about the project."),

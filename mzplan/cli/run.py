@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @command("run")
-@click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
+@click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to run.")
 @click.option(
     "--standby/--no-standby", default=True, help="While another runner leads, wait (default) or exit."
 )

@@ -40,7 +40,7 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full
 
 
 @command("graph")
-@click.option("--impact", type=ADDRESS, help="Show everything that a change of this resource would affect.")
+@click.option("--impact", type=ADDRESS, help="Show everything that a change to this resource would affect.")
 @click.option(
     "--format",
     "format_",

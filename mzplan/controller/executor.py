@@ -231,7 +231,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorContext:
-    """The surroundings of an executor.
+    """The settings of an executor.
 
     - `directory`: the project's folder.
     - `warehouse`: an absolute path or a URI.

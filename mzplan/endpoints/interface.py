@@ -113,7 +113,7 @@ class DurableInputEndpoint(Protocol):
 
 @runtime_checkable
 class PartedInputEndpoint(DurableInputEndpoint, Protocol):
-    """An input whose steps may be too large for one reader or for memory (not in the seed).
+    """An input whose steps may be too large for one reader or for memory (mzplan's addition).
 
     The adapter calls `offers`, then `commit`, without a `read`. Then each part is read by its own task,
     with its own endpoint, one batch at a time.
@@ -131,7 +131,7 @@ class PartedInputEndpoint(DurableInputEndpoint, Protocol):
 
 @runtime_checkable
 class SupportsRowCount(DurableInputEndpoint, Protocol):
-    """An input that counts the rows of its durable steps without reading them (not in the seed).
+    """An input that counts the rows of its durable steps without reading them (mzplan's addition).
 
     `mzplan status` shows the counts.
     """
@@ -142,7 +142,7 @@ class SupportsRowCount(DurableInputEndpoint, Protocol):
 
 @runtime_checkable
 class SupportsJoinedSteps(DurableInputEndpoint, Protocol):
-    """An input that limits how many waiting steps one micro-batch reads (not in the seed)."""
+    """An input that limits how many waiting steps one micro-batch reads (mzplan's addition)."""
 
     def joined(self, steps: range) -> range:
         """Return the leading steps to read together, at least one. `steps` are all in `steps()`."""

@@ -123,7 +123,7 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
     return Diagnostic(
         code="MZ064",
         summary=f"The check of {address} failed unexpectedly: {type(problem).__name__}",
-        hint="this is a defect of mzplan: report it; --no-live leaves the check out.",
+        hint="this is a bug in mzplan: report it; --no-live leaves the check out.",
         address=address,
     )
 

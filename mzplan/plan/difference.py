@@ -108,7 +108,7 @@ def without_new_defaults(resource: Resource, before: ResourceState | None) -> Re
 
 
 def all_without_new_defaults(wanted: Wanted, committed: Committed) -> Wanted:
-    """Return all resources of a configuration, each `without_new_defaults`."""
+    """Apply `without_new_defaults` to all resources of a configuration."""
     changed = {
         a: without_new_defaults(r, _committed_record(r, committed)) for a, r in wanted.items() if r.assumed
     }

@@ -1,4 +1,4 @@
-"""The parts of a plan that reviewers must see first: other servers, and other rows in targets."""
+"""The parts of a plan that reviewers must see first: changed servers, and changed rows in targets."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def plan_between(before: State, after: State) -> Plan:
 def _pairs(
     before: State, after: State, moves: dict[Address, Address]
 ) -> Iterator[tuple[ResourceState, ResourceState]]:
-    """Yield each resource that both states have, whatever its name in either."""
+    """Yield each resource in both states, even if its name differs."""
     for old, record in before.resources.items():
         new = after.resources.get(moves.get(old, old))
         if new is not None:

@@ -54,7 +54,7 @@ def plan_task(
             "MZ275",
             f"{address}: the {same} was already requested",
             f"Serial {same.serial} requested it, and no runner has reported it done.",
-            f"wait for it (mzplan status), then request it again; or give it up: {cancel}",
+            f"wait for it (mzplan status), then request it again; or cancel it: {cancel}",
             address=address,
         )
     return _plan_tasks(state, before, (*unfinished, new), statuses, notices)

@@ -1,4 +1,4 @@
-"""`plan --explain`: the stages of applying a plan, for people and as JSON."""
+"""`plan --explain`: the stages of applying a plan, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ class RelationalRun:
         raise error(
             "MZ019",
             f"The query of {self.query.address} returns several rows for one key",
-            f"The key is {', '.join(self.query.keys)}, and no order says which row counts. Nothing of the "
-            "micro-batch was written.",
+            f"The key is {', '.join(self.query.keys)}, and no order decides which row wins. The "
+            "micro-batch wasn't written.",
             "declare all columns of the GROUP BY as `key`, and select each of them unchanged.",
             address=self.query.address,
         )

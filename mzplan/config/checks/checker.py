@@ -197,7 +197,7 @@ class Checker:
             "Unknown instance" if explicit else "No instance",
             f"{resource.label} {fault}. mzplan.yaml declares: {listed(self.instance_names)}.",
             (self.findings.did_you_mean(name, self.instance_names) if explicit else "")
-            or f"write `instance: {self.instance_names[0]}`, or declare it under `instances:`.",
+            or f"write `instance: {self.instance_names[0]}`, or add one under `instances:`.",
             location=resource.location(("instance",) if explicit else ()),
         )
 

@@ -143,7 +143,7 @@ def lineage_names(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> 
 
 
 def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:
-    """Return why dead letters can't be stored. `probe` checks whether a topic can be written."""
+    """Return why dead letters can't be stored. `probe` checks write access to the topic."""
     place = query.body["dead_letter"]
     if (folder := folder_of(query)) is not None:
         return _check_folder(query, folder)

@@ -103,7 +103,7 @@ def merge_small_files(session: SparkSession, table: str) -> tuple[int, int]:
     """Merge the small files of a table (its name in SQL) into large ones. Returns their number before and
     after.
 
-    Makes one commit without new rows, which streams over the table skip, or none if there is nothing to
+    Makes one commit without new rows, which streaming readers skip, or none if there is nothing to
     merge. Larger files stay as they are; otherwise, they would be rewritten each time. Raises Spark's errors.
     """
     own_session = session.newSession()  # its settings differ

@@ -69,7 +69,7 @@ class FolderView:
 
     - `start`, `stop`: the range of the steps that haven't expired.
     - `files`: the name of each step's file.
-    - `ids`: a function that reads the expired ids.
+    - `ids`: a function that reads the ids of expired appends.
     - `leftovers`: the files after a missing step, from a killed or running append.
     """
 

@@ -19,8 +19,8 @@ from mzplan.render.text import safe
 def command_ddl(invocation: Invocation, address: Address | None) -> int:
     """Print PostgreSQL tables, keys and grants as a psql script.
 
-    Uses the files only, for all sources and sinks or for one. You can run the script again. Roles and the
-    tables that a source reads must already exist.
+    Reads only the files, for all sources and sinks or for one. You can run the script repeatedly. Roles and
+    the tables that a source reads must already exist.
     """
     queries = make_ddl(invocation.project(whole=True), invocation.progress, address)
     if invocation.json:

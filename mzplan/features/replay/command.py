@@ -55,7 +55,7 @@ def command_replay(
     message: str | None,
     wait: float,
 ) -> int:
-    """Rewrite steps to a target, or reread dead letters.
+    """Write steps to a target again, or reread dead letters.
 
     For a sink with mode: upsert, mzplan writes all rows of the chosen steps to the target again. A sink that
     appends needs --missing, which writes exactly the rows that `mzplan verify SINK --content` reports as
