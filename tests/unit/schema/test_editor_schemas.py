@@ -61,10 +61,7 @@ def test_what_is_valid_is_valid_in_an_editor(side: str) -> None:
             " key: '${each.value.k}'}}",
             True,
         ),
-        (
-            "sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}",
-            False,
-        ),
+        ("sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}", False),
         ("sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: id}}", False),
         ("sources: {s: {connection: k, topic: t, for_each: [a], format: '${each.value}'}}", True),
         (
