@@ -1,4 +1,4 @@
-"""`for_each`: what it declares, and that each mistake has its line and its key."""
+"""`for_each`: the resources of a template, and errors with their line and their key."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.config import expansion, load_project, read_files, templates
-from mzplan.config.findings import Findings
-from mzplan.config.yaml import builder
+from mzplan.config import expansion, load_project, read_files
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.plan import build_plan
@@ -56,27 +54,16 @@ def found(folder: Path, text: str, **options: Any) -> list[str]:
     return brief(errors(folder, files(text), **options))
 
 
-def addresses(folder: Path, text: str, **options: Any) -> list[str]:
-    resources = load(folder, files(text), **options).resources
-    return [str(a) for a in sorted(resources) if a.is_query]
+# --- resources
 
 
-# --- what it declares
-
-
-def test_it_declares_what_would_be_written_out(tmp_path: Path) -> None:
+def test_a_template_declares_the_same_as_its_resources_written_out(tmp_path: Path) -> None:
     made = load(tmp_path / "a", files(TEMPLATE)).resources
     written = load(tmp_path / "b", files(OUT)).resources
     assert made.keys() == written.keys()
     assert [r.body for r in made.values()] == [r.body for r in written.values()]
     assert [r.references for r in made.values()] == [r.references for r in written.values()]
-    assert made[Address("source", "orders")].template == "sources.per_topic"
-    assert written[Address("source", "orders")].template == ""
-
-
-def test_written_out_or_not_is_no_change(tmp_path: Path) -> None:
-    committed = commit(load(tmp_path / "a", files(OUT)))
-    assert build_plan(load(tmp_path / "b", files(TEMPLATE)), committed).is_empty
+    assert build_plan(load(tmp_path / "a"), commit(load(tmp_path / "b"))).is_empty
 
 
 @pytest.mark.parametrize(
@@ -86,19 +73,23 @@ def test_written_out_or_not_is_no_change(tmp_path: Path) -> None:
         "{leads: web.leads, clicks: web.clicks, orders: shop.orders}",
     ],
 )
-def test_another_key_touches_nothing_else(tmp_path: Path, keys: str) -> None:
+def test_another_key_only_adds_its_resource(tmp_path: Path, keys: str) -> None:
     committed = commit(load(tmp_path / "a", files(TEMPLATE)))
     more = TEMPLATE.replace("{orders: shop.orders, clicks: web.clicks}", keys)
     assert actions(build_plan(load(tmp_path / "b", files(more)), committed)) == {"source.leads": "create"}
 
 
-def test_a_name_is_by_default_the_templates_and_the_key(tmp_path: Path) -> None:
-    text = f"sources:\n  t: {{for_each: [a, 5, true], connection: k, topic: '${{each.key}}', {FORMAT}}}\n"
-    assert addresses(tmp_path, text) == ["source.t_5", "source.t_a", "source.t_true"]
+def source(rest: str, **more: str) -> dict[str, str | bytes]:
+    """The files of a project with one template, `t`, of sources."""
+    return files(f"sources:\n  t: {{{rest}, connection: k, {FORMAT}}}\n", **more)
 
 
-def test_no_key_declares_nothing(tmp_path: Path) -> None:
-    assert addresses(tmp_path, f"sources:\n  t: {{for_each: [], connection: k, topic: t, {FORMAT}}}\n") == []
+@pytest.mark.parametrize(
+    ("keys", "names"), [("[a, 5, true]", ["source.t_5", "source.t_a", "source.t_true"]), ("[]", [])]
+)
+def test_a_name_is_by_default_the_templates_and_the_key(tmp_path: Path, keys: str, names: list[str]) -> None:
+    made = load(tmp_path, source(f"for_each: {keys}, topic: '${{each.key}}'")).resources
+    assert [str(address) for address in sorted(made) if address.is_query] == names
 
 
 def test_values_keep_their_types_where_they_stand_alone(tmp_path: Path) -> None:
@@ -114,16 +105,23 @@ def test_values_keep_their_types_where_they_stand_alone(tmp_path: Path) -> None:
         table: "public.${{each.key}}_${{each.value.size}}_${{each.value.keep}}"
         mode: upsert
         key: "${{each.value.key}}"
-        select: [value, "1 AS ${{each.value.n.deep}}x", "2 AS n"]
+        select: [value, "1 AS x${{each.value.n.deep}}", "2 AS n"]
         labels: {{number: "${{each.value.label}}", deep: "${{each.value.n.deep}}", text: "${{each.key}}"}}
         lifecycle: {{prevent_destroy: "${{each.value.keep}}"}}
     """
-    text = text.replace("1 AS ${each.value.n.deep}x", "1 AS x${each.value.n.deep}")
     body = resource(load(tmp_path, files(text)), "sink.t_x").body
     assert body["key"] == ["value", "n"] and body["table"] == "public.x_500_true"
     assert body["labels"] == {"number": 0.5, "deep": 7, "text": "x"}
     assert body["lifecycle"] == {"prevent_destroy": True}
     assert body["select"] == ["value", "1 AS x7", "2 AS n"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "topic"), [("[010]", "orders-010"), ("{a: 1.10}", "orders-1.10"), ("{a: 0x1F}", "orders-0x1F")]
+)
+def test_a_number_in_a_text_keeps_its_digits(tmp_path: Path, keys: str, topic: str) -> None:
+    made = load(tmp_path, source(f"for_each: {keys}, name: s, topic: 'orders-${{each.value}}'"))
+    assert resource(made, "source.s").body["topic"] == topic
 
 
 def test_a_connection_written_inside_is_one_for_each(tmp_path: Path) -> None:
@@ -144,21 +142,14 @@ def test_a_connection_written_inside_is_one_for_each(tmp_path: Path) -> None:
 
 
 def test_variables_are_filled_in_first(tmp_path: Path) -> None:
-    text = f"""
-    sources:
-      t:
-        for_each: ["${{var.one}}", b]
-        connection: k
-        topic: "${{var.prefix}}.${{each.value}}"
-        {FORMAT}
-    """
     project = "version: 1\nproject: shop\nvariables: {one: {default: a}, prefix: {}}\n"
-    made = load(tmp_path, {**files(text), "mzplan.yaml": project}, variables={"prefix": "eu"})
+    template = source("for_each: ['${var.one}', b], topic: '${var.prefix}.${each.value}'")
+    made = load(tmp_path, {**template, "mzplan.yaml": project}, variables={"prefix": "eu"})
     assert resource(made, "source.t_a").body["topic"] == "eu.a"
     assert made.variables == {"prefix": "eu"}
 
 
-def test_a_list_can_be_shared_by_an_alias_and_nobody_changes_it(tmp_path: Path) -> None:
+def test_an_alias_can_be_shared_by_templates_and_plain_resources(tmp_path: Path) -> None:
     text = """
     sources:
       t:
@@ -168,41 +159,18 @@ def test_a_list_can_be_shared_by_an_alias_and_nobody_changes_it(tmp_path: Path) 
         topic: "${each.value.topics.name}.${each.key}"
         format: &format {type: json, schema: "id BIGINT", }
         labels: &labels {key: "${each.key}"}
-      u:
-        for_each: *keys
-        connection: k
-        topic: "u.${each.key}"
-        format: *format
-        labels: *labels
+      u: {for_each: *keys, connection: k, topic: "u.${each.key}", format: *format, labels: *labels}
       plain: {connection: k, topic: t, format: *format}
-    sinks:
-      s: {for_each: *keys, type: console, from: "${each.key}"}
     """
-    made = load(tmp_path, files(text))
-    topics = {str(a): r.body["topic"] for a, r in made.resources.items() if a.kind == "source"}
-    assert topics == {
-        "source.a": "x.a", "source.b": "x.b", "source.plain": "t", "source.u_a": "u.a", "source.u_b": "u.b",
-    }  # fmt: skip
-    labels = [resource(made, f"source.{name}").body["labels"] for name in ("a", "b", "u_a", "u_b")]
-    assert labels == [{"key": "a"}, {"key": "b"}, {"key": "a"}, {"key": "b"}]
-
-
-def test_what_was_parsed_stays_as_it_was() -> None:
-    from mzplan.config.documents import Declaration
-    from mzplan.config.findings import SourceFile
-
-    value = {"deep": [1, {"x": "y"}]}
-    body = {
-        "for_each": {"a": value, "b": value},
-        "topic": "${each.key}",
-        "labels": {"l": ["${each.value.deep}", {"k": "${each.key}"}], "same": {"z": 1}},
+    made = load(tmp_path, files(text)).resources
+    bodies = {a.name: (r.body["topic"], r.body.get("labels")) for a, r in made.items() if a.is_query}
+    assert bodies == {
+        "a": ("x.a", {"key": "a"}),
+        "b": ("x.b", {"key": "b"}),
+        "plain": ("t", None),
+        "u_a": ("u.a", {"key": "a"}),
+        "u_b": ("u.b", {"key": "b"}),
     }
-    before = repr(body)
-    declared = Declaration(Address("source", "t"), body, SourceFile("", ""))
-    one, other = templates.Templates(Findings()).expand(declared)
-    assert one.body["labels"] == {"l": [[1, {"x": "y"}], {"k": "a"}], "same": {"z": 1}}
-    assert other.body["labels"]["l"][1] == {"k": "b"} and repr(body) == before
-    assert one.body["labels"]["same"] is other.body["labels"]["same"]  # what does not differ costs nothing
 
 
 def test_moved_from_may_have_the_key(tmp_path: Path) -> None:
@@ -218,10 +186,10 @@ def test_moved_from_may_have_the_key(tmp_path: Path) -> None:
     }
 
 
-# --- mistakes
+# --- errors
 
 
-def test_a_mistake_of_all_is_reported_once_with_a_key(tmp_path: Path) -> None:
+def test_an_error_of_every_key_is_reported_once(tmp_path: Path) -> None:
     text = f"""
     sources:
       t:
@@ -233,9 +201,7 @@ def test_a_mistake_of_all_is_reported_once_with_a_key(tmp_path: Path) -> None:
         {FORMAT}
     """
     wrong = errors(tmp_path, files(text))
-    assert brief(wrong) == [
-        "t.yaml:5:17 MZ012 Unknown connection",
-    ]
+    assert brief(wrong) == ["t.yaml:5:17 MZ012 Unknown connection"]
     assert 'for_each creates it for the key "a", and others the same way.' in wrong[0].detail
     wrong = errors(tmp_path, files(text.replace("nope", "k")))
     assert brief(wrong) == [
@@ -244,7 +210,7 @@ def test_a_mistake_of_all_is_reported_once_with_a_key(tmp_path: Path) -> None:
     ]
 
 
-def test_a_mistake_of_one_key_names_that_key(tmp_path: Path) -> None:
+def test_an_error_of_one_key_names_the_key(tmp_path: Path) -> None:
     text = f"""
     sources:
       t: {{for_each: {{a: good, b: "not good", c: bad!}}, connection: k, topic: "${{each.value}}", {FORMAT}}}
@@ -277,7 +243,7 @@ def test_a_sink_of_a_missing_source_is_at_its_line(tmp_path: Path) -> None:
         ("{a: x, b: ['${each.key}']}", "t.yaml:3:27 MZ251 ${each.key} has no meaning here"),
     ],
 )  # fmt: skip
-def test_keys_that_are_none(tmp_path: Path, keys: str, said: str) -> None:
+def test_a_wrong_key_is_an_error_at_its_place(tmp_path: Path, keys: str, said: str) -> None:
     text = f"sources:\n  t:\n    for_each: {keys}\n    connection: k\n    topic: t\n    {FORMAT}\n"
     assert found(tmp_path, text) == [said]
 
@@ -304,7 +270,7 @@ def test_a_name_twice_names_both(tmp_path: Path) -> None:
         ("x${each.value}", 'for the key "a": the value is not text, so a reference to it must be'),
     ],
 )
-def test_a_value_that_is_not_there_names_the_keys(tmp_path: Path, topic: str, said: str) -> None:
+def test_a_missing_value_is_an_error_that_names_the_keys(tmp_path: Path, topic: str, said: str) -> None:
     text = f"""
     sources:
       t: {{for_each: {{a: {{topic: x, none: }}, b: y, c: 5}}, connection: k, topic: "{topic}", {FORMAT}}}
@@ -317,20 +283,16 @@ def test_a_value_that_is_not_there_names_the_keys(tmp_path: Path, topic: str, sa
 
 
 @pytest.mark.parametrize("text", ["${each}", "${each.index}", "${each.value.}", "${each.key", "${eachkey}"])
-def test_a_reference_that_is_none(tmp_path: Path, text: str) -> None:
-    (wrong,) = errors(
-        tmp_path,
-        files(f"sources:\n  t: {{for_each: [a, b], connection: k, topic: 'x{text}', {FORMAT}}}\n"),
-    )
-    assert (wrong.code, wrong.range and wrong.range.column) == ("MZ251", 49)
+def test_a_malformed_reference_is_an_error_at_its_place(tmp_path: Path, text: str) -> None:
+    (wrong,) = errors(tmp_path, source(f"for_each: [a, b], topic: 'x{text}'"))
+    assert (wrong.code, wrong.range and wrong.range.column) == ("MZ251", 34)
 
 
-def test_with_a_colon_it_is_no_secret(tmp_path: Path) -> None:
-    text = f"sources:\n  t: {{for_each: [a, b], connection: k, topic: '${{each:key}}', {FORMAT}}}\n"
-    wrong = errors(tmp_path, files(text))
+def test_a_colon_in_a_reference_to_a_key_is_not_a_secret(tmp_path: Path) -> None:
+    wrong = errors(tmp_path, source("for_each: [a, b], topic: '${each:key}'"))
     assert {d.code for d in wrong} == {"MZ251"}
-    wrong = errors(tmp_path, files(text.replace("for_each: [a, b], ", "")))
-    assert {d.code for d in wrong} == {"MZ017"} and wrong[0].hint.startswith("write ${each.key}")
+    (mistake,) = errors(tmp_path, source("topic: '${each:key}'"))
+    assert mistake.code == "MZ017" and mistake.hint.startswith("write ${each.key}")
 
 
 @pytest.mark.parametrize(
@@ -341,28 +303,24 @@ def test_with_a_colon_it_is_no_secret(tmp_path: Path) -> None:
         ("connections:\n  x: {type: kafka, brokers: [a:1], options: &o {x: '${each.key}'}}\n", "t.yaml:2:53"),
     ],
 )
-def test_outside_of_for_each_it_has_no_meaning(tmp_path: Path, text: str, place: str) -> None:
+def test_a_reference_to_a_key_has_no_meaning_outside_for_each(tmp_path: Path, text: str, place: str) -> None:
     wrong = [d for d in errors(tmp_path, files(text)) if d.code == "MZ251"]
     assert [str(d.range) for d in wrong] == [place]
 
 
-def test_it_can_not_come_in_by_an_alias(tmp_path: Path) -> None:
+def test_an_alias_brings_no_reference_into_a_plain_resource(tmp_path: Path) -> None:
     text = """
     sources:
-      t:
-        for_each: [a]
-        connection: k
-        topic: t
-        format: &f {type: json, schema: "${each.key} BIGINT"}
+      t: {for_each: [a], connection: k, topic: t, format: &f {type: json, schema: "${each.key} BIGINT"}}
       plain: {connection: k, topic: t, format: *f}
     """
-    assert found(tmp_path, text) == ["t.yaml:8:36 MZ251 ${each.key} has no meaning here"]
+    assert found(tmp_path, text) == ["t.yaml:4:36 MZ251 ${each.key} has no meaning here"]
 
 
 @pytest.mark.parametrize(
     "settings", ["warehouse: '${each.key}'", "defaults: {sources: {topic: '${each.key}'}}"]
 )
-def test_settings_have_no_key(tmp_path: Path, settings: str) -> None:
+def test_a_reference_to_a_key_has_no_meaning_in_settings(tmp_path: Path, settings: str) -> None:
     files: dict[str, str | bytes] = {"mzplan.yaml": f"version: 1\nproject: shop\n{settings}\n"}
     assert [d.code for d in errors(tmp_path, files)] == ["MZ251"]
     if settings.startswith("warehouse"):
@@ -371,30 +329,19 @@ def test_settings_have_no_key(tmp_path: Path, settings: str) -> None:
         assert [d.code for d in failure.value.diagnostics] == ["MZ251"]
 
 
-def test_what_a_key_makes_is_no_reference_of_ours(tmp_path: Path) -> None:
-    """Neither by a value that holds one, nor by two that make one together."""
-    text = f"""
-    sources:
-      t: {{for_each: {{a: "{{each.key}}", b: "{{x"}}, connection: k, topic: "$${{each.value}}", {FORMAT}}}
-    """
-    assert {d.code for d in errors(tmp_path, files(text))} <= {"MZ251", "MZ017"}
-    assert errors(tmp_path, files(text))
+def test_values_can_not_make_a_reference_together(tmp_path: Path) -> None:
+    template = source('for_each: {a: "{each.key}", b: "{x"}, topic: "$${each.value}"')
+    codes = {d.code for d in errors(tmp_path, template)}
+    assert codes and codes <= {"MZ251", "MZ017"}
 
 
-def test_a_variable_without_a_value_is_one_mistake(tmp_path: Path) -> None:
-    text = f"""
-    sources:
-      t: {{for_each: ["${{var.x}}"], connection: k, topic: "${{var.y}}${{each.key}}", {FORMAT}}}
-    sinks:
-      s: {{type: console, from: t_a}}
-    """
-    assert [line.split(" ", 1)[1] for line in found(tmp_path, text)] == [
-        'MZ015 Unknown variable "x"',
-        'MZ015 Unknown variable "y"',
-    ]
+def test_a_variable_without_a_value_is_one_error(tmp_path: Path) -> None:
+    text = source("for_each: ['${var.x}'], topic: '${var.y}${each.key}'")
+    text["u.yaml"] = "sinks: {s: {type: console, from: t_a}}\n"
+    assert [d.summary for d in errors(tmp_path, text)] == ['Unknown variable "x"', 'Unknown variable "y"']
 
 
-def test_what_is_broken_leaves_it_open_what_else_there_is(tmp_path: Path) -> None:
+def test_the_resources_of_a_broken_template_are_unknown(tmp_path: Path) -> None:
     text = TEMPLATE.replace("[orders, clicks]", "5").replace("clicks: web.clicks", "clicks: 'a b'")
     read = read_files(write(tmp_path, files(text)))
     assert not read.is_whole
@@ -444,14 +391,26 @@ def test_a_secret_written_out_is_never_shown(tmp_path: Path) -> None:
 # --- limits
 
 
-def test_it_may_not_make_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "MAX_MADE", 5)
-    text = f"""
-    sources:
-      t: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
-      u: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
-    """
-    assert found(tmp_path, text) == ["t.yaml:4:7 MZ007 for_each makes the project too large"]
+TOO_LARGE = "MZ007 for_each makes the project too large"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "template"),
+    [
+        ("MAX_MADE", 5, "for_each: [a, b, c, d, e, f], topic: '${each.key}'"),
+        ("MAX_FILLED", 100_000, f"for_each: {{a: {'x' * 3000}}}, topic: '{'${each.value}' * 50}'"),
+        (
+            "MAX_NODES",
+            1000,
+            f"for_each: {{a: [{', '.join('x' * 100)}]}}, labels: [{', '.join([repr('${each.value}')] * 20)}]",
+        ),
+    ],
+)
+def test_resources_texts_and_values_of_a_template_are_limited(
+    tmp_path: Path, limit: str, value: int, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, limit, value)
+    assert brief(errors(tmp_path, source(template))) == [f"t.yaml:2:7 {TOO_LARGE}"]
 
 
 def test_a_small_file_can_not_become_a_large_project(tmp_path: Path) -> None:
@@ -463,23 +422,7 @@ def test_a_small_file_can_not_become_a_large_project(tmp_path: Path) -> None:
     text = (
         f"sources:\n  t:\n    for_each: [{keys}]\n    connection: k\n    topic: '${{each.key}}'\n{laughs}\n"
     )
-    assert found(tmp_path, text) == ["t.yaml:3:5 MZ007 for_each makes the project too large"]
-
-
-def test_texts_can_not_become_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "MAX_FILLED", 100_000)
-    many = "${each.value}" * 50
-    text = f"sources:\n  t: {{for_each: {{a: {'x' * 3000}}}, connection: k, topic: '{many}', {FORMAT}}}\n"
-    assert found(tmp_path, text) == ["t.yaml:2:7 MZ007 for_each makes the project too large"]
-
-
-def test_values_count_as_often_as_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "MAX_NODES", 1000)
-    monkeypatch.setattr(builder, "MAX_NODES", 1000)
-    uses = ", ".join(["'${each.value}'"] * 20)
-    value = ", ".join(["x"] * 100)
-    text = f"sources:\n  t: {{for_each: {{a: [{value}]}}, connection: k, {FORMAT}, labels: [{uses}]}}\n"
-    assert found(tmp_path, text) == ["t.yaml:2:7 MZ007 for_each makes the project too large"]
+    assert found(tmp_path, text) == [f"t.yaml:3:5 {TOO_LARGE}"]
 
 
 # --- commands
@@ -508,14 +451,14 @@ def refused(folder: Path, statement: str) -> dict[str, Any]:
     return ran.error()  # type: ignore[no-any-return]
 
 
-def test_alter_refuses_what_would_change_the_others(folder: Path) -> None:
+def test_alter_refuses_an_edit_that_would_change_other_resources(folder: Path) -> None:
     error = refused(folder, "ALTER SOURCE orders SET CONNECTION spare")
     assert (error["code"], error["address"], error["range"]["line"]) == ("MZ075", "source.orders", 2)
     assert "per_topic" in error["detail"]
 
 
-def test_alter_says_how_to_write_out_a_connection_inside(tmp_path: Path) -> None:
-    """Its source with it: the key alone would take that away."""
+def test_alter_names_the_edit_that_writes_out_a_connection_inside(tmp_path: Path) -> None:
+    """The edit keeps the source, which removing the key alone would delete."""
     inside = "topic: a, format: {type: text}, connection: {type: kafka, brokers: ['%s:9092']}"
     template = "sources:\n  t: {for_each: [%s], " + inside % "${each.key}" + "}\n"
     out = "  t_b: {" + inside % "b" + "}\n"
@@ -525,20 +468,16 @@ def test_alter_says_how_to_write_out_a_connection_inside(tmp_path: Path) -> None
     hint = refused(folder, "ALTER CONNECTION source_t_b SET BROKERS = ('c:9092')")["hint"]
     assert "declare source.t_b under `sources:`, with this connection inside" in hint
     (folder / "t.yaml").write_text(template % "a" + out)
-    assert command(folder, "plan").json()["summary"] == dict.fromkeys(
-        command(folder, "plan").json()["summary"], 0
-    )
+    assert command(folder, "plan").json()["changes"] == []
 
 
-def test_alter_refuses_it_also_where_the_template_has_its_name(folder: Path) -> None:
+def test_alter_refuses_to_edit_a_template_that_has_the_name_of_its_resource(folder: Path) -> None:
     file = folder / "t.yaml"
     file.write_text(file.read_text().replace("per_topic:", "orders:"))
     assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ075"
-    file.write_text(file.read_text().replace("topic:", "topc: 1\n    topic:"))
-    assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ004"
 
 
-def test_what_the_hint_of_alter_says_works(folder: Path) -> None:
+def test_a_resource_written_out_can_be_altered(folder: Path) -> None:
     file = folder / "t.yaml"
     out = '  orders: {connection: k, topic: shop.orders, format: {type: json, schema: "id BIGINT"}}\nsinks:'
     text = file.read_text().replace("{orders: shop.orders, ", "{").replace("sinks:", out)
@@ -548,50 +487,33 @@ def test_what_the_hint_of_alter_says_works(folder: Path) -> None:
     assert ran.code == 0 and "connection: spare" in file.read_text()
 
 
-def test_a_connection_that_it_uses_can_be_altered(folder: Path) -> None:
+def test_the_connection_of_a_template_can_be_altered(folder: Path) -> None:
     ran = command(folder, "alter", "ALTER CONNECTION k SET BROKERS = ('c:9092')", "--auto-approve")
     restarted = {c["address"] for c in ran.json()["changes"]}
     assert restarted == {"connection.k", "source.orders", "source.clicks"}
 
 
-def test_addresses_are_like_any_others(folder: Path) -> None:
+def test_commands_take_the_addresses_of_for_each(folder: Path) -> None:
     assert command(folder, "pause", "source.orders").code == 0
     assert command(folder, "resume", "source.orders").code == 0
     file = folder / "t.yaml"
-    file.write_text(file.read_text().replace("shop.orders", "shop.o").replace("web.clicks", "web.c"))
+    text = file.read_text()
+    file.write_text(text.replace("shop.orders", "shop.o").replace("web.clicks", "web.c"))
     plan = command(folder, "plan", "--target", "source.orders").json()["changes"]
     assert {c["address"] for c in plan} == {"source.orders", "sink.log_orders"}
-    file.write_text(file.read_text().replace("shop.o", "shop.orders").replace("web.c", "web.clicks"))
     assert command(folder, "state", "mv", "source.orders", "source.sales").code == 0
-    text = file.read_text().replace("orders: shop", "sales: shop").replace("[orders,", "[sales,")
-    text = text.replace("  log:", "  log_orders: {type: console, from: sales}\n  log:").replace(
-        "[sales, ", "["
+    out = "  log_orders: {type: console, from: sales}\n  log:"
+    file.write_text(
+        text.replace("{orders: shop", "{sales: shop").replace("[orders, ", "[").replace("  log:", out)
     )
-    file.write_text(text)
     assert command(folder, "plan", "--detailed-exitcode").code == 0
     assert command(folder, "state", "rm", "sink.log_clicks").code == 0
     assert command(folder, "import", "sink.log_clicks").json() is not None
     assert command(folder, "show", "source.sales").json()["address"] == "source.sales"
 
 
-def test_schemas_for_editors_have_it(tmp_path: Path) -> None:
+def test_the_schemas_have_for_each_and_defaults(tmp_path: Path) -> None:
     for kind in ("source.kafka", "sink.postgres"):
         assert {"for_each", "name"} <= run("schema", kind).json()["properties"].keys()
     assert "defaults" in run("schema", "connection.kafka").json()["properties"]
     assert "defaults" in run("schema", "project").json()["properties"]
-
-
-def test_an_item_keeps_its_digits(tmp_path: Path) -> None:
-    text = """\
-    sources:
-      s:
-        for_each: %s
-        name: "s_${each.key}"
-        connection: k
-        topic: "orders-${each.value}"
-        format: {type: text}
-    """
-    for keys, topic in (("[010]", "orders-010"), ("{a: 1.10}", "orders-1.10"), ("{a: 0x1F}", "orders-0x1F")):
-        made = load(tmp_path, files(text % keys)).resources.values()
-        (source,) = [one for one in made if one.address.kind == "source"]
-        assert source.body["topic"] == topic

@@ -1,21 +1,25 @@
-"""`environments:` of mzplan.yaml: one configuration in several places, none of which reaches another."""
+"""`environments:` of mzplan.yaml: one configuration in several places that share nothing."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from mzplan.cli.arguments import ENVIRONMENT
+from mzplan.cli.main import cli
 from mzplan.config import load_configuration, load_project
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError
+from mzplan.operations import alter_journal
 from mzplan.runner import embedded
 from mzplan.store.store import open_store
-from tests.unit.cli_runs import PIPELINE, mzplan, write
-from tests.unit.config_files import brief, errors
+from tests.unit.cli_runs import PIPELINE, mzplan
+from tests.unit.config_files import all_text, brief, errors
 
 SETTINGS = """\
 version: 1
@@ -70,27 +74,21 @@ def test_an_environment_has_its_own_settings(folder: Path) -> None:
 
 
 def test_outside_wins_over_the_environment_and_that_over_the_default(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broker(variables: dict[str, str] | None = None, *files: Path, environment: str = "prod") -> Any:
-        found = load_configuration(folder, variables, files, environment=environment)
+    def broker(variables: dict[str, str] | None = None, environment: str = "prod") -> Any:
+        found = load_configuration(folder, variables, environment=environment)
         (one,) = [r.body["brokers"][0] for r in found.resources.values() if r.address.is_connection]
-        return one.removesuffix(":9092")
+        # Only values from outside are listed in a plan.
+        return one.removesuffix(":9092"), found.variables
 
-    assert broker(environment="dev") == "a" and broker() == "p"
+    assert broker(environment="dev") == ("a", {}) and broker() == ("p", {})
+    assert broker({"broker": "from_option"}) == ("from_option", {"broker": "from_option"})
     monkeypatch.setenv("MZPLAN_VAR_BROKER", "from_env")
-    assert broker() == "from_env"
-    file = tmp_path / "b.vars.yaml"
-    file.write_text("broker: from_file\n")
-    assert broker(None, file) == "from_file"
-    assert broker({"broker": "from_option"}, file) == "from_option"
-    # What the environment itself says is no value from outside: a plan does not list it.
-    monkeypatch.delenv("MZPLAN_VAR_BROKER")
-    assert load_configuration(folder, environment="prod").variables == {}
-    assert load_configuration(folder, {"broker": "a"}, environment="prod").variables == {"broker": "a"}
+    assert broker()[0] == "from_env"
 
 
-def test_which_environment_is_meant_is_never_guessed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_never_guessed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = mzplan(folder, "--env", "prd", "plan", "--json")
     assert found.code == 64 and found.error()["code"] == "MZ245"
     assert "dev" in found.error()["detail"] and found.error()["hint"] == 'did you mean "prod"?'
@@ -108,7 +106,7 @@ def test_which_environment_is_meant_is_never_guessed(folder: Path, monkeypatch: 
     assert found.code == 64 and "no `environments:`" in found.error()["detail"]
 
 
-def test_mistakes_of_entries_have_their_place(tmp_path: Path) -> None:
+def test_errors_of_entries_have_their_place(tmp_path: Path) -> None:
     text = """\
         version: 1
         project: shop
@@ -132,7 +130,7 @@ def test_mistakes_of_entries_have_their_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", ["{a: 1}", "[[a]]", "5", "null"])
-def test_what_is_no_path_is_a_mistake_and_no_defect(tmp_path: Path, odd: str) -> None:
+def test_a_wrong_type_for_a_path_is_an_error(tmp_path: Path, odd: str) -> None:
     for key in (f"state: {{path: {odd}}}", f"warehouse: {odd}"):
         for where, environment in ((key, ""), (f"environments: {{dev: {{{key}}}}}", "dev")):
             text = f"version: 1\nproject: shop\n{where}\n"
@@ -140,31 +138,27 @@ def test_what_is_no_path_is_a_mistake_and_no_defect(tmp_path: Path, odd: str) ->
             assert [d.code for d in found] == ["MZ005"], where
 
 
-def test_what_is_no_address_is_no_defect(tmp_path: Path) -> None:
-    for key in ("warehouse: 's3://[::1/w'", "state: {path: 'file://[::1/s'}"):
-        write(tmp_path / key[:5])
-        with (tmp_path / key[:5] / "mzplan.yaml").open("a") as file:
-            file.write(f"environments: {{one: {{default: true, {key}}}}}\n")
-        assert mzplan(tmp_path / key[:5], "plan").code == 0
+@pytest.mark.parametrize("key", ["warehouse: 's3://[::1/w'", "state: {path: 'file://[::1/s'}"])
+def test_an_odd_address_is_compared_without_a_failure(tmp_path: Path, key: str) -> None:
+    text = f"version: 1\nproject: shop\nenvironments: {{one: {{default: true, {key}}}}}\n"
+    assert errors(tmp_path, {"mzplan.yaml": text}) == []
 
 
 def test_the_value_of_an_unknown_variable_is_not_shown(tmp_path: Path) -> None:
-    write(tmp_path)
-    with (tmp_path / "mzplan.yaml").open("a") as file:
-        file.write("environments: {one: {default: true, variables: {token: hunter22}}}\n")
-    found = mzplan(tmp_path, "plan")
-    assert "MZ015" in found.err and "hunter22" not in found.err
+    one = "{one: {default: true, variables: {token: hunter22}}}"
+    found = errors(tmp_path, {"mzplan.yaml": f"version: 1\nproject: shop\nenvironments: {one}\n"})
+    assert [d.code for d in found] == ["MZ015"] and "hunter22" not in all_text(found)
 
 
 @pytest.mark.parametrize("odd", ["[1]", "5", "null", "text"])
-def test_an_entry_that_is_no_mapping_is_a_mistake(tmp_path: Path, odd: str) -> None:
+def test_an_entry_that_is_not_a_mapping_is_an_error(tmp_path: Path, odd: str) -> None:
     text = f"version: 1\nproject: shop\nenvironments:\n  a: {{warehouse: w}}\n  b: {odd}\n"
     for environment in ("a", "b"):
         found = errors(tmp_path, {"mzplan.yaml": text}, environment=environment)
         assert "MZ005" in [d.code for d in found if str(d.range).startswith("mzplan.yaml:5:")], environment
 
 
-def test_another_one_may_need_what_only_it_is_given(tmp_path: Path) -> None:
+def test_an_environment_is_checked_without_the_secrets_of_another(tmp_path: Path) -> None:
     text = """\
         version: 1
         project: shop
@@ -179,8 +173,57 @@ def test_another_one_may_need_what_only_it_is_given(tmp_path: Path) -> None:
 
 # --- what is never shared
 
-S3 = "state: {backend: object-store, url: "
-PG = "state: {backend: postgres, user: u, database: d, "
+S3 = "{backend: object-store, url: "
+PG = "{backend: postgres, user: u, database: d, "
+
+
+def places(warehouse: str, state: str) -> str:
+    return f"warehouse: {warehouse}, state: {state}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("w", "w/inner/"),
+        ("w", "'file:{here}/w'"),
+        ("'s3://b/w'", "'s3a://b/w/'"),
+        ("'s3://b'", "'s3n://b//w/./x'"),
+        ("'hdfs://nn:8020/w'", "'hdfs://nn/w'"),
+        ("'hdfs:///w'", "'hdfs://nn:9/w'"),
+        ("'abfss://c@acc.dfs.core.windows.net/w'", "'wasbs://c@acc.blob.core.windows.net/w'"),
+    ],
+)
+def test_a_shared_warehouse_is_found_however_it_is_spelled(tmp_path: Path, one: str, other: str) -> None:
+    other = other.replace("{here}", str(tmp_path))
+    (found,) = sharing(tmp_path, places(one, "{path: s1}"), places(other, "{path: s2}"))
+    assert '"one" and "other"' in found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{path: s}", "{path: ./s/}"),
+        ("{path: s}", "{path: link}"),
+        ("{path: s}", "{path: x/../s}"),
+        ("{path: s}", "{path: s/inner}"),
+        ("{path: 's/${var.x}'}", "{path: 's/${var.x}'}"),
+        (f"{S3}'s3://b/s'}}", f"{S3}'s3://b/s', endpoint: 'https://s3.cn-north-1.amazonaws.com.cn'}}"),
+        (f"{S3}'s3://b/s'}}", f"{S3}'s3a://b/s/', region: eu-west-1}}"),
+        (
+            f"{S3}'s3://b/s', endpoint: 'http://LOCALHOST:9000/'}}",
+            f"{S3}'s3://b/s', endpoint: 'http://127.0.0.1:9000'}}",
+        ),
+        (f"{PG}host: db.lan}}", f"{PG}host: DB.lan., port: 5432}}"),
+        (f"{PG}host: localhost}}", f"{PG}host: '::1', schema: mzplan}}"),
+        (f"{PG}host: 'a,b'}}", f"{PG}host: b, password: '${{env:P}}'}}"),
+    ],
+)
+def test_a_shared_state_is_found_however_it_is_spelled(tmp_path: Path, one: str, other: str) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "link").symlink_to("s")
+    top = "variables: {x: {}}\n"
+    (found,) = sharing(tmp_path, places("w1", one), places("w2", other), top, variables={"x": "1"})
+    assert '"one" and "other"' in found
 
 
 @pytest.mark.parametrize(
@@ -188,66 +231,37 @@ PG = "state: {backend: postgres, user: u, database: d, "
     [
         ("warehouse: w1", "warehouse: w2"),  # both have the default state
         ("state: {path: s1}", "state: {path: s2}"),  # both have the default warehouse
-        ("warehouse: w1, state: {path: s}", "warehouse: w2, state: {path: ./s/}"),
-        ("warehouse: w1, state: {path: s}", "warehouse: w2, state: {path: link}"),
-        ("warehouse: w1, state: {path: s}", "warehouse: w2, state: {path: x/../s}"),
-        ("warehouse: w1, state: {path: s}", "warehouse: w2, state: {path: s/inner}"),
-        ("warehouse: w, state: {path: s1}", "warehouse: w/inner/, state: {path: s2}"),
-        ("warehouse: w, state: {path: s1}", "warehouse: 'file:{here}/w', state: {path: s2}"),
-        ("warehouse: w, state: {path: s1}", "warehouse: other, state: {path: w/state}"),
-        ("warehouse: w1, state: {path: 's/${var.x}'}", "warehouse: w2, state: {path: 's/${var.x}'}"),
-        ("warehouse: 's3://b/w', state: {path: s1}", "warehouse: 's3a://b/w/', state: {path: s2}"),
-        ("warehouse: 's3://b', state: {path: s1}", "warehouse: 's3n://b//w/./x', state: {path: s2}"),
-        ("warehouse: 'hdfs://nn:8020/w', state: {path: s1}", "warehouse: 'hdfs://nn/w', state: {path: s2}"),
-        ("warehouse: 'hdfs:///w', state: {path: s1}", "warehouse: 'hdfs://nn:9/w', state: {path: s2}"),
-        (
-            f"warehouse: w1, {S3}'s3://b/s'}}",
-            f"warehouse: w2, {S3}'s3://b/s', endpoint: 'https://s3.cn-north-1.amazonaws.com.cn'}}",
-        ),
-        (
-            "warehouse: 'abfss://c@acc.dfs.core.windows.net/w', state: {path: s1}",
-            "warehouse: 'wasbs://c@acc.blob.core.windows.net/w', state: {path: s2}",
-        ),
-        (f"warehouse: w1, {S3}'s3://b/s'}}", f"warehouse: w2, {S3}'s3a://b/s/', region: eu-west-1}}"),
-        (f"warehouse: w1, {S3}'s3://b/s'}}", "warehouse: 's3a://b/', state: {path: s}"),
-        (
-            f"warehouse: w1, {S3}'s3://b/s', endpoint: 'http://LOCALHOST:9000/'}}",
-            f"warehouse: w2, {S3}'s3://b/s', endpoint: 'http://127.0.0.1:9000'}}",
-        ),
-        (f"warehouse: w1, {PG}host: db.lan}}", f"warehouse: w2, {PG}host: DB.lan., port: 5432}}"),
-        (f"warehouse: w1, {PG}host: localhost}}", f"warehouse: w2, {PG}host: '::1', schema: mzplan}}"),
-        (f"warehouse: w1, {PG}host: 'a,b'}}", f"warehouse: w2, {PG}host: b, password: '${{env:P}}'}}"),
+        (places("w", "{path: s1}"), places("other", "{path: w/state}")),
+        (places("w1", f"{S3}'s3://b/s'}}"), places("'s3a://b/'", "{path: s}")),
     ],
 )
-def test_one_place_is_seen_however_it_is_spelled(tmp_path: Path, one: str, other: str) -> None:
-    (tmp_path / "s").mkdir()
-    (tmp_path / "link").symlink_to("s")
-    other = other.replace("{here}", str(tmp_path))
-    found = sharing(tmp_path, one, other, "variables: {x: {}}\n", variables={"x": "1"})
-    assert len(found) == 1 and '"one" and "other"' in found[0], found
+def test_a_default_place_and_a_state_in_the_warehouse_of_another_are_shared(
+    tmp_path: Path, one: str, other: str
+) -> None:
+    (found,) = sharing(tmp_path, one, other)
+    assert '"one" and "other"' in found
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("warehouse: w, state: {path: s}", "warehouse: w2, state: {path: s2}"),
-        ("warehouse: 's3://b/w', state: {path: s}", "warehouse: 's3://b/w2', state: {path: s2}"),
-        ("warehouse: 's3://b/w', state: {path: s}", "warehouse: 'gs://b/w', state: {path: s2}"),
-        (f"warehouse: w1, {PG}host: h}}", f"warehouse: w2, {PG}host: h, schema: other}}"),
-        (f"warehouse: w1, {PG}host: h}}", f"warehouse: w2, {PG}host: h, port: 5433}}"),
-        (
-            f"warehouse: w1, {S3}'s3://b/s'}}",
-            f"warehouse: w2, {S3}'s3://b/s', endpoint: 'http://minio:9000'}}",
-        ),
+        (places("w", "{path: s}"), places("w2", "{path: s2}")),
+        (places("'s3://b/w'", "{path: s}"), places("'s3://b/w2'", "{path: s2}")),
+        (places("'s3://b/w'", "{path: s}"), places("'gs://b/w'", "{path: s2}")),
+        (places("w1", f"{PG}host: h}}"), places("w2", f"{PG}host: h, schema: other}}")),
+        (places("w1", f"{PG}host: h}}"), places("w2", f"{PG}host: h, port: 5433}}")),
+        (places("w1", f"{S3}'s3://b/s'}}"), places("w2", f"{S3}'s3://b/s', endpoint: 'http://minio:9000'}}")),
         # One's own state may lie in its own warehouse.
-        ("warehouse: w, state: {path: w/s}", "warehouse: w2, state: {path: w2/s}"),
+        (places("w", "{path: w/s}"), places("w2", "{path: w2/s}")),
     ],
 )
-def test_places_of_their_own(tmp_path: Path, one: str, other: str) -> None:
+def test_places_of_their_own_are_not_shared(tmp_path: Path, one: str, other: str) -> None:
     assert sharing(tmp_path, one, other) == []
 
 
-def test_what_variables_make_one_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_variables_make_shared_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the value comes from outside: with it for both, and with it for the chosen one alone."""
     top = 'variables: {stage: {}, user: {default: me}}\nstate: {path: "s/${var.stage}"}\n'
     top += 'warehouse: "w/${var.stage}-${var.user}"\n'
@@ -261,7 +275,7 @@ def test_what_variables_make_one_place_is_refused(tmp_path: Path, monkeypatch: p
     assert sharing(tmp_path, one, other, top) == shared
 
 
-def test_a_shared_place_is_shown_where_it_is(tmp_path: Path) -> None:
+def test_a_shared_place_is_an_error_at_its_place(tmp_path: Path) -> None:
     text = """\
         version: 1
         project: shop
@@ -278,10 +292,10 @@ def test_a_shared_place_is_shown_where_it_is(tmp_path: Path) -> None:
     assert "one has lake (" in found.detail and "other has ./lake/other." in found.detail
 
 
-# --- the state knows whose it is
+# --- the state records its environment
 
 
-def test_a_state_is_of_one_environment(folder: Path, tmp_path: Path) -> None:
+def test_a_state_belongs_to_one_environment(folder: Path, tmp_path: Path) -> None:
     """--state-config may name anything: the state itself says that it is another one's."""
     for name in ("dev", "prod"):
         assert mzplan(folder, "--env", name, "apply", "--auto-approve").code == 0
@@ -309,7 +323,7 @@ def test_an_environment_may_be_renamed(folder: Path) -> None:
     assert state["environment"] == "live" and state["serial"] == 2
 
 
-def test_a_state_of_before_there_were_environments_is_taken_over(folder: Path) -> None:
+def test_an_older_state_without_an_environment_is_adopted(folder: Path) -> None:
     before = (
         SETTINGS[: SETTINGS.index("environments:")] + "state: {path: state/dev}\nwarehouse: ./warehouse/dev\n"
     )
@@ -322,7 +336,7 @@ def test_a_state_of_before_there_were_environments_is_taken_over(folder: Path) -
 # --- state-config
 
 
-def test_state_config_says_the_state_of_the_chosen_environment(folder: Path, tmp_path: Path) -> None:
+def test_state_config_sets_the_state_of_the_chosen_environment(folder: Path, tmp_path: Path) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(SETTINGS.replace("state/dev", str(tmp_path / "d")))
     assert load_project(folder, state_config=base).state["path"] == str(tmp_path / "d")
@@ -342,7 +356,7 @@ def test_state_config_says_the_state_of_the_chosen_environment(folder: Path, tmp
 # --- plans
 
 
-def test_the_plan_of_one_is_not_applied_to_another(folder: Path, tmp_path: Path) -> None:
+def test_a_plan_is_only_applied_to_its_environment(folder: Path, tmp_path: Path) -> None:
     plan = str(tmp_path / "plan")
     made = mzplan(folder, "--env", "prod", "plan", "--out", plan)
     assert "Environment: prod" in made.out and f"mzplan --env prod apply {plan}" in made.err
@@ -355,7 +369,7 @@ def test_the_plan_of_one_is_not_applied_to_another(folder: Path, tmp_path: Path)
     assert not (folder / "state" / "dev").exists()
 
 
-def test_the_same_commit_is_promoted(folder: Path, tmp_path: Path) -> None:
+def test_one_commit_is_promoted_from_an_environment_to_the_next(folder: Path, tmp_path: Path) -> None:
     """Planned and applied for one, then planned for the next: other digests, other comments, same changes."""
     comments, digests = {}, set()
     for name in ("dev", "prod"):
@@ -385,8 +399,6 @@ def test_an_interrupted_edit_is_finished_by_its_own_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store of another one knows nothing of it: it would forget what is committed."""
-    from mzplan.operations import alter_journal
-
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(PIPELINE % "x")
     for name in ("dev", "prod"):
@@ -422,18 +434,12 @@ def test_validate_looks_at_every_environment(folder: Path) -> None:
 # --- runners
 
 
-def test_runners_of_two_environments_live_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_environment_has_a_runner_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-
-    class Started:
-        def __init__(self, command: list[str], **_: object):
-            started.append(command)
-            raise OSError
-
-    monkeypatch.setattr("mzplan.runner.embedded.subprocess.Popen", Started)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command) or 1 / 0)
     dev, prod = load_project(folder), load_project(folder, environment="prod")
     for settings in (dev, prod):
-        with pytest.raises(OSError):
+        with pytest.raises(ZeroDivisionError):
             embedded.start(settings, open_store(settings), "local")
     assert [command[-2:] for command in started] == [["--env", "dev"], ["--env", "prod"]]
     names = [runtime_file(s, "local", suffix).name for s in (dev, prod) for suffix in ("sock", "log")]
@@ -443,24 +449,20 @@ def test_runners_of_two_environments_live_side_by_side(folder: Path, monkeypatch
     assert runtime_file(other, "local", "sock") != runtime_file(prod, "local", "sock")
 
 
-def test_what_lies_in_any_warehouse_is_no_configuration(folder: Path) -> None:
+def test_files_in_any_warehouse_or_state_are_not_read_as_configuration(folder: Path) -> None:
     for place in ("warehouse/dev", "warehouse/prod", "state/dev", "state/p"):
         (folder / place).mkdir(parents=True)
         (folder / place / "part.yaml").write_text("sources: {x: {type: nonsense}}\n")
-    assert mzplan(folder, "plan").code == 0
-    assert mzplan(folder, "--env", "prod", "plan").code == 0
+    assert mzplan(folder, "validate").code == 0
 
 
 def test_the_shell_completes_environments(folder: Path) -> None:
-    from mzplan.cli.arguments import ENVIRONMENT
-    from mzplan.cli.main import cli
-
     context = cli.make_context("mzplan", ["-C", str(folder), "plan"], resilient_parsing=True)
     option = click.Option(["--env"])
     assert [item.value for item in ENVIRONMENT.shell_complete(context, option, "p")] == ["prod"]
 
 
-def test_a_project_without_environments_is_as_before(tmp_path: Path) -> None:
+def test_a_project_may_have_no_environments(tmp_path: Path) -> None:
     (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
     settings = load_project(tmp_path)
     assert (settings.environment, settings.environments, settings.variant) == ("", (), "")
