@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mzplan.config import load_project
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.operations.project import open_project
+from tests.unit.cli_runs import mzplan
 
 HEAD = "version: 1\nproject: shop\n"
 POSTGRES = "state: {backend: postgres, host: h, database: d, user: u, password: '${env:PW}'}\n"
@@ -49,7 +49,7 @@ def test_each_backend_is_opened_by_its_name(tmp_path: Path, state: str, place: s
         ("state: {backend: postgres, hots: h, database: d, user: u}\n", "MZ004", "host"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, state: str, code: str, words: str) -> None:
+def test_a_wrong_backend_is_an_error(tmp_path: Path, state: str, code: str, words: str) -> None:
     (problem, *_) = found(tmp_path, state)
     assert problem.code == code
     assert words in f"{problem.summary} {problem.detail} {problem.hint}" and problem.range is not None
@@ -65,13 +65,11 @@ def test_mistakes_are_told(tmp_path: Path, state: str, code: str, words: str) ->
 def test_a_secret_written_out_is_refused_and_never_shown(tmp_path: Path, state: str) -> None:
     (problem,) = found(tmp_path, state)
     assert problem.code == "MZ016" and "hunter2" not in str(problem)
-    ran = subprocess.run(
-        [sys.executable, "-m", "mzplan", "-C", str(tmp_path), "state", "list"], capture_output=True, text=True
-    )
-    assert ran.returncode == 1 and "MZ016" in ran.stderr and "hunter2" not in ran.stderr + ran.stdout
+    ran = mzplan(tmp_path, "state", "list")
+    assert ran.code == 1 and "MZ016" in ran.err and "hunter2" not in ran.err + ran.out
 
 
-def test_a_secret_without_a_value_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_without_a_value_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PW", raising=False)
     (tmp_path / "mzplan.yaml").write_text(HEAD + POSTGRES)
     with pytest.raises(MzplanError) as caught:
@@ -79,13 +77,11 @@ def test_a_secret_without_a_value_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert caught.value.diagnostics[0].code == "MZ056"
 
 
-def test_a_backend_costs_nothing_until_it_is_used(tmp_path: Path) -> None:
-    code: Any = (
+def test_a_backend_is_imported_when_it_is_used(tmp_path: Path) -> None:
+    code = (
         "import sys; from mzplan.operations.project import open_project; open_project(sys.argv[1]).store; "
         "print([m for m in ('psycopg', 'obstore', 'boto3') if m in sys.modules])"
     )
     (tmp_path / "mzplan.yaml").write_text(HEAD)
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.strip() == "[]"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Files that connections name, and keys: whatever is in them, a check ends with an error that has a code."""
+"""Certificates and keys that connections name: an unusable file is an error with a code."""
 
 from __future__ import annotations
 
@@ -65,48 +65,43 @@ def found(connection: Any, folder: Path) -> Diagnostic:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_certificates_of_kafka(files: Path, name: str) -> None:
-    for property_ in ("ca", "certificate"):
-        ssl = {property_: name, **({"key": "no key"} if property_ == "certificate" else {})}
-        security = {"protocol": "SSL", "ssl": ssl}
-        refused = found(kafka(brokers=["127.0.0.1:1"], security=security), files)
-        assert refused.code == ("MZ174" if name in ("damaged", "text") else "MZ051"), refused
+def test_an_unusable_certificate_of_kafka_is_an_error(files: Path, name: str) -> None:
+    for ssl in ({"ca": name}, {"certificate": name, "key": "no key"}):
+        connection = kafka(brokers=["127.0.0.1:1"], security={"protocol": "SSL", "ssl": ssl})
+        assert found(connection, files).code == ("MZ174" if name in ("damaged", "text") else "MZ051")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_certificates_of_postgres(files: Path, name: str, port: int) -> None:
-    tls = {"mode": "verify-full", "ca": name}
-    refused = found(postgres(host="127.0.0.1", port=port, tls=tls), files)
-    assert (refused.code == "MZ174") == (name in ("folder", "pipe", "large")), refused
+def test_an_unusable_certificate_of_postgres_is_an_error(files: Path, name: str, port: int) -> None:
+    connection = postgres(host="127.0.0.1", port=port, tls={"mode": "verify-full", "ca": name})
+    assert (found(connection, files).code == "MZ174") == (name in ("folder", "pipe", "large"))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_certificates_of_a_schema_registry(files: Path, name: str) -> None:
-    registry = resource(
-        "connection.r", "schema-registry", type="schema-registry", url="https://127.0.0.1:1", tls={"ca": name}
-    )
-    assert name in found(registry, files).detail
+def test_an_unusable_certificate_of_a_schema_registry_is_an_error(files: Path, name: str) -> None:
+    body = {"type": "schema-registry", "url": "https://127.0.0.1:1", "tls": {"ca": name}}
+    assert name in found(resource("connection.r", "schema-registry", **body), files).detail
+
+
+def tunnel(**body: Any) -> Any:
+    given = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": 1, "user": "u", **body}
+    return resource("connection.door", "ssh-tunnel", **given)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_known_hosts_of_a_tunnel(files: Path, name: str) -> None:
-    tunnel = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": 1, "user": "u", "private_key": "no key"}
-    door = resource("connection.door", "ssh-tunnel", known_hosts=name, **tunnel)
-    assert found(door, files).code in ("MZ120", "MZ174")
+def test_unusable_known_hosts_of_a_tunnel_are_an_error(files: Path, name: str) -> None:
+    assert found(tunnel(private_key="no key", known_hosts=name), files).code in ("MZ120", "MZ174")
 
 
 @pytest.mark.parametrize("key", ["no key", DAMAGED, "", "\0", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
-def test_a_key_of_a_tunnel(tmp_path: Path, key: str) -> None:
+def test_an_unusable_key_of_a_tunnel_is_an_error(tmp_path: Path, key: str) -> None:
     (tmp_path / "key").write_text(key)
     (tmp_path / "hosts").write_text("")
-    tunnel = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": 1, "user": "u", "known_hosts": "hosts"}
-    door = resource("connection.door", "ssh-tunnel", private_key="${file:key}", **tunnel)
-    assert found(door, tmp_path).code == "MZ174"
+    assert found(tunnel(private_key="${file:key}", known_hosts="hosts"), tmp_path).code == "MZ174"
 
 
-def test_a_key_of_kafka_that_is_none(tmp_path: Path) -> None:
+def test_an_unusable_key_of_kafka_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pem").write_text(DAMAGED)
     (tmp_path / "key").write_text("of-the-machine")
-    ssl = {"certificate": "pem", "key": "${file:key}"}
-    security = {"protocol": "SSL", "ssl": ssl}
+    security = {"protocol": "SSL", "ssl": {"certificate": "pem", "key": "${file:key}"}}
     assert found(kafka(brokers=["127.0.0.1:1"], security=security), tmp_path).code == "MZ174"

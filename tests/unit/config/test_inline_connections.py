@@ -1,4 +1,4 @@
-"""A connection written inside its only user: one like any other, and moving it out restarts nothing."""
+"""A connection written inside its only user: a resource like any other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli_runs import run
+from tests.unit.cli_runs import mzplan
 
 PROJECT = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 INLINE = """\
@@ -37,17 +37,17 @@ connections:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "mzplan.yaml").write_text(PROJECT)
     (tmp_path / "shop.yaml").write_text(INLINE)
-    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+    assert mzplan(tmp_path, "apply", "--auto-approve").code == 0
     return tmp_path
 
 
 def plan(folder: Path) -> dict[str, tuple[str, str]]:
-    document = run("-C", str(folder), "plan", "--json").json()
+    document = mzplan(folder, "plan", "--json").json()
     return {c["address"]: (c["action"], c["effect"]) for c in document["changes"]}
 
 
-def test_it_is_a_connection_of_its_own(folder: Path) -> None:
-    listed = run("-C", str(folder), "state", "list").out.split()
+def test_a_connection_inside_is_a_resource_of_its_own(folder: Path) -> None:
+    listed = mzplan(folder, "state", "list").out.split()
     assert listed == ["connection.sink_out", "connection.source_orders", "sink.out", "source.orders"]
     file = folder / "shop.yaml"
     file.write_text(INLINE.replace("b:9092", "c:9092"))
@@ -57,39 +57,39 @@ def test_it_is_a_connection_of_its_own(folder: Path) -> None:
     }
 
 
-def test_moved_out_nothing_restarts_and_the_old_ones_go(folder: Path) -> None:
+def test_moving_a_connection_out_restarts_nothing(folder: Path) -> None:
     (folder / "named.yaml").write_text(NAMED)
-    before = run("-C", str(folder), "status", "--json").json()["queries"]
+    before = mzplan(folder, "status", "--json").json()["queries"]
     for statement in ("ALTER SOURCE orders SET CONNECTION k", "ALTER SINK out SET CONNECTION pg"):
-        assert run("-C", str(folder), "alter", statement, "--auto-approve").code == 0
+        assert mzplan(folder, "alter", statement, "--auto-approve").code == 0
     assert "    connection: k   # its own\n" in (folder / "shop.yaml").read_text()
     assert "    connection: pg\n    table: t\n" in (folder / "shop.yaml").read_text()
     assert plan(folder) == {
         "connection.sink_out": ("delete", "none"),
         "connection.source_orders": ("delete", "none"),
     }
-    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-    after = run("-C", str(folder), "status", "--json").json()["queries"]
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    after = mzplan(folder, "status", "--json").json()["queries"]
     assert [q["run_id"] for q in after] == [q["run_id"] for q in before]
     assert plan(folder) == {}
 
 
-def test_mistakes_are_told_at_their_place_and_secrets_stay_masked(folder: Path) -> None:
+def test_errors_have_their_place_and_secrets_stay_masked(folder: Path) -> None:
     text = INLINE.replace("b:9092", "b:xx").replace('"${env:P}"', "hunter2")
     (folder / "shop.yaml").write_text(text)
-    ran = run("-C", str(folder), "plan")
+    ran = mzplan(folder, "plan")
     assert "shop.yaml:3:41: error[MZ005]" in ran.err and "shop.yaml:14:17: error[MZ016]" in ran.err
     assert "hunter" not in ran.err + ran.out
 
 
-def test_its_name_must_be_free_and_it_is_edited_where_it_stands(folder: Path) -> None:
-    ran = run("-C", str(folder), "alter", "ALTER CONNECTION sink_out SET PORT 1", "--auto-approve", "--json")
+def test_a_connection_inside_needs_a_free_name_and_is_not_altered(folder: Path) -> None:
+    ran = mzplan(folder, "alter", "ALTER CONNECTION sink_out SET PORT 1", "--auto-approve", "--json")
     assert ran.error()["code"] == "MZ075" and "inside" in ran.error()["detail"]
     (folder / "named.yaml").write_text(NAMED.replace("  k:", "  source_orders:"))
-    found = run("-C", str(folder), "plan", "--json").error()
+    found = mzplan(folder, "plan", "--json").error()
     assert found["code"] == "MZ003" and found["range"]["line"] == 3 and "named.yaml:2:3" in found["detail"]
     (folder / "named.yaml").unlink()
     (folder / "shop.yaml").write_text(
         INLINE.replace("{type: kafka", "[{type: kafka").replace('2"]}', '2"]}]')
     )
-    assert run("-C", str(folder), "plan", "--json").error()["code"] == "MZ005"
+    assert mzplan(folder, "plan", "--json").error()["code"] == "MZ005"

@@ -10,7 +10,7 @@ import pytest
 from mzplan.config import load_configuration
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from tests.unit.cli_runs import run
+from tests.unit.cli_runs import apply, mzplan
 from tests.unit.config_files import all_text, brief, errors, write
 
 SETTINGS = """\
@@ -22,6 +22,7 @@ environments:
   dev: {default: true, state: {path: dev}, warehouse: ./dev_data, variables: {least: "1", it: a}}
   prod: {state: {path: prod}, warehouse: ./prod_data, variables: {least: "12345678", of: small, it: b}}
 """
+DRY = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 ORDERS = 'sources:\n  orders: {type: local, schema: "id BIGINT NOT NULL, amount DECIMAL(10,2)"}\n'
 BIG = "SELECT id,\n  amount\nFROM orders\nWHERE amount > 100\n"
 VIEW = ORDERS + "views:\n  big: {query_file: sql/big.sql}\n"
@@ -39,57 +40,45 @@ def query(folder: Path, name: str = "big", environment: str = "") -> str:
 
 
 @pytest.mark.parametrize("sql", [BIG, BIG.strip(), BIG + "\n\n", BIG.replace("\n", "\r\n"), "\ufeff" + BIG])
-def test_what_is_planned_is_the_text(tmp_path: Path, sql: str) -> None:
+def test_a_query_file_is_planned_as_its_text(tmp_path: Path, sql: str) -> None:
     inline = "views:\n  big:\n    query: |\n" + "".join(f"      {line}\n" for line in BIG.splitlines())
-    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
-    folder = str(write(tmp_path, {"mzplan.yaml": settings, "a.yaml": ORDERS + inline}))
-    assert run("-C", folder, "apply", "--auto-approve").code == 0
-    write(tmp_path, {"mzplan.yaml": settings, "a.yaml": VIEW, "sql/big.sql": sql.encode()})
+    apply(write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": ORDERS + inline}))
+    write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": VIEW, "sql/big.sql": sql.encode()})
     assert query(tmp_path) == BIG
-    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+    assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
     (tmp_path / "sql/big.sql").write_text(BIG.replace("100", "200"))
-    plan = run("-C", folder, "plan")
-    assert "      - WHERE amount > 100\n      + WHERE amount > 200\n" in plan.out
-    assert run("-C", folder, "apply", "--auto-approve").code == 0
-    body = run("-C", folder, "state", "show", "view.big").json()["body"]
+    assert "      - WHERE amount > 100\n      + WHERE amount > 200\n" in mzplan(tmp_path, "plan").out
+    apply(tmp_path)
+    body = mzplan(tmp_path, "state", "show", "view.big").json()["body"]
     assert body["query"] == BIG.replace("100", "200") and "query_file" not in body
 
 
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("SELECT id,\r\n\r\n  amunt\nFROM orders\n", ['sql/big.sql:3:3 MZ019 Unknown column "amunt"']),
-        ("SELECT id\nFROM ordrs", ["sql/big.sql:2:6 MZ012 Unknown source or view"]),
-        ("\n'", ["sql/big.sql:2:1 MZ019 Not a query that a view can compute"]),
-        ("", ["sql/big.sql:1:1 MZ019 Not a query that a view can compute"]),
-        (b"SELECT id\nFROM \xff", ["sql/big.sql:2:6 MZ002 Not UTF-8"]),
-        ("SELECT \x01", ["sql/big.sql:1:8 MZ002 Control character"]),
-        ("SELECT\n id ${var.no}", ['sql/big.sql:2:5 MZ015 Unknown variable "no"']),
-        ("SELECT\n id ${x", ["sql/big.sql:2:5 MZ017 Malformed reference"]),
-        ("SELECT\n id ${each.key}", ["sql/big.sql:2:5 MZ251 ${each…} has no meaning here"]),
-        (
-            "SELECT ${var.least} AS a, ${var.least} AS b, c\nFROM orders",
-            ['sql/big.sql:1:46 MZ019 Unknown column "c"'],
-        ),
-        (
-            "SELECT id\nFROM ${var.of}",
-            ["sql/big.sql:2:6 MZ014 Resources refer to each other in a cycle"],
-        ),
+        ("SELECT id,\r\n\r\n  amunt\nFROM orders\n", '3:3 MZ019 Unknown column "amunt"'),
+        ("SELECT id\nFROM ordrs", "2:6 MZ012 Unknown source or view"),
+        ("\n'", "2:1 MZ019 Not a query that a view can compute"),
+        ("", "1:1 MZ019 Not a query that a view can compute"),
+        (b"SELECT id\nFROM \xff", "2:6 MZ002 Not UTF-8"),
+        ("SELECT \x01", "1:8 MZ002 Control character"),
+        ("SELECT\n id ${var.no}", '2:5 MZ015 Unknown variable "no"'),
+        ("SELECT\n id ${x", "2:5 MZ017 Malformed reference"),
+        ("SELECT\n id ${each.key}", "2:5 MZ251 ${each…} has no meaning here"),
+        ("SELECT ${var.least} AS a, ${var.least} AS b, c\nFROM orders", '1:46 MZ019 Unknown column "c"'),
+        ("SELECT id\nFROM ${var.of}", "2:6 MZ014 Resources refer to each other in a cycle"),
     ],
 )
-def test_a_mistake_of_the_sql_is_told_in_its_file(
-    tmp_path: Path, sql: str | bytes, expected: list[str]
+def test_a_mistake_is_an_error_at_its_place_in_the_file(
+    tmp_path: Path, sql: str | bytes, expected: str
 ) -> None:
-    found = errors(tmp_path, {"mzplan.yaml": SETTINGS, "a.yaml": VIEW, "sql/big.sql": _bytes(sql)})
-    assert brief(found) == expected
+    text = sql if isinstance(sql, bytes) else sql.encode()
+    found = errors(tmp_path, {"mzplan.yaml": SETTINGS, "a.yaml": VIEW, "sql/big.sql": text})
+    assert brief(found) == [f"sql/big.sql:{expected}"]
     assert all(d.excerpt is not None and d.detail and d.hint for d in found)
 
 
-def _bytes(sql: str | bytes) -> bytes:
-    return sql if isinstance(sql, bytes) else sql.encode()
-
-
-def test_the_line_of_the_file_is_shown(tmp_path: Path) -> None:
+def test_an_error_shows_the_line_of_the_file(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, "SELECT id,\n  amunt\nFROM orders\n")
     assert found.excerpt == "  amunt" and found.address == Address("view", "big")
     assert 'did you mean "amount"?' in found.hint
@@ -130,33 +119,21 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
     [
         (
             "{query_file: sql/big.sql, query: SELECT * FROM orders}",
-            "a.yaml:4:7 MZ020 Both `query` and `query_file`",
+            "4:7 MZ020 Both `query` and `query_file`",
             "remove one of them",
         ),
-        ("{paused: true}", 'a.yaml:4:3 MZ006 Missing key "query"', "in its own file, use query_file"),
-        ("{query_file: 3}", 'a.yaml:4:19 MZ005 Wrong type for "query_file"', 'put it in quotes: "3"'),
-        ('{query_file: ""}', 'a.yaml:4:19 MZ005 Wrong value for "query_file"', '"sql/revenue.sql"'),
-        (
-            "{query_file: sql/big.txt}",
-            'a.yaml:4:19 MZ005 Wrong value for "query_file"',
-            "path of a *.sql file",
-        ),
-        (
-            "{query_file: /big.sql}",
-            'a.yaml:4:19 MZ005 Wrong value for "query_file"',
-            "relative to the project",
-        ),
-        ("{query_file: sql/no.sql}", "a.yaml:4:19 MZ001 Can't read sql/no.sql", "It doesn't exist"),
-        ("{query_file: sql/folder.sql}", "a.yaml:4:19 MZ001 Can't read sql/folder.sql", "It is a folder"),
-        (
-            "{query_file: sql/pipe.sql}",
-            "a.yaml:4:19 MZ001 Can't read sql/pipe.sql",
-            "It is a pipe or a device",
-        ),
-        ("{query_file: sql/huge.sql}", "a.yaml:4:19 MZ007 Can't read sql/huge.sql", "It has 33 MiB"),
+        ("{paused: true}", '4:3 MZ006 Missing key "query"', "in its own file, use query_file"),
+        ("{query_file: 3}", '4:19 MZ005 Wrong type for "query_file"', 'put it in quotes: "3"'),
+        ('{query_file: ""}', '4:19 MZ005 Wrong value for "query_file"', '"sql/revenue.sql"'),
+        ("{query_file: sql/big.txt}", '4:19 MZ005 Wrong value for "query_file"', "path of a *.sql file"),
+        ("{query_file: /big.sql}", '4:19 MZ005 Wrong value for "query_file"', "relative to the project"),
+        ("{query_file: sql/no.sql}", "4:19 MZ001 Can't read sql/no.sql", "It doesn't exist"),
+        ("{query_file: sql/folder.sql}", "4:19 MZ001 Can't read sql/folder.sql", "It is a folder"),
+        ("{query_file: sql/pipe.sql}", "4:19 MZ001 Can't read sql/pipe.sql", "It is a pipe or a device"),
+        ("{query_file: sql/huge.sql}", "4:19 MZ007 Can't read sql/huge.sql", "It has 33 MiB"),
     ],
 )
-def test_a_file_that_can_not_be_used_is_told_where_it_is_named(
+def test_a_file_that_can_not_be_used_is_an_error_where_it_is_named(
     tmp_path: Path, view: str, expected: str, words: str
 ) -> None:
     write(tmp_path, {"a.yaml": f"{ORDERS}views:\n  v: {view}\n", "sql/big.sql": BIG})
@@ -165,11 +142,11 @@ def test_a_file_that_can_not_be_used_is_told_where_it_is_named(
     with (tmp_path / "sql/huge.sql").open("wb") as huge:
         huge.truncate(33 * 1024 * 1024)
     found = errors(tmp_path, {"sinks.yaml": "sinks:\n  out: {type: console, from: v}\n"})
-    assert brief(found) == [expected]
+    assert brief(found) == [f"a.yaml:{expected}"]
     assert words.lower() in f"{found[0].detail} {found[0].hint}".lower()
 
 
-def test_a_longer_text_than_a_query_may_have_is_refused(tmp_path: Path) -> None:
+def test_a_query_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
     found = problems(tmp_path, f"SELECT id FROM orders WHERE id IN ({', '.join(['1'] * 5000)})")
     assert {d.code for d in found} == {"MZ005", "MZ019"}
     assert {str(d.range) for d in found} == {"sql/big.sql:1:1"}
@@ -197,7 +174,7 @@ def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
     assert query(tmp_path) == BIG
 
 
-def test_a_view_that_is_a_name_for_its_sql_may_have_it_in_a_file(tmp_path: Path) -> None:
+def test_an_inlined_view_may_have_a_query_file(tmp_path: Path) -> None:
     view = VIEW.replace("{query_file", "{materialize: false, query_file")
     sinks = "sinks:\n  out: {type: console, from: big}\n"
     write(tmp_path, {"a.yaml": view + sinks, "sql/big.sql": BIG})
@@ -207,34 +184,31 @@ def test_a_view_that_is_a_name_for_its_sql_may_have_it_in_a_file(tmp_path: Path)
     assert brief(found) == ["sql/big.sql:2:8 MZ304 A view that can't be inlined"]
 
 
-def test_a_secret_has_no_place_in_it(tmp_path: Path) -> None:
+def test_a_secret_reference_in_a_query_file_is_refused(tmp_path: Path) -> None:
     found = problems(tmp_path, "SELECT id FROM orders WHERE '${env:GEHEIM}' = ''")
     assert brief(found) == ['sql/big.sql:1:1 MZ102 A secret reference can\'t stand in "query"']
 
 
-def test_another_name_of_what_it_reads_is_written_by_hand(tmp_path: Path) -> None:
+def test_a_rename_of_an_input_is_written_by_hand(tmp_path: Path) -> None:
     """ALTER … RENAME refuses, and names the file; `moved_from` and `state mv` restart none."""
-    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
     views = VIEW + "  same: {query_file: same.sql}\n"
     same = "SELECT b.id FROM big b\n"
-    write(tmp_path, {"mzplan.yaml": settings, "a.yaml": views, "sql/big.sql": BIG, "same.sql": same})
-    folder = str(tmp_path)
-    assert run("-C", folder, "apply", "--auto-approve").code == 0
-    rename = ("alter", "ALTER SOURCE orders RENAME TO sales", "--auto-approve", "--json")
-    refused = run("-C", folder, *rename)
+    apply(write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": views, "sql/big.sql": BIG, "same.sql": same}))
+    rename = "ALTER SOURCE orders RENAME TO sales"
+    refused = mzplan(tmp_path, "alter", rename, "--auto-approve", "--json")
     error = refused.error()
-    assert refused.code == 1 and error["code"] == "MZ075" and error["range"]["line"] == 4
+    assert (refused.code, error["code"], error["range"]["line"]) == (1, "MZ075", 4)
     assert error["summary"] == "query_file of view.big can't be edited in place"
     assert 'the SQL in "sql/big.sql" must read sales' in error["detail"]
     assert (tmp_path / "a.yaml").read_text() == views and (tmp_path / "sql/big.sql").read_text() == BIG
 
     moved = views.replace("orders: {", "sales: {lifecycle: {moved_from: orders}, ")
-    write(tmp_path, {"mzplan.yaml": settings, "a.yaml": moved, "sql/big.sql": BIG.replace("orders", "sales")})
-    changes = run("-C", folder, "plan", "--json").json()["changes"]
+    write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": moved, "sql/big.sql": BIG.replace("orders", "sales")})
+    changes = mzplan(tmp_path, "plan", "--json").json()["changes"]
     assert {c["address"]: c["effect"] for c in changes} == {"source.sales": "restart", "view.big": "in-place"}
-    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    apply(tmp_path)
 
-    assert run("-C", folder, "state", "mv", "view.big", "view.large").code == 0
+    assert mzplan(tmp_path, "state", "mv", "view.big", "view.large").code == 0
     (tmp_path / "a.yaml").write_text(moved.replace("  big:", "  large:"))
     (tmp_path / "same.sql").write_text(same.replace("big", "large"))
-    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+    assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
