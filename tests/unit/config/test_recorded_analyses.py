@@ -16,15 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mzplan.config import read_files
-from mzplan.config.checks import recorded_analyses
-from mzplan.config.checks.views import Views
-from mzplan.model.address import Address
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import encode_plan
 from mzplan.render.plan_json import plan_to_json
-from mzplan.store.formats import decode_state, encode_state
+from mzplan.store.formats import encode_state
 from tests.unit.config_files import write
 from tests.unit.small_projects import at, commit, commit_plan
 
@@ -144,82 +141,29 @@ def test_a_plan_is_the_same_with_and_without_recorded_analyses(
                 state = committed[1]
 
 
-class Analysed:
-    """Counts the views whose query was analysed."""
+def test_an_analysis_is_recorded_unless_the_view_reads_an_inlined_view(tmp_path: Path) -> None:
+    def recorded(project: Project) -> bool:
+        state = commit(read(project.write(tmp_path), State(project="shop")))
+        return state.resources[at("view.v")].analysis != ""
 
-    def __init__(self, patch: pytest.MonkeyPatch):
-        self.names: list[str] = []
-        analyse = Views._derive_query
-
-        def counted(views: Views, resource: Any, *rest: Any) -> None:
-            self.names.append(resource.address.name)
-            analyse(views, resource, *rest)
-
-        patch.setattr(Views, "_derive_query", counted)
-
-    def of(self, folder: Path, state: State) -> list[str]:
-        self.names.clear()
-        read(folder, state)
-        return sorted(self.names)
-
-
-@pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> Analysed:
-    return Analysed(monkeypatch)
-
-
-def test_only_views_whose_analysis_may_differ_are_analysed_again(tmp_path: Path, analysed: Analysed) -> None:
-    project = Project(view=4)
-    state = commit(read(project.write(tmp_path), State(project="shop")))
-    state = decode_state(encode_state(state), "the state")
-    assert analysed.of(tmp_path, state) == []
-    assert analysed.of(Project(view=4, orders=1).write(tmp_path), state) == ["paid", "v"]
-    assert analysed.of(Project(view=4, customers=1).write(tmp_path), state) == ["v"]
-    assert analysed.of(Project(view=4, paid=2).write(tmp_path), state) == ["paid"]
-    assert analysed.of(Project(view=4, defaults=1).write(tmp_path), state) == ["paid", "v"]
-
-
-def test_a_commit_records_the_analyses_of_views_that_it_leaves_as_they_are(
-    tmp_path: Path, analysed: Analysed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = commit(read(Project().write(tmp_path), State(project="shop")))
-    monkeypatch.setattr(recorded_analyses, "_rules", lambda: "another version")
-    assert analysed.of(tmp_path, state) == ["paid", "v"]
-    (tmp_path / "b.yaml").write_text("sinks: {more: {type: console, from: orders}}\n")
-    later = commit(read(tmp_path, state), state)
-    view = at("view.v")
-    assert later.resources[view] == state.resources[view]
-    assert later.resources[view].analysis != state.resources[view].analysis
-    assert analysed.of(tmp_path, later) == []
-
-
-def test_views_that_read_an_inlined_view_are_analysed_each_time(tmp_path: Path, analysed: Analysed) -> None:
-    for view in (1, 3):
-        state = commit(read(Project(paid=1, view=view).write(tmp_path), State(project="shop")))
-        assert state.resources[at("view.v")].analysis == ""
-        assert analysed.of(tmp_path, state) == ["paid", "v"]
-        materialized = commit(read(Project(view=view).write(tmp_path), State(project="shop")))
-        assert analysed.of(Project(paid=1, view=view).write(tmp_path), materialized) == ["paid", "v"]
+    assert recorded(Project(view=1)) and recorded(Project(view=3))
+    assert not recorded(Project(view=1, paid=1)) and not recorded(Project(view=3, paid=1))
 
 
 @pytest.mark.parametrize(
     ("property_", "value"),
     [("schema", "id BIGINT, more STRING"), ("from", "orders"), ("query", "SELECT id FROM paid")],
 )
-def test_a_record_that_no_analysis_gave_is_not_reused(
-    tmp_path: Path, analysed: Analysed, property_: str, value: str
-) -> None:
+def test_a_record_that_no_analysis_gave_is_not_reused(tmp_path: Path, property_: str, value: str) -> None:
     """As after `state rollback` or an edit by `alter`: the digest is that of another record."""
     state = commit(read(Project(view=1).write(tmp_path), State(project="shop")))
     record = state.resources[at("view.v")]
     other = dataclasses.replace(record, body={**record.body, property_: value})
-    edited = dataclasses.replace(state, resources={**state.resources, Address("view", "v"): other})
-    expected = read(tmp_path, State(project="shop")).resources
-    assert read(tmp_path, edited).resources == expected
-    assert analysed.of(tmp_path, edited) == ([] if property_ == "query" else ["v"])
+    edited = dataclasses.replace(state, resources={**state.resources, record.address: other})
+    assert read(tmp_path, edited).resources == read(tmp_path, State(project="shop")).resources
 
 
-def test_a_mistake_is_located_as_if_everything_were_parsed(tmp_path: Path) -> None:
+def test_an_error_is_located_as_if_everything_were_parsed(tmp_path: Path) -> None:
     state = commit(read(Project().write(tmp_path), State(project="shop")))
     (tmp_path / "b.yaml").write_text("views: {w: {query: SELECT nothing FROM paid}}\n")
     reused = read_files(tmp_path, records=state.resources)
