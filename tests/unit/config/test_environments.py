@@ -138,10 +138,9 @@ def test_a_wrong_type_for_a_path_is_an_error(tmp_path: Path, odd: str) -> None:
             assert [d.code for d in found] == ["MZ005"], where
 
 
-@pytest.mark.parametrize("key", ["warehouse: 's3://[::1/w'", "state: {path: 'file://[::1/s'}"])
+@pytest.mark.parametrize("key", ["warehouse: 's3://[::1/w'", "state: {path: 'file://[::1/s'}, warehouse: w2"])
 def test_an_odd_address_is_compared_without_a_failure(tmp_path: Path, key: str) -> None:
-    text = f"version: 1\nproject: shop\nenvironments: {{one: {{default: true, {key}}}}}\n"
-    assert errors(tmp_path, {"mzplan.yaml": text}) == []
+    assert sharing(tmp_path, key, "warehouse: w, state: {path: s}") == []
 
 
 def test_the_value_of_an_unknown_variable_is_not_shown(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The columns of a source: by its format, and with what is included; what can't be; what a change does."""
+"""The columns and the key of a source: by its format, its envelope, and the columns that it includes."""
 
 from __future__ import annotations
 
@@ -7,34 +7,27 @@ from typing import Any
 
 import pytest
 
-from mzplan.config import load_configuration
 from mzplan.model.address import Address
-from mzplan.model.state import State
+from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
-from tests.unit.config_files import PROJECT, brief, errors, write
-from tests.unit.small_projects import (
-    actions,
-    commit,
-    fields,
-    kafka,
-    postgres,
-    project,
-    sink,
-    source,
-)
+from tests.unit.config_files import brief, errors, load
+from tests.unit.small_projects import actions, commit, fields, kafka, postgres, project, sink, source
 
 HEADERS = "headers ARRAY<STRUCT<key: STRING,value: BINARY>>"
 
 
-def declared(
-    format_: str, more: str = "", connection: str = "kafka, brokers: ['a:1']", place: str = "topic"
-) -> str:
+def declared(format_: str, more: str = "", connection: str = "kafka, brokers: ['a:1']") -> str:
     return (
-        f"connections:\n  c: {{type: {connection}}}\nsources:\n  s:\n    connection: c\n    {place}: t\n"
+        f"connections:\n  c: {{type: {connection}}}\nsources:\n  s:\n    connection: c\n    topic: t\n"
         f"    format: {format_}\n{more}"
     )
+
+
+def source_with(format_: str, more: str = "") -> str:
+    """A Kafka source with one more key."""
+    return declared(format_, f"    {more}\n" if more else "")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +45,7 @@ def declared(
         ({"format": {"type": "json"}}, []),
     ],
 )
-def test_columns(body: dict[str, Any], columns: list[str]) -> None:
+def test_columns_follow_from_the_format(body: dict[str, Any], columns: list[str]) -> None:
     assert [str(column) for column in columns_of("kafka", body)] == columns
     normal = resource_kind("source", "kafka").normalise(body)
     assert [str(column) for column in columns_of("kafka", normal)] == columns
@@ -65,96 +58,82 @@ def test_a_list_and_a_mapping_mean_the_same() -> None:
 
 
 def test_included_columns_can_be_selected(tmp_path: Path) -> None:
-    text = declared(
-        "{type: text}", "    include: [key, timestamp]\nsinks:\n  p:\n    type: console\n    from: s\n"
-    )
-    write(tmp_path, {"mzplan.yaml": PROJECT, "a.yaml": f"{text}    select: [key, value, timestamp]\n"})
-    found = load_configuration(tmp_path)
+    text = declared("{type: text}", "    include: [key, timestamp]\nsinks:\n  p: {type: console, from: s, ")
+    found = load(tmp_path, {"a.yaml": f"{text}select: [key, value, timestamp]}}\n"})
     assert found.resources[Address("source", "s")].body["include"] == {"key": "key", "timestamp": "timestamp"}
-    write(tmp_path, {"a.yaml": f"{text}    select: [headers]\n"})
-    assert brief(errors(tmp_path)) == ['a.yaml:13:14 MZ019 Unknown column "headers"']
+    wrong = errors(tmp_path, {"a.yaml": f"{text}select: [headers]}}\n"})
+    assert brief(wrong) == ['a.yaml:10:40 MZ019 Unknown column "headers"']
+
+
+JSON = "{type: json, schema: 'a INT'}"
+RAW = "{type: raw}"
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("format_", "more", "expected"),
     [
-        (declared("{type: json}"), 'MZ006 Missing key "schema"'),
-        (declared("{type: text, schema: 'a INT'}"), "MZ020 The schema does not fit the format"),
-        (declared("{type: raw, schema: 'a BINARY, b BINARY'}"), "MZ020 The schema does not fit the format"),
-        (declared("{type: csv, schema: 'a ARRAY<INT>'}"), "MZ020 The schema does not fit the format"),
-        (declared("{type: json, schema: 'a INT', quote: x}"), "MZ020 Options of csv in another format"),
-        (declared("{type: csv, schema: 'a INT', header: true}"), "MZ020 A header in Kafka records"),
-        (declared("{type: parquet, schema: 'a INT'}"), "MZ020 parquet is a format of files"),
+        ("{type: json}", "", 'MZ006 Missing key "schema"'),
+        ("{type: text, schema: 'a INT'}", "", "MZ020 The schema does not fit the format"),
+        ("{type: raw, schema: 'a BINARY, b BINARY'}", "", "MZ020 The schema does not fit the format"),
+        ("{type: csv, schema: 'a ARRAY<INT>'}", "", "MZ020 The schema does not fit the format"),
+        ("{type: json, schema: 'a INT', quote: x}", "", "MZ020 Options of csv in another format"),
+        ("{type: csv, schema: 'a INT', header: true}", "", "MZ020 A header in Kafka records"),
+        ("{type: csv, schema: 'a INT', quote: xy}", "", 'MZ005 Wrong value for "quote"'),
+        ("{type: parquet, schema: 'a INT'}", "", "MZ020 parquet is a format of files"),
+        ("{type: json, schema: 'a INT, `b c` INT'}", "", "MZ018 A column that can't be stored"),
+        ("{type: avro, schema: 'a INT'}", "", 'MZ006 Missing key "schema_registry"'),
+        (JSON, "envelope: {type: debezium}", 'MZ006 Missing key "key"'),
         (
-            declared("{type: raw}", connection="files, path: .", place="path"),
-            "MZ020 raw and avro are formats of Kafka records",
-        ),
-        (declared("{type: json, schema: 'a INT, `b c` INT'}"), "MZ018 A column that can't be stored"),
-        (declared("{type: avro, schema: 'a INT'}"), 'MZ006 Missing key "schema_registry"'),
-        (
-            declared("{type: json, schema: 'a INT'}", "    envelope: {type: debezium}\n"),
-            'MZ006 Missing key "key"',
-        ),
-        (
-            declared("{type: csv, schema: 'a INT'}", "    envelope: {type: debezium, key: [a]}\n"),
+            "{type: csv, schema: 'a INT'}",
+            "envelope: {type: debezium, key: [a]}",
             "MZ020 Debezium's envelope in another format",
         ),
         (
-            declared(
-                "{type: json, schema: 'a INT'}",
-                "    envelope: {type: debezium, key: [a], key_format: json}\n",
-            ),
+            JSON,
+            "envelope: {type: debezium, key: [a], key_format: json}",
             "MZ020 A key format with Debezium's envelope",
         ),
-        (
-            declared(
-                "{type: json, schema: 'a INT'}", "    envelope: {type: upsert, key: [a], key_format: avro}\n"
-            ),
-            "MZ020 Avro keys without avro values",
-        ),
-        (
-            declared("{type: json, schema: 'a INT'}", "    on_error: dead-letter\n"),
-            'MZ006 Missing key "dead_letter"',
-        ),
-        (
-            declared("{type: json, schema: 'a INT'}", "    dead_letter: {path: dead}\n"),
-            "MZ020 dead_letter without on_error: dead-letter",
-        ),
-        (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
-        (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),
-        (
-            declared("{type: raw}", "    include: {key: value}\n"),
-            'MZ020 The column "value" is declared twice',
-        ),
-        (
-            declared("{type: raw}", "    include: {key: a, timestamp: A}\n"),
-            'MZ020 The column "A" is declared twice',
-        ),
-        (declared("{type: raw}", "    include: {key: a b}\n"), 'MZ005 Wrong value for "key"'),
-        (
-            declared("{type: raw}", connection="kafka, brokers: ['a:1'], options: {group.id: x}"),
-            'MZ020 "group.id" can\'t be set here',
-        ),
+        (JSON, "envelope: {type: upsert, key: [a], key_format: avro}", "MZ020 Avro keys without avro values"),
+        (JSON, "on_error: dead-letter", 'MZ006 Missing key "dead_letter"'),
+        (JSON, "dead_letter: {path: dead}", "MZ020 dead_letter without on_error: dead-letter"),
+        (RAW, "include: [value]", 'MZ005 Wrong value for "include[0]"'),
+        (RAW, "include: {key: value}", 'MZ020 The column "value" is declared twice'),
+        (RAW, "include: {key: a, timestamp: A}", 'MZ020 The column "A" is declared twice'),
+        (RAW, "include: {key: a b}", 'MZ005 Wrong value for "key"'),
     ],
 )
-def test_what_does_not_go_together(tmp_path: Path, text: str, expected: str) -> None:
-    write(tmp_path, {"mzplan.yaml": PROJECT, "a.yaml": text})
-    (found,) = brief(errors(tmp_path))
+def test_properties_that_contradict_each_other_are_refused(
+    tmp_path: Path, format_: str, more: str, expected: str
+) -> None:
+    (found,) = brief(errors(tmp_path, {"a.yaml": source_with(format_, more)}))
     assert found.partition(" ")[2] == expected
 
 
-def with_include(include: Any, state: State | None = None) -> Any:
-    return project(kafka(), postgres(), source(**({"include": include} if include else {})), sink())
+@pytest.mark.parametrize(
+    ("connection", "place", "expected"),
+    [
+        ("files, path: .", "path", "MZ020 raw and avro are formats of Kafka records"),
+        ("kafka, brokers: ['a:1'], options: {group.id: x}", "topic", 'MZ020 "group.id" can\'t be set here'),
+    ],
+)
+def test_a_connection_that_does_not_fit_is_refused(
+    tmp_path: Path, connection: str, place: str, expected: str
+) -> None:
+    text = declared(RAW, connection=connection).replace("topic:", f"{place}:")
+    (found,) = brief(errors(tmp_path, {"a.yaml": text}))
+    assert found.partition(" ")[2] == expected
 
 
 def test_an_included_column_restarts_and_a_removed_one_replaces() -> None:
-    state = commit(with_include(["timestamp"]))
-    plan = build_plan(with_include(["key", "timestamp"]), state)
+    def including(include: Any) -> Configuration:
+        return project(kafka(), postgres(), source(**({"include": include} if include else {})), sink())
+
+    state = commit(including(["timestamp"]))
+    plan = build_plan(including(["key", "timestamp"]), state)
     assert actions(plan) == {"source.orders": "update", "sink.orders_pg": "restart"}
     assert fields(plan, "source.orders") == {"include.key": (None, "key", "restart")}
-    fewer: Any
     for fewer in ([], {"timestamp": "ts"}):
-        plan = build_plan(with_include(fewer), state)
+        plan = build_plan(including(fewer), state)
         assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
 
 
@@ -199,7 +178,9 @@ def test_keys_are_known_from_the_declaration_alone() -> None:
         (AVRO, "    include: [key]\n    envelope: {type: upsert, key: [key]}\n", []),
     ],
 )
-def test_the_key_of_a_collection(tmp_path: Path, format_: str, more: str, found: list[str]) -> None:
+def test_the_key_of_a_collection_is_checked(
+    tmp_path: Path, format_: str, more: str, found: list[str]
+) -> None:
     text = declared(format_, more).replace("sources:", REGISTRY + "sources:")
     assert [one.code for one in errors(tmp_path, {"a.yaml": text})] == found
 
