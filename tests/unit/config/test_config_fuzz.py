@@ -1,4 +1,4 @@
-"""Whatever is written: diagnostics, never a traceback; and what is right stays right in any spelling."""
+"""Any text gives diagnostics, never a traceback; any spelling of a project is the same project."""
 
 from __future__ import annotations
 
@@ -31,22 +31,8 @@ WORDS = (
     "upsert ${var.env} ${env:X} ${ ${var.x} } &a *a << !!str !x --- ... | > - ? : , [ ] { } ' \" # % @ ` \\ "
     "~ null true 0x1f 1e5 .inf .nan -1 yes 日本"
 )
-SIGNS = [
-    "\u202e",
-    "\ud7ff",
-    "\x85",
-    "\u2028",
-    "\ufeff",
-    "\x07",
-    "\t",
-    "\n",
-    "\n  ",
-    "\n    ",
-    " ",
-    "\r\n",
-    ": ",
-    "- ",
-]
+SIGNS = ["\u202e", "\ud7ff", "\x85", "\u2028", "\ufeff", "\x07", "\t", "\n", "\n  ", "\n    ", " "]
+SIGNS += ["\r\n", ": ", "- "]
 PIECES = st.sampled_from([*WORDS.split(), *SIGNS])
 TEXTS = st.lists(PIECES | st.text(max_size=4), max_size=60).map("".join)
 SCALARS = (
@@ -159,20 +145,6 @@ def test_any_variables(variables: dict[str, str], file: str) -> None:
         check(files, variables=variables, variable_files=[path])
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.text(max_size=40) | TEXTS)
-def test_small_parsers_take_anything(text: str) -> None:
-    with contextlib.suppress(ScalarError):
-        resolve(text)
-    try:
-        parse_columns(text)
-    except DdlError as failure:
-        assert 0 <= failure.offset <= len(text) and len(str(failure)) < 1000
-    for parsed in (parse_select(text), parse_where(text)):
-        assert 0 <= parsed.offset <= len(text)
-    nearest(text, ["kafka", "postgres", text + "x"])
-
-
 SQL = "id amount sum ( ) , * + - AS x CASE WHEN THEN END OVER SELECT FROM 'a' `b` 1 . [ ] -> IN NOT"
 DDL = "id INT BIGINT DECIMAL ( 10 , 2 ) ARRAY < > MAP STRUCT : NOT NULL COMMENT 'x' `a b`"
 
@@ -181,24 +153,22 @@ def phrases(words: str) -> st.SearchStrategy[str]:
     return st.lists(st.sampled_from(words.split()), max_size=15).map(" ".join)
 
 
-@settings(max_examples=500, deadline=None)
-@given(phrases(SQL))
-def test_any_words_as_sql(text: str) -> None:
+@settings(max_examples=1000, deadline=None)
+@given(st.text(max_size=40) | TEXTS | phrases(SQL) | phrases(DDL))
+def test_any_text_as_an_expression_a_schema_or_a_scalar(text: str) -> None:
+    with contextlib.suppress(ScalarError):
+        resolve(text)
     for parsed in (parse_select(text), parse_where(text)):
         assert 0 <= parsed.offset <= len(text)
-
-
-@settings(max_examples=500, deadline=None)
-@given(phrases(DDL))
-def test_any_words_as_a_schema(text: str) -> None:
+    nearest(text, ["kafka", "postgres", text + "x"])
     try:
-        parse_columns(text)
+        columns = parse_columns(text)
     except DdlError as failure:
-        assert 0 <= failure.offset <= len(text)
+        assert 0 <= failure.offset <= len(text) and len(str(failure)) < 1000
         assert canonical(text) == text
     else:
         assert canonical(canonical(text)) == canonical(text)
-        assert parse_columns(canonical(text)) == parse_columns(text)
+        assert parse_columns(canonical(text)) == columns
 
 
 @pytest.mark.parametrize("seed", range(10))

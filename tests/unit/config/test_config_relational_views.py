@@ -30,7 +30,8 @@ SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 ORDERS_MARK = {"watermarks": {"orders": {"column": "ts", "delay": "10 minutes"}}}
 BOTH_MARKS = {"watermarks": {**ORDERS_MARK["watermarks"], "payments": {"column": "ts", "delay": "1h"}}}
 BY_MINUTE = "GROUP BY customer, window(ts, '1 minute')"
-COUNT = "SELECT customer, count(*) AS n FROM orders GROUP BY customer"
+GROUPED = "FROM orders GROUP BY customer"
+COUNT = f"SELECT customer, count(*) AS n {GROUPED}"
 COUNT_BY_MINUTE = f"SELECT customer, count(*) AS n FROM orders {BY_MINUTE}"
 OUTER_JOIN = "SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id"
 ONE_HOUR = " AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR"
@@ -39,6 +40,13 @@ CUSTOMERS = {"snapshots": ["customers"]}
 
 def update(*key: str) -> dict[str, Any]:
     return {"output": "update", "key": list(key)}
+
+
+def mark(stream: str, column: str = "ts") -> dict[str, Any]:
+    return {"watermarks": {stream: {"column": column, "delay": "1h"}}}
+
+
+BY_CUSTOMER = update("customer")
 
 
 def inlined(query: str) -> dict[str, Any]:
@@ -161,31 +169,10 @@ REFUSED: list[tuple[Any, ...]] = [
     (OUTER_JOIN, {}, "{orders: {column: ts, delay: 10 minutes}, payments: {column: ts, delay: 10 minutes}}"),
     (OUTER_JOIN, BOTH_MARKS, "ON … AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR."),
     (OUTER_JOIN + ONE_HOUR, {}, "needs a watermark on both", "payments: {column: ts, delay: 10 minutes}}`."),
-    (
-        f"SELECT count(*) AS n FROM orders {BY_MINUTE}",
-        {"watermarks": {"orders": {"column": "amount", "delay": "1h"}}},
-        "needs a column of type TIMESTAMP",
-        '"amount" is DECIMAL(10,2)',
-        "write ts.",
-    ),
-    (
-        f"SELECT count(*) AS n FROM locals {BY_MINUTE}",
-        {"watermarks": {"locals": {"column": "ts", "delay": "1h"}}},
-        "needs a column of type TIMESTAMP",
-        "CAST(ts AS TIMESTAMP)",
-    ),
-    (
-        f"SELECT count(*) AS n FROM orders o {BY_MINUTE}",
-        {"watermarks": {"o": {"column": "ts", "delay": "1h"}}},
-        'reads no stream "o"',
-        "write orders, not its alias.",
-    ),
-    (
-        "SELECT id, explode(tags) AS tag FROM orders",
-        {"watermarks": {"order": {"column": "ts", "delay": "1h"}}},
-        'reads no stream "order"',
-        'did you mean "orders"',
-    ),
+    (f"SELECT count(*) AS n FROM orders {BY_MINUTE}", mark("orders", "amount"), '"amount" is DECIMAL(10,2)'),
+    (f"SELECT count(*) AS n FROM locals {BY_MINUTE}", mark("locals"), "CAST(ts AS TIMESTAMP)"),
+    (f"SELECT count(*) AS n FROM orders o {BY_MINUTE}", mark("o"), "write orders, not its alias."),
+    ("SELECT id, explode(tags) AS tag FROM orders", mark("order"), 'did you mean "orders"'),
     (COUNT, {"output": "complete", "key": ["customer"]}, "MZ005", "append, update"),
     *(
         (
@@ -205,17 +192,12 @@ REFUSED: list[tuple[Any, ...]] = [
     (COUNT, {"output": "update"}, "write `key: [customer]`"),
     (COUNT, update("n"), "write `key: [customer]`"),
     ("SELECT id, explode(tags) AS tag FROM orders", {"key": ["id"]}, "a view that only adds rows has no key"),
-    (
-        "SELECT count(*) AS n FROM orders GROUP BY customer",
-        update("n"),
-        "leaves out an expression of the GROUP BY",
-    ),
+    (f"SELECT count(*) AS n {GROUPED}", update("n"), "leaves out an expression of the GROUP BY"),
     ("SELECT id FROM orders", update("id"), "needs a GROUP BY in the outermost"),
     (
-        "SELECT customer, explode(collect_set(id)) AS id FROM orders GROUP BY customer",
-        update("customer"),
+        f"SELECT customer, explode(collect_set(id)) AS id {GROUPED}",
+        BY_CUSTOMER,
         "makes several rows of a group",
-        "LATERAL VIEW",
     ),
     ("SELECT map('a', customer) AS m, count(*) AS n FROM orders GROUP BY 1", update("m"), "map_entries"),
     # What a stream can't compute
@@ -230,28 +212,10 @@ REFUSED: list[tuple[Any, ...]] = [
     ),
     ("SELECT id FROM orders EXCEPT SELECT id FROM payments", {}, "EXCEPT can't be computed over streams"),
     ("SELECT id FROM orders UNION ALL BY NAME SELECT id FROM payments", {}, "BY NAME isn't allowed"),
-    (
-        "SELECT customer, count(*) AS n FROM (SELECT DISTINCT customer FROM orders) GROUP BY customer",
-        update("customer"),
-        "a DISTINCT and an aggregation keep state",
-        "in update mode",
-    ),
-    (
-        "SELECT customer, max(now()) AS n FROM orders GROUP BY customer",
-        update("customer"),
-        "changes each time",
-    ),
-    (
-        "SELECT customer, count(*) AS n FROM orders WHERE ts > to_date('today') GROUP BY customer",
-        update("customer"),
-        "'today' changes each time",
-    ),
-    (
-        "SELECT customer, count(DISTINCT id) AS n FROM orders GROUP BY customer",
-        update("customer"),
-        "has DISTINCT",
-        "approx_count_distinct",
-    ),
+    (COUNT.replace("orders", "(SELECT DISTINCT customer FROM orders)"), BY_CUSTOMER, "in update mode"),
+    (f"SELECT customer, max(now()) AS n {GROUPED}", BY_CUSTOMER, "changes each time"),
+    (COUNT.replace("GROUP", "WHERE ts > to_date('today') GROUP"), BY_CUSTOMER, "'today' changes each time"),
+    (f"SELECT customer, count(DISTINCT id) AS n {GROUPED}", BY_CUSTOMER, "approx_count_distinct"),
     (
         "SELECT o.id FROM orders o JOIN payments p ON window(o.ts, '1 hour') = window(p.ts, '1 hour')",
         {},
@@ -265,9 +229,8 @@ REFUSED: list[tuple[Any, ...]] = [
     ("SELECT o.id FROM orders o JOIN payments USING (ids)", {}, 'Unknown column "ids"'),
     ("SELECT o.id FROM orders o JOIN paymens p USING (id)", {}, "MZ012", 'did you mean "payments"'),
     (
-        "SELECT customer, max(my_own(id)) AS n FROM orders GROUP BY customer",
-        update("customer"),
-        "MZ301",
+        f"SELECT customer, max(my_own(id)) AS n {GROUPED}",
+        BY_CUSTOMER,
         'The type of "n" is known only to Spark',
     ),
     ("SELECT id, (amount).x AS a, explode(tags) AS t FROM orders", {}, "MZ301", '"a" is known only'),
@@ -277,7 +240,7 @@ REFUSED: list[tuple[Any, ...]] = [
     (
         "SELECT id, explode(tags) AS t FROM orders WHERE EXISTS (SELECT 1 FROM payments)",
         {},
-        "an expression contains a subquery",
+        "contains a subquery",
     ),
     (f"SELECT id, explode(tags) AS t, {'id + ' * 1500}id AS x FROM orders", {}, "nested too deep"),
     ("SELECT w.* FROM (SELECT struct(id, ts) AS w FROM orders) x", {}, "list its fields: w.field"),
@@ -297,15 +260,11 @@ REFUSED: list[tuple[Any, ...]] = [
         "SELECT city, count(*) AS n FROM customers GROUP BY city",
         update("city"),
         "MZ020",
-        "write customers to a target with a sink",
+        "to a target with a sink",
     ),
     ("SELECT city FROM customers c LEFT JOIN orders USING (customer)", CUSTOMERS, "rows without a match"),
     ("SELECT city FROM customers JOIN customers d USING (city)", CUSTOMERS, "a stream"),
-    (
-        "SELECT id FROM orders UNION ALL SELECT 1 AS id FROM customers",
-        CUSTOMERS,
-        "would add the rows of the snapshot at each micro-batch",
-    ),
+    ("SELECT id FROM orders UNION ALL SELECT 1 AS id FROM customers", CUSTOMERS, "at each micro-batch"),
     (
         "SELECT city, count(*) AS n FROM orders JOIN customers USING (customer) GROUP BY city",
         {**CUSTOMERS, **update("city")},
@@ -415,10 +374,7 @@ def test_an_inlined_view_is_no_snapshot_but_reads_snapshots(tmp_path: Path) -> N
 def test_an_inlined_view_has_no_watermark_but_its_stream_has(tmp_path: Path) -> None:
     views: dict[str, Any] = {
         "large": inlined("SELECT * FROM orders WHERE amount > 10"),
-        "v": {
-            "query": COUNT_BY_MINUTE.replace("orders", "large"),
-            "watermarks": {"large": {"column": "ts", "delay": "1h"}},
-        },
+        "v": {"query": COUNT_BY_MINUTE.replace("orders", "large"), **mark("large")},
     }
     text = refused(tmp_path, views)
     assert "large has no stored rows, so it can't have a watermark" in text
@@ -429,7 +385,7 @@ def test_an_inlined_view_has_no_watermark_but_its_stream_has(tmp_path: Path) -> 
 
 def test_another_query_replaces_a_view_with_state_and_restarts_one_without(tmp_path: Path) -> None:
     views = {
-        "counted": {"query": COUNT, **update("customer")},
+        "counted": {"query": COUNT, **BY_CUSTOMER},
         "tagged": {"query": "SELECT id, explode(tags) AS tag FROM orders"},
     }
     committed(tmp_path, views)
@@ -448,10 +404,7 @@ def test_views_and_sinks_that_read_a_join_conform_to_their_schemas(tmp_path: Pat
     """Their descriptions carry no positions of sources."""
     views = {
         "paid": {"query": "SELECT o.customer, o.ts FROM orders o JOIN payments p USING (id)"},
-        "hourly": {
-            "query": COUNT_BY_MINUTE.replace("orders", "paid"),
-            "watermarks": {"paid": {"column": "ts", "delay": "1h"}},
-        },
+        "hourly": {"query": COUNT_BY_MINUTE.replace("orders", "paid"), **mark("paid")},
         "large": {"query": "SELECT customer FROM hourly WHERE n > 3"},
     }
     sinks = {name: {"type": "console", "from": name} for name in views}
@@ -473,11 +426,11 @@ def test_views_and_sinks_that_read_a_join_conform_to_their_schemas(tmp_path: Pat
     ],
 )
 def test_a_star_that_stands_for_other_columns_replaces_views_with_state(tmp_path: Path, after: str) -> None:
-    mark = {"watermarks": {"pairs": {"column": "ts", "delay": "1 minute"}}}
+    marked = mark("pairs")
     views = {
-        "every": {"query": "SELECT DISTINCT * FROM pairs", **mark},
-        "inner": {"query": "SELECT a, b FROM (SELECT DISTINCT * FROM pairs) x", **mark},
-        "named": {"query": "SELECT DISTINCT a, ts FROM pairs", **mark},
+        "every": {"query": "SELECT DISTINCT * FROM pairs", **marked},
+        "inner": {"query": "SELECT a, b FROM (SELECT DISTINCT * FROM pairs) x", **marked},
+        "named": {"query": "SELECT DISTINCT a, ts FROM pairs", **marked},
         "all": {"query": "SELECT * FROM pairs UNION ALL SELECT * FROM pairs"},
     }
     source = "sources: {pairs: {type: local, schema: '%s'}}\n"

@@ -86,7 +86,7 @@ def test_a_secret_is_never_shown(name: str, tmp_path: Path) -> None:
     assert SECRET not in shown and "hunter2" not in shown and "Tr0ub4dor" not in shown
 
 
-def test_a_secret_as_the_default_of_a_variable(tmp_path: Path) -> None:
+def test_a_secret_in_the_default_of_a_variable_is_never_shown(tmp_path: Path) -> None:
     for name, rest in (("pg_password", "x: 1"), ("v", "x: 1"), ("v", "description: [1]")):
         variables = f"variables: {{{name}: {{default: {SECRET}, {rest}}}}}\n"
         shop = SHOP.replace("${env:PG_PASSWORD}", f"${{var.{name}}}")
@@ -94,31 +94,35 @@ def test_a_secret_as_the_default_of_a_variable(tmp_path: Path) -> None:
         assert len(found) == 2 and SECRET not in outputs(found, tmp_path)
 
 
-def test_a_secret_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--var is no way around secret references, and its value is not shown either."""
-    files: dict[str, str | bytes] = {
-        "mzplan.yaml": PROJECT + "variables: {pw: {}, n: {default: 1}}\n",
-        "a.yaml": SHOP.replace("${env:PG_PASSWORD}", "${var.pw}").replace(
-            "host: localhost", "host: ${var.pw}"
-        ),
-    }
-    found = errors(tmp_path, files, variables={"pw": SECRET})
+FROM_OUTSIDE: dict[str, str | bytes] = {
+    "mzplan.yaml": PROJECT + "variables: {pw: {}, n: {default: 1}}\n",
+    "a.yaml": SHOP.replace("${env:PG_PASSWORD}", "${var.pw}").replace("host: localhost", "host: ${var.pw}"),
+}
+
+
+def test_a_variable_is_no_way_around_secret_references(tmp_path: Path) -> None:
+    found = errors(tmp_path, FROM_OUTSIDE, variables={"pw": SECRET})
     assert brief(found) == ['a.yaml:8:15 MZ016 Secret written out in "password"']
     assert SECRET not in outputs(found, tmp_path)
-    found = errors(tmp_path, files, variables={"pw": f"{SECRET}${{env.X}}"})
-    assert found and SECRET not in outputs(found, tmp_path)
-    found = errors(tmp_path, files, variables={"pww": SECRET, "pw": "${env:X}"})
-    assert found and SECRET not in outputs(found, tmp_path)
-    bad = tmp_path.parent / f"{tmp_path.name}.vars"
-    bad.write_text(f"pww: {SECRET}\npw: [{SECRET}]\n")
-    found = errors(tmp_path, files, variable_files=[bad])
-    assert found and SECRET not in outputs(found, tmp_path)
-    bad.write_text(f"pw: {SECRET}: x\n")
-    found = errors(tmp_path, files, variable_files=[bad])
+
+
+@pytest.mark.parametrize(
+    ("variables", "file"),
+    [
+        ({"pw": f"{SECRET}${{env.X}}"}, ""),
+        ({"pww": SECRET, "pw": "${env:X}"}, ""),
+        ({}, f"pww: {SECRET}\npw: [{SECRET}]\n"),
+        ({}, f"pw: {SECRET}: x\n"),
+    ],
+)
+def test_the_value_of_a_variable_is_never_shown(tmp_path: Path, variables: dict[str, str], file: str) -> None:
+    (tmp_path / "wrong.vars.yaml").write_text(file)
+    outside = {"variables": variables, "variable_files": [tmp_path / "wrong.vars.yaml"]}
+    found = errors(tmp_path / "shop", FROM_OUTSIDE, **outside)
     assert found and SECRET not in outputs(found, tmp_path)
 
 
-def test_the_error_says_where_and_how(tmp_path: Path) -> None:
+def test_a_secret_written_out_is_an_error_at_its_place(tmp_path: Path) -> None:
     (found,) = errors(tmp_path, {"a.yaml": LEAKS["block"]})
     assert brief([found]) == ['a.yaml:8:15 MZ016 Secret written out in "password"']
     assert found.excerpt == "    password: " + "*" * len(SECRET)
@@ -126,7 +130,7 @@ def test_the_error_says_where_and_how(tmp_path: Path) -> None:
     assert found.address == Address("connection", "shop_pg")
 
 
-def test_references_are_no_secrets(tmp_path: Path) -> None:
+def test_references_may_be_shown(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "a.yaml": SHOP,
         "b.yaml": kafka(FLOW.replace(SECRET, '"${file:/run/secrets/kafka}"'))
@@ -137,7 +141,7 @@ def test_references_are_no_secrets(tmp_path: Path) -> None:
     assert any("${env:A}" in (d.excerpt or "") for d in found), "references may be seen"
 
 
-def test_looking_up_a_place_masks_too(tmp_path: Path) -> None:
+def test_a_located_diagnostic_masks_secrets(tmp_path: Path) -> None:
     write(tmp_path, {"a.yaml": LEAKS["flow"]})
     with pytest.raises(MzplanError):
         load_configuration(tmp_path)

@@ -24,14 +24,14 @@ def problems(file: str, text: str) -> list[str]:
     return [error.message for error in found]
 
 
-def test_they_are_schemas_without_words_of_mzplan() -> None:
+def test_schemas_for_editors_use_no_keyword_of_mzplan() -> None:
     for schema in editor_schemas().values():
         Draft7Validator.check_schema(schema)
         assert '"x-' not in json.dumps(schema)
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_what_is_valid_is_valid_in_an_editor(side: str) -> None:
+def test_a_valid_project_is_valid_in_an_editor(side: str) -> None:
     files = sorted(CASES.glob(f"*/{side}/*.yaml"))
     assert len(files) > 30
     for file in files:
@@ -40,58 +40,57 @@ def test_what_is_valid_is_valid_in_an_editor(side: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_valid"),
+    "text",
     [
-        ("connections: {k: {type: kafka, brokers: [a:1]}}", True),
-        ("connections: {k: {type: '${var.t}', brokers: [a:1]}}", False),  # nor does validate take it
-        ("connections: {k: {brokers: [a:1]}}", False),
-        ("connections: {k: {type: kafka, brokers: [a:1], host: h}}", False),
-        ("connections: {K: {type: kafka, brokers: [a:1]}}", False),
-        ("connections: {p: {type: postgres, host: h, port: '${var.p}', database: d, user: u}}", True),
-        ("connections: {p: {type: postgres, host: h, port: high, database: d, user: u}}", False),
-        ("sources: {s: {type: local, schema: 'id BIGINT'}}", True),
-        (
-            "sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: '${var.i}'}}}",
-            True,
-        ),
-        ("sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: soon}}}", False),
-        ("sources: {s: {connection: k, topic: t, tables: [a.b]}}", False),
-        (
-            "sinks: {s: {for_each: [a], from: o, connection: k, table: t, mode: upsert,"
-            " key: '${each.value.k}'}}",
-            True,
-        ),
-        ("sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}", False),
-        ("sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: id}}", False),
-        ("sources: {s: {connection: k, topic: t, for_each: [a], format: '${each.value}'}}", True),
-        (
-            "sources: {s: {connection: k, topic: t, for_each: [a],"
-            " format: {type: json, schema: 'a INT'}, envelope: {type: upsert, key: '${each.value.k}'}}}",
-            True,
-        ),
-        ("connections: {k: {type: kafka, brokers: '${each.value}'}}", False),
-        ("views: {v: {query_file: sql/v.sql}}", True),
-        ("views: {v: {query_file: 'sql/${each.key}.sql', for_each: [a]}}", True),
-        ("views: {v: {query_file: '${var.file}'}}", True),
-        ("views: {v: {query_file: v.txt}}", False),
-        ("views: {v: {query_file: 3}}", False),
-        ("sinks: {s: {type: console, from: v, query_file: v.sql}}", False),
-        ("sinks:", True),
-        ("", True),
+        "",
+        "sinks:",
+        "connections: {k: {type: kafka, brokers: [a:1]}}",
+        "connections: {p: {type: postgres, host: h, port: '${var.p}', database: d, user: u}}",
+        "sources: {s: {type: local, schema: 'id BIGINT'}}",
+        "sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: '${var.i}'}}}",
+        "sources: {s: {connection: k, topic: t, for_each: [a], format: '${each.value}'}}",
+        "sources: {s: {connection: k, topic: t, for_each: [a],"
+        " format: {type: json, schema: 'a INT'}, envelope: {type: upsert, key: '${each.value.k}'}}}",
+        "sinks: {s: {for_each: [a], from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}'}}",
+        "views: {v: {query_file: sql/v.sql}}",
+        "views: {v: {query_file: 'sql/${each.key}.sql', for_each: [a]}}",
+        "views: {v: {query_file: '${var.file}'}}",
     ],
 )
-def test_one_file_is_checked_alone(text: str, is_valid: bool) -> None:
-    assert (problems(PIPELINE, text) == []) == is_valid
+def test_a_valid_file_is_valid_alone(text: str) -> None:
+    assert problems(PIPELINE, text) == []
 
 
-def test_a_connector_of_another_package_is_in_them(site: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "connections: {k: {type: '${var.t}', brokers: [a:1]}}",  # nor does validate take it
+        "connections: {k: {brokers: [a:1]}}",
+        "connections: {k: {type: kafka, brokers: [a:1], host: h}}",
+        "connections: {K: {type: kafka, brokers: [a:1]}}",
+        "connections: {k: {type: kafka, brokers: '${each.value}'}}",
+        "connections: {p: {type: postgres, host: h, port: high, database: d, user: u}}",
+        "sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: soon}}}",
+        "sources: {s: {connection: k, topic: t, tables: [a.b]}}",
+        "sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}",
+        "sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: id}}",
+        "sinks: {s: {type: console, from: v, query_file: v.sql}}",
+        "views: {v: {query_file: v.txt}}",
+        "views: {v: {query_file: 3}}",
+    ],
+)
+def test_a_wrong_file_is_wrong_alone(text: str) -> None:
+    assert problems(PIPELINE, text) != []
+
+
+def test_a_connector_of_another_package_has_a_schema(site: Path) -> None:
     install(site, "acme-connector", "acme = acme_connector:connector", acme())
     definitions = editor_schemas()[PIPELINE]["definitions"]
     assert "source.acme" in definitions and "acme" in definitions["source"]["properties"]["type"]["enum"]
     assert problems(PIPELINE, "sources: {s: {type: acme, wrong: 1}}") != []
 
 
-def test_where_they_are_written(tmp_path: Path) -> None:
+def test_schemas_are_written_where_the_files_refer_to_them(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     written: dict[str, Any] = mzplan(folder, "init", "--json").json()
     assert [Path(one).name for one in written["written"]] == ["mzplan.yaml", PIPELINE, PROJECT, ".gitignore"]
