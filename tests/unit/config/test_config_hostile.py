@@ -6,18 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mzplan.config import findings, load_configuration, masking
+from mzplan.config import findings, load_configuration, locations
+from mzplan.config.findings import Findings, SourceFile
 from mzplan.config.project_files import MAX_FILE_BYTES
-from mzplan.config.yaml import builder, positions
+from mzplan.config.yaml.parser import read_text
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema import validators
-from mzplan.schema.loading import load_schema
+from mzplan.render.diagnostics import render_diagnostics
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, write
 
 SECONDS = 30  # of processor time: far above what is needed, far below forever
@@ -42,7 +41,6 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "a long list of aliases": ("a: &a [" + "x, " * 1000 + "]\nb: [" + "*a, " * 50_000 + "]\n", "MZ007 Too"),
     "an alias of itself": ("a: &a [*a]\n", "MZ002 Unknown alias *a"),
     "deep brackets": ("a: " + "[" * 100_000 + "\n", "MZ007 Nested too deep"),
-    "deep braces": ("a: " + "{a: " * 100_000 + "\n", "MZ007 Nested too deep"),
     "deep indentation": ("\n".join(" " * i + "a:" for i in range(2000)) + "\n", "MZ007 Nested too deep"),
     "deep dashes": ("a:\n" + "- " * 100_000 + "x\n", "MZ007 Nested too deep"),
     "many keys in brackets": ("a: [" + "? " * 100_000, "MZ00"),
@@ -66,7 +64,10 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
         + "".join(f"      l{i}: []\n" for i in range(300_000)),
         "MZ005",
     ),
-    "many wrong items": ("connections: {k: {type: kafka, brokers: [" + "x, " * 300_000 + "]}}\n", "MZ005"),
+    "a wrong item after many": (
+        "connections: {k: {type: kafka, brokers: [" + "".join(f"'a:{i}'," for i in range(1, 20_001)) + "x]}}",
+        'MZ005 Wrong value for "brokers[20000]"',
+    ),
     "errors on one long line": (
         "connections: {" + ", ".join(f"k{i}: {{type: x, password: p{i}}}" for i in range(50_000)) + "}\n",
         "MZ005 Unknown connection type",
@@ -90,12 +91,6 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "an expression that backtracks": (SHOP + "    where: \"" + "a" * 9000 + "!\"\n", "MZ019"),
     "a long word that sounds secret": ("a: [" + "pass" * 50_000, "MZ002"),
     "many references": ("connections:\n  k: {type: files, path: '" + "${" * 300_000 + "'}\n", "MZ017"),
-    "many malformed references": (
-        "connections:\n  k: {type: files, path: x, labels: {"
-        + ", ".join(f"l{i}: '${{x}}'" for i in range(100_000))
-        + "}}\n",
-        "MZ017",
-    ),
 }  # fmt: skip
 
 
@@ -131,76 +126,16 @@ def test_memory_stays_bounded(name: str, tmp_path: Path) -> None:
     assert int(ran.stdout) < 600, "MiB"
 
 
-def counting(function: Callable[..., Iterator[Any]], counts: list[int]) -> Callable[..., Iterator[Any]]:
-    """The same generator; what it yields is counted in the last of `counts`."""
-
-    def counted(*arguments: Any) -> Iterator[Any]:
-        for one in function(*arguments):
-            counts[-1] += 1
-            yield one
-
-    return counted
-
-
-@pytest.mark.parametrize(
-    ("text", "bounded"),
-    [
-        ("connections: {" + "a,\n" * 2000 + "%s}\n", True),  # known while it is read: the rest is not
-        ("connections: {k: {type: kafka, brokers: [" + "x,\n" * 2000 + "%s]}}\n", False),
-        ("connections: {k: {type: kafka, brokers: [" + "x," * 2000 + "%s]}}\n", False),  # one line
-    ],
-)
-def test_the_cost_of_many_mistakes_is_that_of_the_first(
-    text: str, bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built, located, masked = [0], [0], [0]
-    monkeypatch.setattr(builder, "events", counting(builder.events, built))
-    monkeypatch.setattr(positions, "walk", counting(positions.walk, located))
-    monkeypatch.setattr(masking, "scalars_on", counting(masking.scalars_on, masked))
-    for more in ("", "x," * 20_000):
-        for counts in (built, located, masked):
-            counts.append(0)
-        found = errors(tmp_path, {"a.yaml": text % more})
-        assert 1000 <= len(found) <= 1001
-    assert not bounded or built[-1] == built[-2]
-    assert located[-1] == located[-2] < 7000
-    assert masked[-1] == masked[-2] < 2000
-
-
-def test_a_mistake_at_the_end_costs_no_more_than_the_items_before_it() -> None:
-    """Each portion that is looked at begins where the last one ended, not at the first item."""
-    looked_at = [0]
-
-    class Items(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            for item in super().__iter__():
-                looked_at[0] += 1
-                yield item
-
-    body = {"type": "kafka", "brokers": Items([*(f"a:{port}" for port in range(1, 20_001)), "x"])}
-    schema = load_schema("connection.kafka")
-    ((path, _),) = validators.errors_of("connection.kafka", schema, body)
-    assert path == ("brokers", 20_000)
-    assert looked_at[0] < 5 * 20_000
-
-
 def test_names_are_compared_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[int] = []
-    near = findings.nearest
     monkeypatch.setattr(findings, "MAX_COMPARED", 1000)
-    monkeypatch.setattr(
-        findings, "nearest", lambda word, names: (compared.append(len(names)), near(word, names))[1]
-    )
-    text = "connections:\n" + "".join(f"  number{i}: {{type: files, path: x}}\n" for i in range(100))
-    text += "sources:\n" + "".join(
-        f"  s{i}: {{connection: numbr{i}, format: {{type: raw}}}}\n" for i in range(50)
-    )
+    connections = "".join(f"  number{i}: {{type: files, path: x}}\n" for i in range(100))
+    sources = "".join(f"  s{i}: {{connection: numbr{i}, format: {{type: raw}}}}\n" for i in range(50))
+    text = f"connections:\n{connections}sources:\n{sources}"
     found = [one for one in errors(tmp_path, {"a.yaml": text}) if one.code == "MZ012"]
-    assert len(found) == 50 and sum(compared) <= 1000
-    assert sum("did you mean" in one.hint for one in found) == 10
+    assert len(found) == 50 and sum("did you mean" in one.hint for one in found) == 10
 
 
-def test_variables_that_multiply(tmp_path: Path) -> None:
+def test_variables_can_not_make_a_project_too_large(tmp_path: Path) -> None:
     """`${var.x}` a thousand times, and x has a megabyte."""
     text = "connections:\n" + "".join(
         f"  k{i}: {{type: files, path: '{'${var.x}' * 1000}'}}\n" for i in range(100)
@@ -224,14 +159,6 @@ def test_a_file_of_50_mb_is_not_even_read(tmp_path: Path) -> None:
     assert "48 MiB" in found[0].detail and f"{MAX_FILE_BYTES // 1024**2};" not in found[0].hint
 
 
-def _folder(path: Path) -> None:
-    path.mkdir()
-
-
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
@@ -244,21 +171,11 @@ def _loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-def _socket(path: Path) -> None:
-    import socket
-
-    here = Path.cwd()
-    os.chdir(path.parent)  # a socket's path must be short
-    try:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-@pytest.mark.parametrize("make", [_folder, _pipe, _device, _nothing, _loop, _socket])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _device, _nothing, _loop])
 @pytest.mark.parametrize("name", ["mzplan.yaml", "a.yaml"])
-def test_what_is_no_file(make: Callable[[Path], None], name: str, tmp_path: Path) -> None:
+def test_a_folder_device_or_broken_link_in_place_of_a_file_is_an_error(
+    make: Callable[[Path], None], name: str, tmp_path: Path
+) -> None:
     write(tmp_path, {"b.yaml": SHOP})
     (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
@@ -268,8 +185,10 @@ def test_what_is_no_file(make: Callable[[Path], None], name: str, tmp_path: Path
     assert caught.value.diagnostics[0].detail and caught.value.diagnostics[0].hint
 
 
-def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in a folder that may not be listed is not known: the next plan would delete it."""
+def test_a_file_or_folder_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the error, the next plan would delete what the folder declares."""
     write(tmp_path, {"a.yaml": SHOP, "shut/b.yaml": SHOP})
     real_open, real_scandir = os.open, os.scandir
 
@@ -290,14 +209,7 @@ def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "You may not read it." in found[0].detail
 
 
-def test_a_project_folder_that_is_none(tmp_path: Path) -> None:
-    for folder in (tmp_path / "nowhere", write(tmp_path, {}) / "mzplan.yaml", Path("a\0b")):
-        with pytest.raises(MzplanError) as caught:
-            load_configuration(folder)
-        assert caught.value.diagnostics[0].code == "MZ010"
-
-
-def test_file_names_of_all_kinds(tmp_path: Path) -> None:
+def test_odd_file_names_are_printed_safely(tmp_path: Path) -> None:
     write(tmp_path, {})
     broken = b"sources: [\n"
     names = [b"new\nline.yaml", b"caf\xe9.yaml", b"\x1b[31m.yaml", "日本.yaml".encode()]
@@ -305,14 +217,12 @@ def test_file_names_of_all_kinds(tmp_path: Path) -> None:
         (tmp_path / os.fsdecode(name)).write_bytes(broken)
     found = errors(tmp_path)
     assert len(found) == 4
-    from mzplan.render.diagnostics import render_diagnostics
-
     text = render_diagnostics(found, False, str(tmp_path))
     text.encode("utf-8")
     assert "\x1b" not in text and "\\x1b[31m.yaml" in text and "日本.yaml:2:1" in text
 
 
-def test_a_folder_tree_without_end(tmp_path: Path) -> None:
+def test_a_folder_tree_that_is_too_deep_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, {"a.yaml": SHOP})
     deep = tmp_path
     for _ in range(80):
@@ -321,23 +231,18 @@ def test_a_folder_tree_without_end(tmp_path: Path) -> None:
     assert [d.code for d in errors(tmp_path)] == ["MZ007"]
 
 
-@pytest.mark.parametrize("after", [None, b"", b"[", b"sinks: {}\n", b"\n\n\n", b"\xff"])
-def test_a_file_that_changes_between_two_looks(
+@pytest.mark.parametrize("after", [None, b"", b"[", b"sinks: {}\n", b"\xff"])
+def test_a_file_that_changes_while_it_is_read_leaves_the_error(
     after: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Places are looked up in a second reading: the file may be another by then, or gone."""
-    from mzplan.config import locations
+    """Places are looked up in a second reading: an editor may have saved or removed the file by then."""
 
-    read_text = locations.read_text
-
-    def read(file: Any, findings: Any) -> str | None:
+    def read(file: SourceFile, findings: Findings) -> str | None:
         (tmp_path / "a.yaml").unlink()
         if after is not None:
             (tmp_path / "a.yaml").write_bytes(after)
         return read_text(file, findings)
 
-    write(tmp_path, {"a.yaml": SHOP.replace("mode: upsert", "mode: x")})
     monkeypatch.setattr(locations, "read_text", read)
-    with pytest.raises(MzplanError) as caught:
-        load_configuration(tmp_path)
-    assert [d.code for d in caught.value.diagnostics] == ["MZ005"]
+    found = errors(tmp_path, {"a.yaml": SHOP.replace("mode: upsert", "mode: x")})
+    assert [d.code for d in found] == ["MZ005"]
