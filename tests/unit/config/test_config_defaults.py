@@ -66,7 +66,7 @@ def test_mappings_are_merged_and_lists_replaced(tmp_path: Path) -> None:
     assert body(made, "sink.shown")["labels"] == {"a": 1, "b": 2}
 
 
-def test_a_connections_defaults_win_over_those_of_all(tmp_path: Path) -> None:
+def test_the_defaults_of_a_connection_win_over_the_projects(tmp_path: Path) -> None:
     made = shop(
         tmp_path,
         "{sources: {trigger: {interval: 5s}, labels: {a: 1}}, sinks: {description: all}}",

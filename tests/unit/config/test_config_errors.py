@@ -262,7 +262,7 @@ def test_all_errors_are_reported_at_once_sorted_by_place(tmp_path: Path) -> None
     ]
 
 
-def test_a_broken_file_hides_errors_about_what_it_may_declare(tmp_path: Path) -> None:
+def test_a_broken_file_hides_errors_about_its_declarations(tmp_path: Path) -> None:
     connections, rest = SHOP.split("sources:")
     found = errors(tmp_path, {"a.yaml": connections + "  x: [\n", "b.yaml": "sources:" + rest})
     assert [d.code for d in found] == ["MZ002"]

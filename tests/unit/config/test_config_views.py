@@ -240,7 +240,7 @@ views:
 
 
 @pytest.mark.parametrize(
-    ("views", "said"),
+    ("views", "message"),
     [
         ("  v: {materialize: false, paused: true, query: SELECT id FROM orders}\n", "no query of its own"),
         ("  v: {materialize: false, query: SELECT uuid() AS u FROM orders}\n", "another value in each query"),
@@ -260,13 +260,13 @@ views:
         ),
     ],
 )
-def test_a_view_that_can_not_be_inlined_is_refused(tmp_path: Path, views: str, said: str) -> None:
+def test_a_view_that_can_not_be_inlined_is_refused(tmp_path: Path, views: str, message: str) -> None:
     schema = 'schema: "s STRUCT<a: INT>"'
     text = views.replace("FROM short'}", f"FROM short', {schema}}}")
     sinks = "sinks:\n  out: {type: console, from: v39}\n" if "v39" in views else ""
     found = errors(tmp_path, {"a.yaml": f"{ORDERS}views:\n{text}{sinks}"})
     refused = [d for d in found if d.code == "MZ304"]
-    assert refused and said in refused[0].detail, found
+    assert refused and message in refused[0].detail, found
     assert refused[0].hint.startswith(
         "remove `paused`" if "paused" in views else "remove `materialize: false`"
     )

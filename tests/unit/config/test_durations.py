@@ -16,7 +16,7 @@ def test_a_duration_is_read_alike_everywhere(text: str, expected: float) -> None
 
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "1.5s", "5 m", "1w"])
-def test_what_is_none_is_refused_on_the_command_line(text: str) -> None:
+def test_a_wrong_duration_is_refused_on_the_command_line(text: str) -> None:
     assert seconds(text) == 0.0
     with pytest.raises(click.BadParameter, match="is not a duration"):
         DURATION.convert(text, None, None)

@@ -340,11 +340,11 @@ def test_state_config_sets_the_state_of_the_chosen_environment(folder: Path, tmp
     base.write_text(SETTINGS.replace("state/dev", str(tmp_path / "d")))
     assert load_project(folder, state_config=base).state["path"] == str(tmp_path / "d")
     assert load_project(folder, environment="prod", state_config=base).state["path"] == "state/p"
-    # One that is not in it has no state there; what is not said must not be guessed.
+    # An environment that the file leaves out has no state there: none is guessed.
     base.write_text("environments: {qa: {state: {path: q}}}\nstate: {path: s}\n")
     with pytest.raises(MzplanError, match='has no environment "dev"'):
         load_project(folder, state_config=base)
-    # That of another one is not taken, whatever it is called.
+    # The state of another environment is refused, however it is spelled.
     base.write_text(f"state: {{path: {folder}/state/p/}}\n")
     with pytest.raises(MzplanError, match="share a state"):
         load_project(folder, state_config=base)
@@ -426,7 +426,7 @@ def test_validate_looks_at_every_environment(folder: Path) -> None:
     found = mzplan(folder, "validate", "--json")
     assert found.code == 1 and found.error()["summary"].endswith("(environment prod)")
     assert mzplan(folder, "validate", "--env", "dev").code == 0
-    more.write_text("sinks: {more: {type: console, from: nobody}}\n")  # in both: said once
+    more.write_text("sinks: {more: {type: console, from: nobody}}\n")  # in both: reported once
     assert not mzplan(folder, "validate", "--json").error()["summary"].endswith(")")
 
 

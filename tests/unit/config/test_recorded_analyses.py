@@ -163,6 +163,16 @@ def test_a_record_that_no_analysis_gave_is_not_reused(tmp_path: Path, property_:
     assert read(tmp_path, edited).resources == read(tmp_path, State(project="shop")).resources
 
 
+def test_a_commit_records_the_analysis_of_an_unchanged_view_again(tmp_path: Path) -> None:
+    """As after an upgrade: the analysis of an older mzplan is not reused."""
+    state = commit(read(Project().write(tmp_path), State(project="shop")))
+    record = state.resources[at("view.v")]
+    older = dataclasses.replace(record, analysis="by an older version")
+    old = dataclasses.replace(state, resources={**state.resources, record.address: older})
+    (tmp_path / "b.yaml").write_text("sinks: {more: {type: console, from: orders}}\n")
+    assert commit(read(tmp_path, old), old).resources[record.address].analysis == record.analysis
+
+
 def test_an_error_is_located_as_if_everything_were_parsed(tmp_path: Path) -> None:
     state = commit(read(Project().write(tmp_path), State(project="shop")))
     (tmp_path / "b.yaml").write_text("views: {w: {query: SELECT nothing FROM paid}}\n")

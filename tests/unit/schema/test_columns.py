@@ -27,7 +27,7 @@ from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical, check
         ("größe INT", "größe INT"),
     ],
 )
-def test_canonical(ddl: str, expected: str | None) -> None:
+def test_a_schema_has_one_canonical_form(ddl: str, expected: str | None) -> None:
     if expected is None:
         with pytest.raises(DdlError):
             parse_columns(ddl)
@@ -59,7 +59,7 @@ def test_canonical(ddl: str, expected: str | None) -> None:
         ("x" * (MAX_LENGTH + 1), 0, "characters"),
     ],
 )
-def test_errors_say_where(ddl: str, offset: int, word: str) -> None:
+def test_a_wrong_schema_is_an_error_at_its_offset(ddl: str, offset: int, word: str) -> None:
     with pytest.raises(DdlError) as caught:
         parse_columns(ddl)
     assert caught.value.offset == offset and word in str(caught.value)
@@ -68,7 +68,7 @@ def test_errors_say_where(ddl: str, offset: int, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "offset", "said"),
+    ("ddl", "offset", "message"),
     [
         ("id INT, `first name` STRING", 9, "'first name' contains ' '"),
         ("id INT, s ARRAY<STRUCT<a: INT,`b=c`: INT>>", 31, "'b=c' contains '='"),
@@ -82,13 +82,13 @@ def test_errors_say_where(ddl: str, offset: int, word: str) -> None:
         ("a INT, s STRUCT<a: INT, t: STRUCT<a: INT>, _change_type: INT>, t STRUCT<a: INT>", None, ""),
     ],
 )
-def test_what_a_table_can_hold(ddl: str, offset: int | None, said: str) -> None:
+def test_a_column_that_no_table_can_hold_is_refused(ddl: str, offset: int | None, message: str) -> None:
     parse_columns(ddl)  # what was committed stays readable
     if offset is None:
         return check_storable(ddl)
     with pytest.raises(DdlError) as caught:
         check_storable(ddl)
-    assert caught.value.offset == offset and said in str(caught.value)
+    assert caught.value.offset == offset and message in str(caught.value)
     return None
 
 

@@ -227,7 +227,9 @@ def test_only_sinks_that_can_delete_follow_a_keyed_collection(
         ("connection: c, topic: u", []),
     ],
 )
-def test_a_sink_does_not_write_what_its_source_reads(tmp_path: Path, sink_: str, found: list[str]) -> None:
+def test_a_sink_that_writes_the_topic_of_its_source_is_refused(
+    tmp_path: Path, sink_: str, found: list[str]
+) -> None:
     text = declared(ROWS, f"sinks:\n  k: {{from: s, {sink_}}}\n").replace(
         "sources:",
         "  same: {type: kafka, brokers: ['k2:9092', 'A:1']}\n"

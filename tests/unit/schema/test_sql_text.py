@@ -54,7 +54,7 @@ def test_spark_gets_the_text_without_comments_and_else_byte_for_byte(text: str, 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
 @settings(max_examples=1500, deadline=None)
-def test_no_comment_is_left_in_what_spark_gets(text: str) -> None:
+def test_no_comment_is_left_in_the_sql_for_spark(text: str) -> None:
     try:
         found = bare(text)
     except SqlTextError as refused:

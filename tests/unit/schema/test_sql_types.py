@@ -161,14 +161,14 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("text", "type_"), TYPES.items())
-def test_type(text: str, type_: str) -> None:
+def test_the_type_of_an_expression_is_sparks(text: str, type_: str) -> None:
     assert not parse_select(text).problem
     assert type_of(text, COLUMNS) == type_
     assert type_of(f"{text} AS named -- note", COLUMNS) == type_
 
 
 @pytest.mark.parametrize("text", UNKNOWN)
-def test_no_certain_type(text: str) -> None:
+def test_an_uncertain_type_is_left_to_spark(text: str) -> None:
     assert not parse_select(text).problem
     assert type_of(text, COLUMNS) is None
 
