@@ -462,6 +462,8 @@ def test_alter_refuses_to_edit_a_template_that_has_the_name_of_its_resource(fold
     file = folder / "t.yaml"
     file.write_text(file.read_text().replace("per_topic:", "orders:"))
     assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ075"
+    file.write_text(file.read_text().replace("topic:", "topc: 1\n    topic:"))
+    assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ004"
 
 
 def test_a_resource_written_out_can_be_altered(folder: Path) -> None:

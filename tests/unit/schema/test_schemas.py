@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import KINDS, Kind
+from mzplan.schema import loading
 from mzplan.schema.dialect import fault_of, schema_folder
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema, schema_names
@@ -66,6 +67,17 @@ def test_a_fault_of_a_schema_is_reported_with_its_place(
         part[last] = value
     assert fault in fault_of(schema)
     assert fault_of(schema, own=True) == fault_of(schema), "jsonschema-rs takes it for a fault, too"
+
+
+def test_a_schema_is_checked_against_the_dialect_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = json.loads((schema_folder() / "source.kafka.json").read_text(encoding="utf-8"))
+    del schema["properties"]["topic"]["x-change"]
+    (tmp_path / "source.new.json").write_text(json.dumps(schema))
+    monkeypatch.setattr(loading, "schema_folder", lambda: tmp_path)
+    with pytest.raises(ValueError, match=r"source\.new\.json is wrong at /properties/topic: 'x-change'"):
+        load_schema("source.new")
 
 
 @pytest.mark.parametrize("name", schema_names())
