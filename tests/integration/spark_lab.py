@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
+from confluent_kafka import Producer
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
@@ -20,6 +21,10 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import TableSnapshot
+from mzplan.warehouse.step_history import StepHistory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
@@ -108,6 +113,19 @@ class Lab:
         """A sink into a table of the session's server."""
         return self.sink(source, "postgres", self.postgres_body(database), table=table, **body)
 
+    def kafka_sink(self, source: Description, topic: str, **body: Any) -> Description:
+        """A sink into a topic of the session's broker."""
+        broker = {"type": "kafka", "brokers": [self.kafka.bootstrap]}
+        return self.sink(source, "kafka", broker, topic=topic, **body)
+
+    def delta_sink(self, source: Description, folder: Path, path: str, **body: Any) -> Description:
+        """A sink into a Delta table below a folder."""
+        return self.sink(source, "delta", {"type": "files", "path": str(folder)}, path=path, **body)
+
+    def files_sink(self, source: Description, folder: Path, path: str, **body: Any) -> Description:
+        """A sink into files below a folder."""
+        return self.sink(source, "files", {"type": "files", "path": str(folder)}, path=path, **body)
+
     def postgres_body(self, database: str, **other: Any) -> dict[str, Any]:
         return {
             "type": "postgres",
@@ -143,6 +161,12 @@ class Lab:
         )
 
     # ── doing
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of the executor."""
+        assert self.executor._spark is not None
+        return self.executor._spark
 
     def start(self, *descriptions: Description, epoch: int = 1) -> None:
         for description in descriptions:
@@ -182,6 +206,13 @@ class Lab:
     def produce(self, topic: str, *rows: Mapping[str, Any]) -> None:
         produce_json(self.kafka.bootstrap, topic, rows)
 
+    def send(self, topic: str, *values: bytes | None, **more: Any) -> None:
+        """Records as they are, in one partition. `more`: their key, headers, partition or timestamp."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "linger.ms": 100})
+        for value in values:
+            producer.produce(topic, value, **{"partition": 0, **more})
+        assert producer.flush(30) == 0
+
     def rows(self, database: str, query: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.dsn(database)) as connection:
             return connection.execute(query.encode()).fetchall()
@@ -203,9 +234,7 @@ class Lab:
 
     def collection(self, source: Description) -> Any:
         """The collection of a source, as a DataFrame."""
-        spark = self.executor._spark
-        assert spark is not None
-        return spark.read.format("delta").load(str(self._collection(source)))
+        return self.spark.read.format("delta").load(str(self._collection(source)))
 
     def _collection(self, source: Description) -> Path:
         return self.folder / "warehouse" / "collections" / source.id / f"g{source.generation}"
@@ -232,6 +261,22 @@ class Lab:
     def last_step(self, description: Description) -> int:
         """The last batch that is done; what the query reports comes a moment later."""
         return Checkpoint(str(self.checkpoint(description))).log.committed()
+
+    def history(self, description: Description, source: Description | None = None) -> StepHistory:
+        """The steps of a query. Those of a sink need its source to say what they have read."""
+        return StepHistory(self.context.warehouse, description.place, source and source.place)
+
+    def read_on(self, source: Description, *sinks: Description) -> None:
+        """Wait until sinks have done the last step of their source."""
+
+        def has_read_all(sink: Description) -> bool:
+            if not self.checkpoint_done(source):  # first: rows are there before their step is done
+                return False
+            ends = self.history(sink, source).committed(0, None)[-1:]
+            return bool(ends and ends[0].sources and ends[0].sources[1] == self.last_step(source))
+
+        for sink in sinks:
+            until(f"{sink.address} has read all", lambda sink=sink: has_read_all(sink), 2 * SECONDS)  # type: ignore[misc]
 
     def undo_commit(self, description: Description) -> int:
         """As if the driver had been killed after the last batch reached its target and before Spark noted
@@ -265,11 +310,14 @@ def read_delta(table: Path) -> list[dict[str, Any]]:
 
 def until(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Wait until something holds; fails, with what it was, when it does not in time."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not holds():
-        if time.monotonic() > deadline:
+        asked = time.monotonic()
+        if asked > deadline:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.05)
+        time.sleep(min(1.0, max(0.05, 2 * (asked - began))))  # waiting takes at most a third of a core
+        began = time.monotonic()
 
 
 def _connection(name: str, body: Mapping[str, Any]) -> InlinedConnection:
