@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.tasks import TaskOutcome
 from mzplan.spark import streams
 from mzplan.spark.tasks import dead_letters
-from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until
 from tests.tasks import letters_replay
 
@@ -24,18 +23,13 @@ if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
-GOOD = (b'{"id": 1, "name": "ann"}', b'{"id": 2, "name": "bob"}')
+GOOD = (b'{"id": 1, "name": "ann", "unknown": true}', b'{"id": 2, "name": "bob"}')
 BAD = (b'{"id": "x"}', b"\xff\x00", b'{"name": "no id"}')
 
 
-def send(lab: Lab, topic: str, *values: bytes, key: bytes | None = None) -> None:
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "linger.ms": 100})
-    for value in values:
-        producer.produce(topic, value, key=key, partition=0)
-    assert producer.flush(30) == 0
-
-
-def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_record_fails_the_query_or_is_skipped_or_kept_aside(
+    lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, dead = topic(partitions=1), topic("dead", 1)
     schema = "id BIGINT NOT NULL, name STRING"
     aside = {"on_error": "dead-letter", "max_offsets_per_trigger": 5}
@@ -43,7 +37,7 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     keyed = lab.kafka_source(
         name, schema, **aside, dead_letter={"topic": dead}, envelope={"type": "upsert", "key": ["id"]}
     )
-    skipping = lab.kafka_source(name, schema, on_error="skip")
+    failing, skipping = lab.kafka_source(name, schema), lab.kafka_source(name, schema, on_error="skip")
     itself = lab.kafka_source(name, schema, **aside, dead_letter={"topic": name})
     nowhere = lab.kafka_source(name, schema, **aside, dead_letter={"topic": f"{name}-none"})
     nofolder = lab.kafka_source(name, schema, **aside, dead_letter={"path": "file/dead"})
@@ -55,8 +49,12 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
         ["MZ052"],
         ["MZ057"],
     ]
-    send(lab, name, GOOD[0], *BAD, GOOD[1], key=b"k")
-    lab.start(table, keyed, skipping)
+    lab.send(name, GOOD[0], *BAD, GOOD[1], key=b"k")
+    lab.start(failing, table, keyed, skipping)
+    ended = lab.ended(failing)
+    assert ended.error_code == "MZ066" and lab.count(failing) == 0
+    problem, _, fix = str(ended.error).partition(". Fix: ")
+    assert problem == f"topic {name}, partition 0, offset 1: id is not a BIGINT" and fix
     for source in (table, keyed, skipping):
         until(
             f"{source.address}: the good ones",
@@ -64,6 +62,8 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
         )
         until("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
         until("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
+    read = {row["_position"]["offset"]: row["name"] for row in lab.read(skipping)}
+    assert read == {0: "ann", 4: "bob"}
     letters = found(lab, table)
     assert [(r.offset, bytes(r.key), bytes(r.value), r.reason) for r in letters] == [
         (1, b"k", BAD[0], "id is not a BIGINT"),
@@ -75,9 +75,20 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     }
     assert None not in {value for r in letters for value in (r.timestamp, r.kept_at)}
 
+    lab.stop(failing, keyed, skipping)
+    records = sent(lab, dead, 3)
+    assert [(value, told["mzplan.offset"], told["mzplan.reason"]) for value, told in records] == [
+        (BAD[0], b"1", b"id is not a BIGINT"),
+        (BAD[1], b"2", b"the record is not UTF-8"),
+        (BAD[2], b"3", b"id is missing (NOT NULL)"),
+    ]
+    repeated_steps_keep_letters_once(lab, table, monkeypatch)
+
+
+def repeated_steps_keep_letters_once(lab: Lab, table: Description, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, schema = table.body["topic"], table.body["format"]["schema"]
     # A step that is run again, because the driver was killed before Spark noted it down: nothing twice.
-    lab.stop(keyed, skipping)
-    send(lab, name, BAD[0], b'{"id": 3}', key=b"k")
+    lab.send(name, BAD[0], b'{"id": 3}', key=b"k")
     until("one more", lambda: lab.count(table) == 3 and lab.checkpoint_done(table))
     lab.stop(table)
     step = lab.undo_commit(table)
@@ -86,12 +97,12 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     assert lab.count(table) == 3
     assert [r.offset for r in found(lab, table)] == [1, 2, 3, 5]
     # Its steps are known, though it is not Spark's own sink that writes them.
-    history = StepHistory(str(lab.folder / "warehouse"), (table.id, 1))
+    history = lab.history(table)
     assert sum(record.rows or 0 for record in history.tail(None, step)) == 3
     lab.stop(table)
 
     # A step that stops between the two, and is run again with a column more: what is bad only now is kept.
-    send(lab, name, BAD[0], b'{"id": 4, "n": 5}', b'{"id": 5, "n": "five"}', key=b"k")
+    lab.send(name, BAD[0], b'{"id": 4, "n": 5}', b'{"id": 5, "n": "five"}', key=b"k")
     with monkeypatch.context() as patch:
         patch.setattr(streams, "append", Mock(side_effect=RuntimeError("as if killed")))
         lab.start(table)
@@ -110,13 +121,6 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
         (9, "n is not a INT"),
     ]
 
-    records = sent(lab, dead, 3)
-    assert [(value, told["mzplan.offset"], told["mzplan.reason"]) for value, told in records] == [
-        (BAD[0], b"1", b"id is not a BIGINT"),
-        (BAD[1], b"2", b"the record is not UTF-8"),
-        (BAD[2], b"3", b"id is missing (NOT NULL)"),
-    ]
-
 
 KEPT = {"on_error": "dead-letter", "dead_letter": {"path": "dead/again"}}
 FITS = {"type": "json", "schema": "id BIGINT NOT NULL"}
@@ -127,7 +131,7 @@ def kept_aside(lab: Lab, topic: str) -> Description:
     """A source that has read one row, and kept four records aside: three fit, when a column is dropped."""
     source = lab.kafka_source(topic, "id BIGINT NOT NULL, n INT", **KEPT)
     values = (b'{"id": 1, "n": 1}', b'{"id": 2, "n": 2.5}', b'{"id": 3, "n": 3.5}', b'{"id": "x"}')
-    send(lab, topic, *values, b'{"id": 5, "n": 5.5}')
+    lab.send(topic, *values, b'{"id": 5, "n": 5.5}')
     lab.start(source)
     until("the letters are kept", lambda: lab.count(source) == 1 and lab.checkpoint_done(source))
     lab.finish(source)
@@ -149,7 +153,7 @@ def replayed(lab: Lab, source: Description, serial: int, where: str = "", **body
 
 
 @pytest.mark.nightly
-def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
+def test_dead_letters_are_replayed(lab: Lab, topic: Make) -> None:
     source = kept_aside(lab, topic(partitions=1))
     odd = ("reflect('java.lang.Thread', 'yield') IS NULL", "value > map(1, 2)", "offset IN (SELECT 1)")
     for asked in (replayed(lab, source, 7, where) for where in odd):
@@ -165,13 +169,15 @@ def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
     assert ids(lab, source) == [1, 2]
     assert [r.offset for r in found(lab, source)] == [2, 3, 4]
     assert lab.report(first).tasks_done[-1] == outcome(7, 1, 0)
-    send(lab, source.body["topic"], b'{"id": 6}')
+    lab.send(source.body["topic"], b'{"id": 6}')
     until("it goes on", lambda: ids(lab, source) == [1, 2, 6])
     lab.finish(first)
 
 
 @pytest.mark.nightly
-def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_replay_of_dead_letters_adds_each_row_once(
+    lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their replay was killed before they were taken out of their table, or somebody has put them back."""
     source = kept_aside(lab, topic(partitions=1))
     letters = found(lab, source)
@@ -191,8 +197,8 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     # Put back, kept by two steps, and kept by a source of the same name in another environment.
     elsewhere = "0123456789abcdef"
     again = [letters[0], letters[0].asDict() | {"step": 99}, letters[0].asDict() | {"query": elsewhere}]
-    table = spark_of(lab).read.format("delta").load(str(lab.folder / "dead/again"))
-    added = spark_of(lab).createDataFrame(again, table.schema)
+    table = lab.spark.read.format("delta").load(str(lab.folder / "dead/again"))
+    added = lab.spark.createDataFrame(again, table.schema)
     added.write.format("delta").mode("append").save(str(lab.folder / "dead/again"))
     # It has another name now.
     second = replace(replayed(lab, source, 8), address=Address("source", "renamed"))
@@ -200,10 +206,10 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     assert lab.report(second).tasks_done[-1] == outcome(8, 0, 1, STAYS)
     assert [r.offset for r in found(lab, source)] == [3]
     assert [r.offset for r in found(lab, replace(source, id=elsewhere))] == [1]
-    send(lab, source.body["topic"], b'{"id": 6}')
+    lab.send(source.body["topic"], b'{"id": 6}')
     until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 5, 6])
     lab.finish(second)
-    recorded = StepHistory(str(lab.folder / "warehouse"), (source.id, 1)).tail(None, None)
+    recorded = lab.history(source).tail(None, None)
     assert [record.step for record in recorded] == list(range(len(recorded)))
     assert [(r.task.serial, r.rows) for r in recorded if r.task] == [(7, 3), (8, 0)]
 
@@ -212,14 +218,9 @@ def ids(lab: Lab, source: Description) -> list[int]:
     return sorted(row["id"] for row in lab.read(source))
 
 
-def spark_of(lab: Lab) -> Any:
-    assert lab.executor._spark is not None
-    return lab.executor._spark
-
-
 def found(lab: Lab, source: Description) -> list[Any]:
     """The letters of a source."""
-    table = spark_of(lab).read.format("delta").load(str(lab.folder / source.body["dead_letter"]["path"]))
+    table = lab.spark.read.format("delta").load(str(lab.folder / source.body["dead_letter"]["path"]))
     return table.where(f"query = '{source.id}'").orderBy("offset").collect()
 
 
