@@ -115,8 +115,7 @@ def order(id_: int, customer: str, amount: int, minute: int) -> str:
 
 def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
     """Delta reads files in the order of their ages, and OPTIMIZE writes old rows to new files."""
-    source, spark = shop.sources["orders"], lab.executor._spark
-    assert spark is not None
+    source, spark = shop.sources["orders"], lab.spark
     steps = [
         [order(1, "a", 5, 0)],
         *([order(id_, f"{minute}-{id_}", 1, minute) for id_ in range(1000)] for minute in (20, 21)),
@@ -171,12 +170,12 @@ def test_a_window_is_added_once_the_watermark_has_closed_it(lab: Lab, shop: Shop
 
 
 def test_groups_are_updated_by_key(lab: Lab, shop: Shop) -> None:
-    view = shop.view(
+    def updated(sql: str, columns: str) -> Description:
+        return shop.view(sql, columns, "orders", output="update", key=["customer"])
+
+    view = updated(
         "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer",
         "customer STRING, n BIGINT, total BIGINT",
-        "orders",
-        output="update",
-        key=["customer"],
     )
     shop.start(view)
     shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
@@ -186,24 +185,17 @@ def test_groups_are_updated_by_key(lab: Lab, shop: Shop) -> None:
     until("its steps are done", lambda: lab.checkpoint_done(view))
     shop.stop(view)
     lab.undo_commit(view)
-    shop.start(view)
-    shop.add("orders", order(5, "a", 1, 0))
-    shop.has(view, ("a", 3, 7), ("b", 1, 7), (None, 1, 3))
-
-
-def test_several_rows_for_one_key_end_the_query(lab: Lab, shop: Shop) -> None:
-    view = shop.view(
+    several = updated(
         "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer, id",
         "customer STRING, total BIGINT",
-        "orders",
-        output="update",
-        key=["customer"],
     )
-    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0))
-    shop.start(view)
-    report = lab.ended(view)
+    shop.start(view, several)
+    shop.add("orders", order(5, "a", 1, 0))
+    shop.has(view, ("a", 3, 7), ("b", 1, 7), (None, 1, 3))
+    # The key of this view has several rows.
+    report = lab.ended(several)
     assert report.error_code == "MZ019" and "several rows for one key" in str(report.error)
-    assert lab.read(view) == []
+    assert lab.read(several) == []
 
 
 def test_two_streams_are_joined_and_united(lab: Lab, shop: Shop) -> None:
@@ -310,9 +302,7 @@ def test_a_snapshot_whose_files_are_gone_is_read_as_it_is(lab: Lab, shop: Shop) 
     until("the customers are there", lambda: lab.count(customers) == 2)
     table = lab.folder / "warehouse" / "collections" / customers.id / "g1"
     before = DeltaTable(str(table)).version()
-    collection = lab.executor._spark
-    assert collection is not None
-    collection.sql(f"DELETE FROM delta.`{table}` WHERE customer = 'b'")
+    lab.spark.sql(f"DELETE FROM delta.`{table}` WHERE customer = 'b'")
     kept = {path.rpartition("/")[2] for path in DeltaTable(str(table)).file_uris()}
     for file in table.glob("*.parquet"):
         if file.name not in kept:
@@ -331,73 +321,57 @@ def plan_step(lab: Lab, view: Description, source: Description) -> None:
     log.plan(json.dumps({**offset, "reservoirVersion": table.version() + 1, "index": -1}))
 
 
-@pytest.mark.parametrize(
-    ("tail", "body"),
-    [
-        ("", {"from": "orders"}),
-        (" LATERAL VIEW explode(array(1)) t AS one", {"reads": ["orders"]}),
-        (" LEFT JOIN customers c USING (customer)", {"reads": ["orders"], "snapshots": ["customers"]}),
-    ],
-    ids=["a row view", "a relational view", "a view with snapshots"],
-)
 def test_a_step_is_finished_by_the_query_that_began_it(
-    lab: Lab, shop: Shop, tail: str, body: dict[str, Any]
-) -> None:
-    """Also if the new query has a column more."""
-    shop.source("customers", CUSTOMERS)
-    view = shop.view("", "id BIGINT", "orders", "customers" if "snapshots" in body else "")
-    del view.body["reads"]  # type: ignore[attr-defined]
-    first = f"SELECT id FROM orders{tail} WHERE amount > 0"
-    view = replace(view, body={**view.body, **body, "query": first})
-    shop.add("orders", order(1, "a", 5, 0))
-    shop.start(view)
-    shop.has(view, (1,))
-    lab.finish(view)
-    shop.running.remove(view)
-    orders = shop.sources["orders"]
-    shop.add("orders", order(2, "b", 7, 0))
-    until("the order is there", lambda: lab.count(orders) == 2)
-    plan_step(lab, view, orders)
-    second = f"SELECT id, amount FROM orders{tail} WHERE amount > 100"
-    schema = {"schema": "id BIGINT, amount BIGINT"}
-    view = replace(view, body={**view.body, **schema, "query": second}, digest="1:b")
-    shop.add("orders", order(3, "c", 9, 0), order(4, "c", 900, 0))
-    shop.start(view)
-    shop.has(view, (1, None), (2, None), (4, 900))
-    assert lab.report(view).warning is None
-
-
-def test_a_step_of_a_keyed_view_is_finished_by_the_query_that_began_it(
     lab: Lab, shop: Shop, topic: Callable[..., str]
 ) -> None:
+    """The new query keeps fewer rows and has a column more."""
+    shop.source("customers", CUSTOMERS)
     name = topic(partitions=1)
-    orders = lab.kafka_source(name, envelope={"type": "upsert", "key": ["id"]})
-    shop.sources["orders"] = orders
-    view = shop.view("", "id BIGINT", "orders", key=["id"])
-    del view.body["reads"]  # type: ignore[attr-defined]
-    first = "SELECT id FROM orders WHERE amount > 0"
-    view = replace(view, body={**view.body, "from": "orders", "query": first})
-
-    def send(id_: int, amount: int) -> None:
-        send_changes(lab, name, (str(id_), {"id": id_, "customer": "a", "amount": amount}))
-        until("the order is there", lambda: id_ in {row["id"] for row in lab.read(orders)})
-
-    shop.start(orders)
-    send(1, 5)
-    shop.start(view)
-    shop.has(view, (1,))
-    lab.finish(view)
-    shop.running.remove(view)
-    send(2, 7)
-    plan_step(lab, view, orders)
-    second = "SELECT id, customer FROM orders WHERE amount > 100"
-    view = replace(
-        view,
-        body={**view.body, "schema": "id BIGINT, customer STRING", "query": second},
-        digest="1:b",
+    orders = shop.sources["orders"]
+    shop.sources["keyed"] = keyed = lab.kafka_source(
+        name, "id BIGINT, customer STRING, amount BIGINT", envelope={"type": "upsert", "key": ["id"]}
     )
-    send(3, 9)
-    send(4, 900)
-    shop.start(view)
-    shop.has(view, (1, None), (2, None), (4, "a"))
-    assert lab.report(view).warning is None
+    shop.start(keyed)
+
+    def add(*amounts: int) -> None:
+        """An order of each amount, which is also its id."""
+        shop.add("orders", *(order(amount, "a", amount, 0) for amount in amounts))
+        changes = [{"id": amount, "customer": "a", "amount": amount} for amount in amounts]
+        send_changes(lab, name, *((str(row["id"]), row) for row in changes))
+        for source in (orders, keyed):
+            until(
+                f"{source.address} has {amounts}",
+                lambda source=source: {*amounts} <= {row["id"] for row in lab.read(source)},  # type: ignore[misc]
+            )
+
+    def view(reads: str, tail: str = "", snapshots: str = "", **body: Any) -> Description:
+        made = shop.view(f"SELECT id FROM {reads}{tail} WHERE amount > 0", "id BIGINT", reads, snapshots)
+        if not tail:  # a view of rows, which names its one input otherwise
+            del made.body["reads"]  # type: ignore[attr-defined]
+            body["from"] = reads
+        return replace(made, body={**made.body, **body})
+
+    before = {
+        "a row view": view("orders"),
+        "a row view of a keyed collection": view("keyed", key=["id"]),
+        "a relational view": view("orders", " LATERAL VIEW explode(array(1)) t AS one"),
+        "a view with a snapshot": view("orders", " LEFT JOIN customers c USING (customer)", "customers"),
+    }
+    add(5)
+    shop.start(*before.values())
+    for each in before.values():
+        shop.has(each, (5,))
+        lab.finish(each)
+        shop.running.remove(each)
+    add(7)
+    after = {}
+    for kind, each in before.items():
+        plan_step(lab, each, keyed if "keyed" in kind else orders)
+        query = each.body["query"].replace("SELECT id", "SELECT id, amount").replace("> 0", "> 100")
+        wider = {"query": query, "schema": "id BIGINT, amount BIGINT"}
+        after[kind] = replace(each, body={**each.body, **wider}, digest="1:b")
+    add(9, 900)
+    shop.start(*after.values())
+    for each in after.values():
+        shop.has(each, (5, None), (7, None), (900, 900))
+        assert lab.report(each).warning is None
