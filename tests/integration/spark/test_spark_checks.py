@@ -170,62 +170,19 @@ def test_upsert_without_a_unique_index(lab: Lab, database: Make) -> None:
     assert lab.check(sink).diagnostics == ()
 
 
-def test_privileges_come_with_their_grants(lab: Lab, database: Make) -> None:
-    shop = database()
-    user = f"app_{shop}"[:50]
-    lab.execute(
-        shop,
-        "CREATE SCHEMA inner_",
-        "CREATE TABLE inner_.orders (id bigint PRIMARY KEY, customer text, amount numeric)",
-        f"CREATE ROLE {user} LOGIN PASSWORD 'app'",
-    )
-    try:
-        lab.secrets.environment["APP"] = "app"
-        body = lab.postgres_body(shop, user=user, password="${env:APP}")
-        sink = lab.sink(
-            lab.kafka_source("orders"), "postgres", body, table="inner_.orders", mode="upsert", key=["id"]
-        )
-        (found,) = lab.check(sink).diagnostics
-        assert found.code == "MZ054"
-        for line in found.hint.splitlines():
-            if line.startswith("GRANT"):
-                lab.execute(shop, line)
-        assert lab.check(sink).diagnostics == ()
-        # The rows of a keyed collection go, too.
-        keyed = lab.kafka_source("orders", envelope={"type": "upsert", "key": ["id"]})
-        deleting = lab.sink(keyed, "postgres", body, table="inner_.orders", mode="upsert", key=["id"])
-        (found_delete,) = lab.check(deleting).diagnostics
-        assert found_delete.code == "MZ054" and "GRANT DELETE ON" in found_delete.hint
-        lab.execute(shop, found_delete.hint.splitlines()[-1])
-        assert lab.check(deleting).diagnostics == ()
-        # A staging schema that somebody else made.
-        lab.execute(shop, "CREATE SCHEMA mzplan")
-        (found_schema,) = lab.check(sink).diagnostics
-        assert found_schema.code == "MZ054"
-        lab.execute(shop, found_schema.hint.splitlines()[-1])
-        assert lab.check(sink).diagnostics == ()
-    finally:
-        lab.execute(shop, f"DROP OWNED BY {user}", f"DROP ROLE {user}")
-
-
 def test_a_folder_that_can_not_be_written(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    body = {"type": "files", "path": str(tmp_path / "file")}
-    found = only(lab, lab.sink(lab.kafka_source("orders"), "delta", body, path="t"))
+    found = only(lab, lab.delta_sink(lab.kafka_source("orders"), tmp_path / "file", "t"))
     assert found.code == "MZ057"
 
 
 def test_a_table_without_the_key(lab: Lab, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
     write_deltalake(str(tmp_path / "t"), pa.table({"sensor": ["a"]}))
-    body = {"type": "files", "path": str(tmp_path)}
     source = lab.kafka_source("orders")
-    found = only(lab, lab.sink(source, "delta", body, path="t", mode="upsert", key=["id"]))
+    found = only(lab, lab.delta_sink(source, tmp_path, "t", mode="upsert", key=["id"]))
     assert (found.code, found.severity) == ("MZ053", "error")
     assert "has sensor, but not id" in found.detail
-    assert lab.executor.check(lab.sink(source, "delta", body, path="t"), lab.secrets).diagnostics == ()
+    assert lab.check(lab.delta_sink(source, tmp_path, "t")).diagnostics == ()
 
 
 def test_checks_work_before_the_session(lab: Lab, topic: Make, database: Make) -> None:
@@ -296,7 +253,7 @@ def _own(path: Path) -> bool:
 def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab: Lab, tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "lake"), pa.table({"id": pa.array([1], pa.int64())}))
     source = lab.files_source(tmp_path / "in", schema="id BIGINT")
-    sink = lab.sink(source, "delta", {"type": "files", "path": str(tmp_path)}, path="lake")
+    sink = lab.delta_sink(source, tmp_path, "lake")
     lab.executor.open()
     assert lab.codes(sink) == []
     commit = tmp_path / "lake" / "_delta_log" / f"{1:020}.json"
