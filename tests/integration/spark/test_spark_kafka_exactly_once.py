@@ -25,16 +25,12 @@ Make = Callable[..., str]
 class Pipe:
     """A source of orders and a sink of them into a topic."""
 
-    def __init__(self, lab: Lab, topic: Make, partitions: int = 2, **body: Any):
+    def __init__(self, lab: Lab, topic: Make, **body: Any):
         self.lab = lab
-        self.input, self.output = topic(partitions=1), topic(partitions=partitions)
+        self.input, self.output = topic(partitions=1), topic()
         self.source = lab.kafka_source(self.input)
-        self.sink = self.made(**body)
+        self.sink = lab.kafka_sink(self.source, self.output, **body)
         self.produced = 0
-
-    def made(self, **body: Any) -> Description:
-        broker = {"type": "kafka", "brokers": [self.lab.kafka.bootstrap]}
-        return self.lab.sink(self.source, "kafka", broker, topic=self.output, **body)
 
     def changed(self, **body: Any) -> Description:
         """The sink with another body: the same id, generation and checkpoint."""
@@ -94,39 +90,6 @@ def test_each_row_is_there_once_over_a_repeated_step(lab: Lab, topic: Make) -> N
     assert pipe.record()["epoch"] == 2
     assert pipe.record()["rows"] == 5
     assert lab.report(pipe.sink).warning is None  # what came again was what is written
-    lab.stop(pipe.source, pipe.sink)
-
-
-def test_keys_go_where_sparks_own_writer_sends_them(lab: Lab, topic: Make) -> None:
-    once = Pipe(lab, topic, partitions=5, key=["customer"])
-    other = once.made(key=["customer"], delivery="at-least-once")
-    other.body["topic"] = topic(partitions=5)  # type: ignore[index]
-    once.produce(50)
-    lab.start(once.source, once.sink, other)
-    once.has(50)
-    by_spark: list[tuple[int, str | None, Any]] = []
-
-    def all_there() -> bool:
-        by_spark[:] = committed(lab.kafka.bootstrap, other.body["topic"])
-        return len(by_spark) == 50
-
-    until("the other one has them", all_there)
-    lab.stop(once.source, once.sink, other)
-    ours = committed(lab.kafka.bootstrap, once.output)
-    assert Counter(map(str, ours)) == Counter(map(str, by_spark))
-    assert len({partition for partition, _, _ in ours}) > 1
-
-
-def test_upsert_writes_the_latest_row_of_each_key(lab: Lab, topic: Make) -> None:
-    pipe = Pipe(lab, topic, mode="upsert", key=["k"], select=["id", "customer AS k"])
-    pipe.produce(70)
-    lab.start(pipe.source)
-    until("the rows are there", lambda: lab.count(pipe.source) == 70)
-    lab.start(pipe.sink)
-    until("seven keys", lambda: len(pipe.seen()) == 7)
-    assert sorted((key, value["id"]) for _, key, value in committed(lab.kafka.bootstrap, pipe.output)) == [
-        (f"c{i}", 63 + i) for i in range(7)
-    ]
     lab.stop(pipe.source, pipe.sink)
 
 
@@ -209,7 +172,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("compare", ["warn", "fail", "off"])
-def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> None:
+def test_a_repeated_step_is_compared_with_the_written_records(lab: Lab, topic: Make, compare: str) -> None:
     pipe = Pipe(lab, topic, where="id < 10", compare=compare)
     pipe.produce(20)
     lab.start(pipe.source)
@@ -251,7 +214,7 @@ def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> 
 
 
 @pytest.mark.nightly
-def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
+def test_a_step_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     pipe.produce(10)
     lab.start(pipe.source, pipe.sink)
@@ -282,7 +245,7 @@ def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
 
 
 @pytest.mark.nightly
-def test_a_topic_that_was_made_anew_and_a_checkpoint_that_is_older(lab: Lab, topic: Make) -> None:
+def test_a_recreated_topic_and_an_older_checkpoint(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     pipe.produce(10)
     lab.start(pipe.source, pipe.sink)

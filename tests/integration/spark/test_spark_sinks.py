@@ -14,7 +14,6 @@ import pytest
 from mzplan.connectors.delta import sink as delta_sink
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
-from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
 from tests.integration.spark_lab import read_delta, until
 
@@ -29,8 +28,7 @@ KINDS = ("a b", "a/b=c%", "ü€", " x ", "{1}", None, "", "__HIVE_DEFAULT_PARTI
 
 
 def table(lab: Lab, path: Path) -> Any:
-    spark = lab.executor._spark
-    assert spark is not None
+    spark = lab.spark
     return spark.read.format("delta").load(str(path))
 
 
@@ -39,37 +37,26 @@ def test_delta_append_and_upsert_are_exactly_once(
 ) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
-    folder = {"type": "files", "path": str(tmp_path)}
     twice = ["id", "amount * 2 AS twice"]
-    append = lab.sink(source, "delta", folder, path="all", select=twice, compaction={"min_files": 2})
-    upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"])
+    append = lab.delta_sink(source, tmp_path, "all", select=twice, compaction={"min_files": 2})
+    upsert = lab.delta_sink(source, tmp_path, "latest", mode="upsert", key=["id"])
 
-    def appended() -> int:
-        return len(read_delta(tmp_path / "all"))
+    def hold(rows: int, latest: dict[int, str]) -> None:
+        until(f"{rows} rows are appended", lambda: len(read_delta(tmp_path / "all")) == rows)
+        found = tmp_path / "latest"
+        until("upserted", lambda: {row["id"]: row["customer"] for row in read_delta(found)} == latest)
+        lab.finish(append, upsert)
+        assert len(read_delta(tmp_path / "all")) == rows
 
     lab.produce(name, *({"id": i % 4, "customer": f"c{i}", "amount": i} for i in range(20)))
     lab.start(source)
     until("the rows are there", lambda: lab.count(source) == 20)
     lab.start(append, upsert)
-    until("the rows are appended", lambda: lab.last_step(append) >= 0 and appended() == 20)
-    lab.finish(append, upsert)
-    for sink in (append, upsert):
-        lab.undo_commit(sink)
-    lab.start(append, upsert)
-    lab.produce(name, {"id": 0, "customer": "newest", "amount": 50})
-    until("the row is appended", lambda: appended() == 21)
-    latest = tmp_path / "latest"
-    until("it is updated", lambda: [row["customer"] for row in read_delta(latest)].count("newest") == 1)
-    lab.finish(source, append, upsert)
-    steps = lab.last_step(upsert) + 1
-    assert {row.id: row.customer for row in table(lab, tmp_path / "latest").collect()} == {
-        0: "newest",
-        1: "c17",
-        2: "c18",
-        3: "c19",
-    }
-    assert table(lab, tmp_path / "all").columns == ["id", "twice"]
-    # Its small files are merged, if not at once then later, and the table still knows its last step.
+    until("the rows are appended", lambda: len(read_delta(tmp_path / "all")) == 20)
+    lab.produce(name, {"id": 0, "customer": "newer", "amount": 50})
+    hold(21, {0: "newer", 1: "c17", 2: "c18", 3: "c19"})
+    # Small files are merged, if not at once then later, and the table still knows its last step, which runs
+    # again.
     with monkeypatch.context() as patch, pytest.raises(MzplanError) as refused:
         patch.setattr(delta_sink, "merge_small_files", Mock(side_effect=RuntimeError("they were first")))
         lab.executor.compact(append, lab.secrets)
@@ -78,14 +65,16 @@ def test_delta_append_and_upsert_are_exactly_once(
     assert str(lab.executor.compact(append, lab.secrets)).endswith(f"of {tmp_path / 'all'} merged into 1")
     assert lab.executor.compact(append, lab.secrets) is None  # until there are more again
     assert lab.executor.compact(upsert, lab.secrets) is None  # it does not ask for it
-    last = lab.undo_commit(append)
-    lab.start(append)
-    until("the step is done again", lambda: lab.last_step(append) == last)
-    lab.finish(append)
-    assert appended() == 21
+    for sink in (append, upsert):
+        lab.undo_commit(sink)
+    lab.start(append, upsert)
+    lab.produce(name, {"id": 0, "customer": "newest", "amount": 50})
+    hold(22, {0: "newest", 1: "c17", 2: "c18", 3: "c19"})
+    lab.stop(source)
+    assert table(lab, tmp_path / "all").columns == ["id", "twice"]
     # One commit a step: the repeated one left none.
-    history = lab.executor._spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'latest'}`")  # type: ignore[union-attr]
-    assert history.where("operation = 'MERGE'").count() == steps
+    history = lab.spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'latest'}`")
+    assert history.where("operation = 'MERGE'").count() == lab.last_step(upsert) + 1
 
 
 def test_console_shows_rows_with_their_step(
@@ -124,11 +113,8 @@ def test_console_shows_rows_with_their_step(
     ],
     ids=["unknown", "aggregate", "no condition", "syntax", "java in select", "java in where"],
 )
-def test_select_and_where_are_checked_before_they_run(
-    lab: Lab, database: Make, body: dict[str, Any], said: str
-) -> None:
-    source = lab.kafka_source("none")
-    sink = lab.postgres_sink(source, database(), "orders", **body)
+def test_select_and_where_are_checked_before_they_run(lab: Lab, body: dict[str, Any], said: str) -> None:
+    sink = lab.sink(lab.kafka_source("none"), "console", None, **body)
     (found,) = lab.check(sink).diagnostics
     assert found.code == "MZ019"
     assert said in found.detail
@@ -147,7 +133,8 @@ def test_idle_queries_have_triggered(lab: Lab, topic: Make) -> None:
     lab.stop(source)  # again: no error
 
 
-def test_no_stream_over_a_collection_outlives_a_new_column(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_new_column_of_a_collection_ends_the_streams_over_it(lab: Lab, tmp_path: Path) -> None:
     """Why a plan restarts also the sinks that select other columns: Delta ends them."""
     inbox = tmp_path / "inbox"
     inbox.mkdir()
@@ -172,9 +159,8 @@ def test_a_table_whose_columns_have_other_types(lab: Lab, tmp_path: Path) -> Non
     orders.mkdir()
     (orders / "0.json").write_text('{"id": 1, "customer": "n/a", "amount": 2}\n')
     source = lab.files_source(orders)
-    folder = {"type": "files", "path": str(tmp_path)}
     numbers = ["id", "CAST(amount AS DOUBLE) AS kind", "customer AS gone"]
-    before = lab.sink(source, "delta", folder, path="out", select=numbers)
+    before = lab.delta_sink(source, tmp_path, "out", select=numbers)
     lab.start(source, before)
     until("the row is there", lambda: len(read_delta(tmp_path / "out")) == 1)
     lab.finish(before)
@@ -237,16 +223,7 @@ class Fed:
 
     def wait(self, *sinks: Description) -> None:
         until("the rows are there", lambda: self.lab.count(self.source) == self.rows)
-        for sink in sinks:
-            until(f"{sink.address} has them", lambda sink=sink: self._has_read_all(sink), 120)  # type: ignore[misc]
-
-    def _has_read_all(self, sink: Description) -> bool:
-        if not self.lab.checkpoint_done(self.source):  # first: rows are there before their step is done
-            return False
-        place = self.source.id, self.source.generation
-        history = StepHistory(str(self.lab.folder / "warehouse"), (sink.id, sink.generation), place)
-        ends = history.committed(0, None)[-1:]
-        return bool(ends and ends[0].sources and ends[0].sources[1] == self.lab.last_step(self.source))
+        self.lab.read_on(self.source, *sinks)
 
 
 def require_equal(lab: Lab, sink: Description, rows: int, *, counted: bool = False) -> None:
@@ -258,8 +235,7 @@ def require_equal(lab: Lab, sink: Description, rows: int, *, counted: bool = Fal
 
 
 def partition_columns(lab: Lab, path: Path) -> Any:
-    spark = lab.executor._spark
-    assert spark is not None
+    spark = lab.spark
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     assert detail is not None
     return detail["partitionColumns"]
@@ -267,21 +243,19 @@ def partition_columns(lab: Lab, path: Path) -> Any:
 
 @pytest.mark.nightly
 def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
-    disk = {"type": "files", "path": str(tmp_path)}
     fed = Fed(lab, tmp_path / "inbox")
     few = {"compaction": {"min_files": 2}}
-    added = lab.sink(fed.source, "delta", disk, path="added", partition_by=PARTITIONS, **few)
-    made = lab.sink(
+    added = lab.delta_sink(fed.source, tmp_path, "added", partition_by=PARTITIONS, **few)
+    made = lab.delta_sink(
         fed.source,
-        "delta",
-        disk,
-        path="made",
+        tmp_path,
+        "made",
         select=["id", "nullif(kind, 'a b') AS kind", "day"],
         where="id <> 3",
         partition_by=["kind", "day"],
     )
-    latest = lab.sink(
-        fed.source, "delta", disk, path="latest", mode="upsert", key=["kind"], partition_by=["KIND"]
+    latest = lab.delta_sink(
+        fed.source, tmp_path, "latest", mode="upsert", key=["kind"], partition_by=["KIND"]
     )
     fed.run(added, made, latest)
     assert partition_columns(lab, tmp_path / "added") == PARTITIONS
@@ -312,8 +286,7 @@ def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
         assert partition_columns(lab, folder) == ["day", "kind"]
         is_upsert = sink is latest
         require_equal(lab, anew, len(KINDS) - 2 if is_upsert else fed.rows, counted=is_upsert)
-    spark = lab.executor._spark
-    assert spark is not None
+    spark = lab.spark
     spark.sql(f"DELETE FROM delta.`{tmp_path / 'made'}` WHERE day IS NULL AND kind = 'ü€'")
     assert compared(lab, made).missing == 3  # one of each feed
     lab.stop(fed.source)
@@ -321,11 +294,10 @@ def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
-    disk = {"type": "files", "path": str(tmp_path)}
     fed = Fed(lab, tmp_path / "inbox")
 
     def sink(path: str, **body: Any) -> Description:
-        return lab.sink(fed.source, "files", disk, path=path, **body)
+        return lab.files_sink(fed.source, tmp_path, path, **body)
 
     sinks = {
         "parquet": sink("parquet", partition_by=[*PARTITIONS[:-1], "SURE"]),
@@ -336,8 +308,7 @@ def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     fed.run(*sinks.values())
     for kind, one in sinks.items():
         require_equal(lab, one, fed.rows, counted=kind in ("json", "csv"))
-    spark = lab.executor._spark
-    assert spark is not None
+    spark = lab.spark
     rows = spark.read.schema(SCHEMA).parquet(str(tmp_path / "parquet")).collect()
     assert {row.kind for row in rows} == {*KINDS[:5], None}
     assert {str(row.flat) for row in rows} == {"1.50", "None"}
