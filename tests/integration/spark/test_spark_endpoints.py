@@ -18,7 +18,6 @@ from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.snapshot import snapshot_of
-from mzplan.warehouse.step_history import StepHistory
 from tests.contract.controllers import appending
 from tests.integration.spark_lab import until
 
@@ -51,7 +50,7 @@ def holds(lab: Lab, source: Description, count: int) -> None:
     until(f"the collection has {count} rows", enough, 180)
 
 
-def test_each_append_is_one_step(lab: Lab) -> None:
+def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab) -> None:
     source = lab.source("local", None, schema=COLUMNS)
     append(lab, source, 1, 2, 3)
     lab.start(source)
@@ -59,27 +58,25 @@ def test_each_append_is_one_step(lab: Lab) -> None:
     append(lab, source, 4)
     append(lab, source, 5, 6)
     holds(lab, source, 6)
-    assert rows(lab, source) == [(1, 0, 0), (2, 0, 1), (3, 0, 2), (4, 1, 0), (5, 2, 0), (6, 2, 1)]
-    (one,) = lab.collection(source).where("id = 4").drop("_position").collect()
-    assert one.asDict() == {"id": 4, "name": "n4", "day": None, "at": None, "amount": None, "tags": None}
-    lab.stop(source)
+    found = [(1, 0, 0), (2, 0, 1), (3, 0, 2), (4, 1, 0), (5, 2, 0), (6, 2, 1)]
+    assert rows(lab, source) == found
+    (one,) = (row for row in lab.read(source) if row.pop("_position") and row["id"] == 4)
+    assert one == {"id": 4, "name": "n4", "day": None, "at": None, "amount": None, "tags": None}
+    lab.finish(source)
+    step = lab.last_step(source)
 
-
-def test_a_batch_that_was_logged_and_not_done_is_done_once(lab: Lab) -> None:
-    source = lab.source("local", None, schema=COLUMNS)
-    append(lab, source, 1)
-    lab.start(source)
-    holds(lab, source, 1)
-    append(lab, source, 2)
-    holds(lab, source, 2)
-    until("the batch is noted as done", lambda: lab.report(source).step >= 1)
-    lab.stop(source)
-    lab.undo_commit(source)
-    append(lab, source, 3)
+    append(lab, source, 7)
+    append(lab, source, 8)
+    assert lab.waits(source) == {"steps": 2, "rows": 2}
     again = lab.retried(source)
     lab.start(again)
-    holds(lab, again, 3)
-    assert rows(lab, source) == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
+    holds(lab, again, 8)
+    until("the rows since the restart are counted", lambda: lab.report(again).run_rows == 2)
+    report = lab.report(again)
+    assert report.resumed == {"step": step, "position": {"step": 3}}
+    assert report.recent[0].total == 8
+    until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
+    assert rows(lab, source) == [*found, (7, 3, 0), (8, 4, 0)]
     lab.stop(again)
 
 
@@ -103,7 +100,7 @@ def test_many_appends_that_wait_are_few_micro_batches(lab: Lab) -> None:
     assert rows(lab, source) == [(number, min(number, 21), int(number == 22)) for number in range(23)]
     lab.stop(again)
     # Who reads steps: all of the collection's, with the appends that each has.
-    history = StepHistory(lab.context.warehouse, (source.id, source.generation))
+    history = lab.history(source)
     steps = history.read().records
     assert [(one.start, one.end, one.rows) for one in steps] == [
         (None, {"step": 20}, 20),
@@ -122,28 +119,6 @@ def test_many_appends_that_wait_are_few_micro_batches(lab: Lab) -> None:
     holds(lab, again, 24)
     until("its step is there", lambda: history.upper() == 3)
     assert snapshot_of(history, 2).count() == 24
-    lab.stop(again)
-
-
-def test_a_restart_goes_on_where_it_stopped(lab: Lab) -> None:
-    source = lab.source("local", None, schema=COLUMNS)
-    append(lab, source, 1)
-    lab.start(source)
-    holds(lab, source, 1)
-    until("the batch is noted as done", lambda: lab.report(source).step >= 0)
-    lab.stop(source)
-    append(lab, source, 2)
-    append(lab, source, 3)
-    assert lab.waits(source) == {"steps": 2, "rows": 2}
-    again = lab.retried(source)
-    lab.start(again)
-    holds(lab, again, 3)
-    until("what was read since is counted", lambda: lab.report(again).run_rows == 2)
-    report = lab.report(again)
-    assert report.resumed == {"step": 0, "position": {"step": 1}}
-    assert report.recent[0].total == 3
-    until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
-    assert rows(lab, source) == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
     lab.stop(again)
 
 

@@ -63,11 +63,16 @@ MARK = "MZPLAN_TEST_INTERRUPTED"
     ("begun", "number"),
     [
         ("starting", signal.SIGTERM),
-        ("starting", signal.SIGINT),
-        ("working", signal.SIGTERM),
         ("working", signal.SIGINT),
-        ("batch", signal.SIGTERM),
-        ("finalizer", signal.SIGINT),
+        *(
+            pytest.param(*one, marks=pytest.mark.nightly)
+            for one in (
+                ("starting", signal.SIGINT),
+                ("working", signal.SIGTERM),
+                ("batch", signal.SIGTERM),
+                ("finalizer", signal.SIGINT),
+            )
+        ),
     ],
 )
 def test_one_line_exit_130_and_no_java_is_left(tmp_path: Path, begun: str, number: signal.Signals) -> None:
