@@ -40,13 +40,6 @@ def record(*fields: tuple[Any, ...]) -> dict[str, Any]:
     return {"type": "record", "name": "orders", "fields": made}
 
 
-def send(lab: Lab, topic: str, *values: bytes | None, key: bytes | None = None) -> None:
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
-    for value in values:
-        producer.produce(topic, value, key=key, partition=0)
-    assert producer.flush(30) == 0
-
-
 def rows(lab: Lab, source: Description) -> list[dict[str, Any]]:
     found = lab.collection(source).orderBy("_position").drop("_position").collect()
     return [row.asDict(recursive=True) for row in found]
@@ -94,7 +87,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         source = avro_source(lab, registry, name, columns, include={"key": "k"}, on_error="skip")
         failing = avro_source(lab, registry, name, columns)
         assert lab.codes(source) == []
-        send(lab, name, avro(first, one, ann), avro(first, one, {**ann, "id": 2, "amount": None}), key=b"K")
+        lab.send(name, avro(first, one, ann), avro(first, one, {**ann, "id": 2, "amount": None}), key=b"K")
         lab.start(source, failing)
         until("both", lambda: lab.count(source) == 2 == lab.count(failing))
         assert rows(lab, source) == [
@@ -107,7 +100,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         other = registry.register("other", {"type": "object"})
         newer = avro(second, two, {"note": "x", "id": 3, "amount": Decimal(1), "tags": {"a": 1}})
         before = len(registry.asked)
-        send(lab, name, newer, avro(99, one, ann), b"{}", None, avro(other, one, ann), newer)
+        lab.send(name, newer, avro(99, one, ann), b"{}", None, avro(other, one, ann), newer)
         until("the good ones", lambda: lab.count(source) == 4)
         assert [row["id"] for row in rows(lab, source)] == [1, 2, 3, 3]
         asked = [path for path in registry.asked[before:] if path == f"/schemas/ids/{second}"]
@@ -129,7 +122,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
             },
         )
         lab.start(wider)
-        send(lab, name, newer, avro(first, one, {**ann, "id": 4}))
+        lab.send(name, newer, avro(first, one, {**ann, "id": 4}))
         until("two more", lambda: lab.count(source) == 6)
         assert [(r["id"], r["note"], r["tags"]) for r in rows(lab, wider)[2:]] == [
             (3, None, None),
@@ -141,9 +134,9 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         # The registry is gone: what is known is read on; what is not known waits for it.
         third = registry.register(f"{name}-value", record(("id", "long")), "AVRO")
         registry.stop()
-        send(lab, name, newer)
+        lab.send(name, newer)
         until("one more", lambda: lab.count(source) == 7)
-        send(lab, name, avro(third, record(("id", "long")), {"id": 5}))
+        lab.send(name, avro(third, record(("id", "long")), {"id": 5}))
         report = lab.ended(wider)
         assert report.error_code == "MZ050"
         assert report.error == (
@@ -272,8 +265,8 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         # What can't be followed: also a value that PostgreSQL did not send along, for it was not changed.
         unsent = change("u", after=row(5, "__debezium_unavailable_value"))
         bad = (change("t"), change("c"), change("m", after=row(9, "x")), {"id": 9}, change("d"), unsent)
-        send(lab, json_topic, *(encoded(value) for value in (*bad, change("c", after=row(6, "eve")))))
-        send(lab, avro_topic, avro(id_, CHANGES, change("d")), key=avro(77, KEY, {"id": 4}))
+        lab.send(json_topic, *(encoded(value) for value in (*bad, change("c", after=row(6, "eve")))))
+        lab.send(avro_topic, avro(id_, CHANGES, change("d")), key=avro(77, KEY, {"id": 4}))
         assert "neither the row before it nor the record's key says id" in (lab.ended(sources[0]).error or "")
         until("skipped", lambda: names(sources[1]) == {4: "dan", 5: "Bob", 6: "eve", 7: "Eve"})
         lab.stop(*sources)
@@ -300,7 +293,7 @@ def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
             "what is left",
             lambda: {r["id"]: r["name"] for r in lab.read(source)} == {2: "Bob", 3: "cid"},
         )
-        send(lab, name, None, key=b"2")
+        lab.send(name, None, key=b"2")
         assert "the key is not id BIGINT in Avro" in (lab.ended(source).error or "")
         lab.stop(source)
 
@@ -328,9 +321,8 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
     with SchemaRegistry("app", lab.postgres.password) as registry:
 
         def sink(to: str, **body: Any) -> Description:
-            broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
             body = {"mode": "upsert", "key": ["id"], "format": {"type": "avro"}, **body}
-            made = lab.sink(source, "kafka", broker, topic=to, schema_registry="reg", **body)
+            made = lab.kafka_sink(source, to, schema_registry="reg", **body)
             return replace(made, connections={**made.connections, **from_registry(registry)})
 
         sinks = (sink(once), sink(often, delivery="at-least-once"))
@@ -344,7 +336,7 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
 
         def put(key: int, **row: Any) -> None:
             value = encoded({"id": key, **row}) if row else None
-            send(lab, name, value, key=str(key).encode())
+            lab.send(name, value, key=str(key).encode())
 
         def holds(to: str, wanted: dict[int, Any]) -> None:
             until(f"{to} holds it", lambda: latest(lab, to, ids[to], written) == wanted)

@@ -17,7 +17,6 @@ from mzplan.model.times import instant_text
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.replay import collection_batches
-from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import read_delta, until
 from tests.tasks import backfill
 
@@ -31,9 +30,9 @@ HOUR = 3_600_000
 BEGAN = 1_700_000_000_000  # milliseconds since the epoch
 
 
-def send(lab: Lab, topic: str, *ids: int, partition: int = 0) -> None:
+def send(bootstrap: str, topic: str, *ids: int, partition: int = 0) -> None:
     """Records of these ids, each of the hour that its id says."""
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap})
     for id_ in ids:
         value = json.dumps({"id": id_}).encode()
         producer.produce(topic, value, partition=partition, timestamp=BEGAN + id_ * HOUR)
@@ -48,9 +47,16 @@ def ids(lab: Lab, source: Description) -> list[int]:
     return sorted(row["id"] for row in lab.read(source))
 
 
+def read(lab: Lab, source: Description, expected: list[int]) -> None:
+    """Run the source until it has exactly these rows."""
+    lab.start(source)
+    until(f"the rows are {expected}", lambda: ids(lab, source) == expected)
+    lab.finish(source)
+
+
 def recorded(lab: Lab, source: Description, count: int) -> list[StepRecord]:
     """What the index holds, once it is so many steps."""
-    index = StepHistory(str(lab.folder / "warehouse"), (source.id, source.generation)).index
+    index = lab.history(source).index
     until(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
     return list(index.backwards())[::-1]
 
@@ -65,13 +71,13 @@ def again(lab: Lab, source: Description, record: StepRecord) -> str:
 def test_a_source_starts_at_a_time(lab: Lab, topic: Make) -> None:
     """The first record of the time itself counts; a partition without one begins at its end."""
     name = topic(partitions=2)
-    send(lab, name, 1, 2, 3)
-    send(lab, name, 1, partition=1)
+    send(lab.kafka.bootstrap, name, 1, 2, 3)
+    send(lab.kafka.bootstrap, name, 1, partition=1)
     source = lab.kafka_source(name, schema="id BIGINT", start_offsets=hour(2))
     assert lab.waits(source) == {"records": 2}
     lab.start(source)
     until("the rows from then on", lambda: ids(lab, source) == [2, 3])
-    send(lab, name, 1, partition=1)  # whatever its time: it has come since
+    send(lab.kafka.bootstrap, name, 1, partition=1)  # whatever its time: it has come since
     until("and what comes", lambda: ids(lab, source) == [1, 2, 3])
     first = recorded(lab, source, 2)[0]
     assert first.start == {name: {"0": 1, "1": 1}}
@@ -79,12 +85,12 @@ def test_a_source_starts_at_a_time(lab: Lab, topic: Make) -> None:
     lab.finish(source)
 
 
-def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
+def test_a_backfill_adds_its_range_once_as_a_step(lab: Lab, topic: Make) -> None:
     name = topic(partitions=2)
     source = lab.kafka_source(name, schema="id BIGINT")
-    sink = lab.sink(source, "delta", {"type": "files", "path": str(lab.folder)}, path=f"{name}-copy")
-    send(lab, name, 1, 2, 3, 4)
-    send(lab, name, 3, 5, partition=1)
+    sink = lab.delta_sink(source, lab.folder, f"{name}-copy")
+    send(lab.kafka.bootstrap, name, 1, 2, 3, 4)
+    send(lab.kafka.bootstrap, name, 3, 5, partition=1)
     asked = backfill(7, hour(2), hour(4))
     described = replace(lab.retried(source), tasks=(asked,))
     (early,) = lab.check(described).diagnostics
@@ -98,13 +104,13 @@ def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
     lab.start(described)
     assert ids(lab, described) == [1, 2, 2, 3, 3, 3, 3, 4, 5]
     assert [done.serial for done in lab.report(described).tasks_done] == [7]
-    send(lab, name, 6)
+    send(lab.kafka.bootstrap, name, 6)
     until("it goes on", lambda: ids(lab, described)[-1] == 6)
     lab.finish(described)
     # Once, however often it starts.
     later = replace(lab.retried(described), tasks=(asked,))
     lab.start(later)
-    send(lab, name, 7)
+    send(lab.kafka.bootstrap, name, 7)
     until("it goes on again", lambda: ids(lab, later) == [1, 2, 2, 3, 3, 3, 3, 4, 5, 6, 7])
     copied = lab.folder / f"{name}-copy"
     until("the sink has got them", lambda: sorted(r["id"] for r in read_delta(copied)) == ids(lab, later))
@@ -116,19 +122,17 @@ def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
     assert (record.rows, record.task) == (3, ("backfill", 7))
     assert (record.start, record.end) == ({name: {"0": 1, "1": 0}}, {name: {"0": 3, "1": 1}})
     assert found[steps + 1].start == found[steps - 1].end
-    history = StepHistory(str(lab.folder / "warehouse"), (later.id, 1))
+    history = lab.history(later)
     assert sum(batch.num_rows for batch in collection_batches(history.collection, record)) == 3
     assert record.digest is not None and again(lab, later, record) == record.digest
     lab.finish(later, sink)
 
 
-def test_a_range_that_is_not_there(lab: Lab, topic: Make) -> None:
+def test_a_backfill_of_missing_records_is_refused(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name, schema="id BIGINT")
-    send(lab, name, 1, 2, 3)
-    lab.start(source)
-    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
-    lab.finish(source)
+    send(lab.kafka.bootstrap, name, 1, 2, 3)
+    read(lab, source, [1, 2, 3])
     cluster = admin(lab.kafka.bootstrap)
     (deleted,) = cluster.delete_records([TopicPartition(name, 0, 1)]).values()
     deleted.result(20)
@@ -146,20 +150,19 @@ def test_a_range_that_is_not_there(lab: Lab, topic: Make) -> None:
     with pytest.raises(MzplanError, match="may be gone"):
         lab.start(asked(1, 3))
     lab.start(source)
-    send(lab, name, 4)
+    send(lab.kafka.bootstrap, name, 4)
     until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 4])
     lab.finish(source)
 
 
-def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
+@pytest.mark.nightly
+def test_a_backfill_that_a_killed_runner_began_adds_its_range_once(lab: Lab, topic: Make) -> None:
     """Its offsets are written down and its rows are not: another upstream position, or a backfill that was
     given up, must not be taken for it."""
     name = topic(partitions=1)
     source = lab.kafka_source(name, schema="id BIGINT")
-    send(lab, name, 1, 2, 3)
-    lab.start(source)
-    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
-    lab.finish(source)
+    send(lab.kafka.bootstrap, name, 1, 2, 3)
+    read(lab, source, [1, 2, 3])
     asked = backfill(7, hour(1), hour(3))
     described = replace(lab.retried(source), tasks=(asked,))
     query = resolve(described, lab.secrets, str(lab.folder), str(lab.folder / "warehouse"))
@@ -170,7 +173,7 @@ def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
 
     begun = begin_backfill(KafkaSource(), query, checkpoint, asked)
     lab.start(source)  # as when it was given up
-    send(lab, name, 4)
+    send(lab.kafka.bootstrap, name, 4)
     until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 4])
     lab.finish(source)
     assert checkpoint.tasks.all() == [begun] and lab.last_step(source) > begun.step

@@ -42,13 +42,11 @@ def test_a_step_that_can_not_be_read_to_its_end_is_not_written(lab: Lab, topic: 
             "postgres": Counter(id_ for (id_,) in lab.rows(shop, "SELECT id FROM orders")),
         }
 
-    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
     sinks = {
-        "kafka": lab.sink(source, "kafka", broker, topic=output),
+        "kafka": lab.kafka_sink(source, output),
         "postgres": lab.postgres_sink(source, shop, "orders"),
     }
-    spark = lab.executor._spark
-    assert spark is not None
+    spark = lab.spark
     before = spark.conf.get(BATCH)
     spark.conf.set(BATCH, "50")  # so that whole batches have come when there are no more
     try:

@@ -45,10 +45,9 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     orders.mkdir()
     source = lab.files_source(orders)
-    folder = {"type": "files", "path": str(tmp_path)}
     large = {"where": "amount > 10"}
-    append = lab.sink(source, "delta", folder, path="all", **large)
-    upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"], **large)
+    append = lab.delta_sink(source, tmp_path, "all", **large)
+    upsert = lab.delta_sink(source, tmp_path, "latest", mode="upsert", key=["id"], **large)
     lab.start(source)
     for number, amount in enumerate((20, 5, 30)):  # step 1 leaves no row in the sinks, and a commit
         drop(orders, number, amount)
@@ -105,9 +104,8 @@ def test_a_table_that_is_restored_under_its_sink(lab: Lab, tmp_path: Path) -> No
     orders = tmp_path / "orders"
     orders.mkdir()
     source = lab.files_source(orders)
-    folder = {"type": "files", "path": str(tmp_path)}
-    append = lab.sink(source, "delta", folder, path="all")
-    upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"])
+    append = lab.delta_sink(source, tmp_path, "all")
+    upsert = lab.delta_sink(source, tmp_path, "latest", mode="upsert", key=["id"])
     lab.start(source)
     for number in range(3):
         drop(orders, number, 10)
@@ -125,7 +123,8 @@ def test_a_table_that_is_restored_under_its_sink(lab: Lab, tmp_path: Path) -> No
     lab.stop(source, append, upsert)
 
 
-def test_a_step_that_only_moves_the_checkpoint_is_no_loss(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_step_that_only_moves_the_checkpoint_isnt_a_loss(lab: Lab, tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     orders.mkdir()
     source = lab.files_source(orders)

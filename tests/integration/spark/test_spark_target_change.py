@@ -195,7 +195,7 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     name, out = topic(partitions=1), topic("target", partitions=1)
     create_topic(own_kafka.bootstrap, out, 1)
     source = lab.kafka_source(name, "id BIGINT")
-    sink = lab.sink(source, "kafka", {"type": "kafka", "brokers": [lab.kafka.bootstrap]}, topic=out)
+    sink = lab.kafka_sink(source, out)
     lab.produce(name, {"id": 1})
     lab.start(source, sink)
     until("it has written", lambda: len(committed(lab.kafka.bootstrap, out)) == 1)
@@ -338,7 +338,6 @@ class Crashes:
 
 
 def delta_and_files(lab: Lab, source: Description, folder: Path) -> dict[str, tuple[Description, There]]:
-    disk = {"type": "files", "path": str(folder)}
 
     def listed() -> list[int]:
         found = [parquet.read_table(one).to_pylist() for one in committed_files(folder / "files")]
@@ -346,10 +345,10 @@ def delta_and_files(lab: Lab, source: Description, folder: Path) -> dict[str, tu
 
     return {
         "delta": (
-            lab.sink(source, "delta", disk, path="delta", where=ODD),
+            lab.delta_sink(source, folder, "delta", where=ODD),
             lambda: sorted(row["id"] for row in read_delta(folder / "delta")),
         ),
-        "files": (lab.sink(source, "files", disk, path="files", where=ODD), listed),
+        "files": (lab.files_sink(source, folder, "files", where=ODD), listed),
     }
 
 
@@ -401,10 +400,9 @@ def test_a_step_on_a_server_is_finished_as_it_began(lab: Lab, topic: Make, datab
     def rows(table: str) -> list[int]:
         return sorted(int(row[0]) for row in lab.rows(shop, f"SELECT id FROM {table}"))
 
-    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
     sinks = {
         "kafka": (
-            lab.sink(source, "kafka", broker, topic=output, where=ODD),
+            lab.kafka_sink(source, output, where=ODD),
             lambda: sorted(value["id"] for _, _, value in committed(lab.kafka.bootstrap, output)),
         ),
         "straight": (lab.postgres_sink(source, shop, "straight", where=ODD), lambda: rows("straight")),

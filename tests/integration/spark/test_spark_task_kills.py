@@ -33,9 +33,8 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         "CREATE TABLE staged (id bigint, customer jsonb, amount numeric(10,2))",
     )
     source = lab.kafka_source(name)
-    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
     sinks = {
-        "kafka": lab.sink(source, "kafka", broker, topic=output),
+        "kafka": lab.kafka_sink(source, output),
         "straight": lab.postgres_sink(source, shop, "straight"),
         "staged": lab.postgres_sink(source, shop, "staged"),
     }

@@ -14,7 +14,6 @@ from mzplan.connectors.local.row_files import read_rows
 from mzplan.features.snapshot.row_files import json_lines
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.snapshot import snapshot_of
-from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -108,7 +107,7 @@ def test_every_type_goes_through(lab: Lab, topic: Make, database: Make) -> None:
 
 def _is_read_without_spark(lab: Lab, source: Description, schema: str) -> None:
     """The snapshot of the collection: what went in comes out, and can be appended again."""
-    history = StepHistory(str(lab.folder / "warehouse"), (source.id, source.generation))
+    history = lab.history(source)
     table = snapshot_of(history, history.upper() - 1)
     assert table.count() == 3
     _, batches = table.rows()

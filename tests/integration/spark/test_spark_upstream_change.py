@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from examples.servers import KafkaBroker, create_topic, delete_topic
 from mzplan.connectors.local.steps import LocalSteps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
+from tests.integration.spark.test_spark_backfill import ids, read, send
 from tests.integration.spark.test_spark_postgres_source import source as postgres_source
 from tests.integration.spark_lab import until
 
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly
 
 Make = Callable[..., str]
-HOUR = 3_600_000
-BEGAN = 1_700_000_000_000  # milliseconds since the epoch
-
-
-def send(bootstrap: str, topic: str, *ids: int, partition: int = 0) -> None:
-    """Records of these ids, each of the hour that its id says."""
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for id_ in ids:
-        value = json.dumps({"id": id_}).encode()
-        producer.produce(topic, value, partition=partition, timestamp=BEGAN + id_ * HOUR)
-    assert producer.flush(20) == 0
-
-
-def ids(lab: Lab, source: Description) -> list[int]:
-    return sorted(row["id"] for row in lab.read(source))
 
 
 def moved(lab: Lab, source: Description, bootstrap: str, policy: str | None) -> Description:
@@ -59,7 +44,9 @@ def commits(lab: Lab, source: Description) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
-def test_where_a_source_goes_on(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
+def test_on_upstream_change_says_where_a_source_continues(
+    lab: Lab, topic: Make, own_kafka: KafkaBroker
+) -> None:
     """Rows 1, 2, 3 were read; the other cluster holds these, and later ones: Spark passes that in silence."""
     wanted: dict[str | None, list[int]] = {
         None: [],
@@ -129,21 +116,17 @@ def test_a_topic_that_is_recreated_while_its_source_runs(lab: Lab, topic: Make) 
 
     anew = lab.retried(source)
     anew.body["on_upstream_change"] = "reset-earliest"  # type: ignore[index]
-    lab.start(anew)
-    until("all records are read", lambda: ids(lab, anew) == [1, 2, 3, 11, 12, 13, 14, 15])
-    lab.finish(anew)
+    read(lab, anew, [1, 2, 3, 11, 12, 13, 14, 15])
 
 
-def test_a_move_that_is_killed_is_done_again_and_one_that_is_taken_back_goes_back(
+def test_a_killed_move_is_repeated_and_a_move_can_be_undone(
     lab: Lab, topic: Make, own_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(partitions=1)
     create_topic(own_kafka.bootstrap, name, 1)
     source = lab.kafka_source(name, schema="id BIGINT")
     send(lab.kafka.bootstrap, name, 1, 2, 3)
-    lab.start(source)
-    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
-    lab.finish(source)
+    read(lab, source, [1, 2, 3])
 
     elsewhere = moved(lab, source, own_kafka.bootstrap, "reset-earliest")
     with monkeypatch.context() as patched:
@@ -159,21 +142,15 @@ def test_a_move_that_is_killed_is_done_again_and_one_that_is_taken_back_goes_bac
     send(lab.kafka.bootstrap, name, 4)
     back = moved(lab, source, lab.kafka.bootstrap, None)
     assert lab.check(back).diagnostics == ()
-    lab.start(back)
-    until("what was written meanwhile", lambda: ids(lab, back) == [1, 2, 3, 4])
-    lab.stop(back)
+    read(lab, back, [1, 2, 3, 4])
 
 
-def test_offsets_that_are_gone_are_passed_over_where_they_are_gone_and_nowhere_else(
-    lab: Lab, topic: Make
-) -> None:
+def test_reset_earliest_skips_only_missing_offsets(lab: Lab, topic: Make) -> None:
     name = topic(partitions=2)
     source = lab.kafka_source(name, schema="id BIGINT")
     send(lab.kafka.bootstrap, name, 1)
     send(lab.kafka.bootstrap, name, 2, partition=1)
-    lab.start(source)
-    until("the rows are there", lambda: ids(lab, source) == [1, 2])
-    lab.finish(source)
+    read(lab, source, [1, 2])
     send(lab.kafka.bootstrap, name, 10, 11, 12)
     send(lab.kafka.bootstrap, name, 20, partition=1)
     gone = TopicPartition(name, 0, 3)
@@ -186,9 +163,7 @@ def test_offsets_that_are_gone_are_passed_over_where_they_are_gone_and_nowhere_e
     after = moved(lab, source, lab.kafka.bootstrap, "reset-earliest")
     (found,) = lab.check(after).diagnostics
     assert (found.code, found.severity) == ("MZ067", "notice")
-    lab.start(after)
-    until("what is left of one, all of the other", lambda: ids(lab, after) == [1, 2, 12, 20])
-    lab.finish(after)
+    read(lab, after, [1, 2, 12, 20])
     assert lab.check(after).diagnostics == ()
 
 
@@ -199,9 +174,7 @@ def test_a_topic_with_fewer_partitions(lab: Lab, topic: Make, own_kafka: KafkaBr
     send(lab.kafka.bootstrap, name, 1)
     send(lab.kafka.bootstrap, name, 2, partition=1)
     send(own_kafka.bootstrap, name, 1, 3)
-    lab.start(source)
-    until("the rows are there", lambda: ids(lab, source) == [1, 2])
-    lab.finish(source)
+    read(lab, source, [1, 2])
     (found,) = lab.check(moved(lab, source, own_kafka.bootstrap, None)).diagnostics
     assert (found.code, found.exit_code) == ("MZ043", ExitCode.REFUSED)
     # Its offsets can't mean the same there, whatever it says; beginning anew there is another matter.
@@ -209,9 +182,7 @@ def test_a_topic_with_fewer_partitions(lab: Lab, topic: Make, own_kafka: KafkaBr
     assert (found.code, found.severity) == ("MZ067", "error")
     assert "partition 1 doesn't exist, there are only 1" in found.detail
     after = moved(lab, source, own_kafka.bootstrap, "reset-earliest")
-    lab.start(after)
-    until("all of the one partition", lambda: ids(lab, after) == [1, 1, 2, 3])
-    lab.stop(after)
+    read(lab, after, [1, 1, 2, 3])
 
 
 def losses(lab: Lab, former: Description, **body: object) -> list[str]:
@@ -226,7 +197,7 @@ def losses(lab: Lab, former: Description, **body: object) -> list[str]:
     ]
 
 
-def test_what_a_new_generation_could_not_read_again(lab: Lab, topic: Make) -> None:
+def test_a_replace_reports_the_records_that_it_cannot_reread(lab: Lab, topic: Make) -> None:
     name, other = topic(partitions=1), topic("other", partitions=1)
     source, empty = lab.kafka_source(name, schema="id BIGINT"), lab.kafka_source(other, schema="id BIGINT")
     lab.produce(name, *({"id": id_} for id_ in range(5)))

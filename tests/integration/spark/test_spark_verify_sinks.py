@@ -38,8 +38,7 @@ ROWS = 12
 def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
     target = opened(lab, sink)
     assert sink.input is not None
-    source = sink.input.place
-    history = StepHistory(str(lab.folder / "warehouse"), (sink.id, sink.generation), source)
+    history = StepHistory(lab.context.warehouse, sink.place, sink.input.place)
     try:
         records = history.committed(first, None)
         return _compare(sink.address, records, partial(_with_target, target), SilentReporter())
@@ -51,68 +50,42 @@ def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
 def opened(lab: Lab, sink: Description) -> Downstream:
     warehouse = absolute(str(lab.folder), str(lab.folder / "warehouse"))
     target = Downstream.open(sink, lab.secrets, str(lab.folder), warehouse)
-    target._spark = lab.executor._spark
+    target._spark = lab.spark
     return target
 
 
 @pytest.mark.nightly
-def test_every_sink_is_as_its_target_has_recorded_it(
+def test_verify_compares_each_step_with_the_targets_record(
     lab: Lab, topic: Make, database: Make, tmp_path: Path
 ) -> None:
-    name, output, keyed, shop = topic(partitions=3), topic(), topic(), database()
+    output, keyed, shop = topic(), topic(), database()
     lab.execute(
         shop,
         "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
         "CREATE TABLE latest (customer text PRIMARY KEY, id bigint)",
     )
-    source = lab.kafka_source(name)
-    produced = 0
-
-    def produce() -> None:
-        nonlocal produced
-        rows = range(produced, produced + ROWS)
-        lab.produce(name, *({"id": i, "customer": f"c{i % 5}", "amount": "1.50"} for i in rows))
-        produced += ROWS
-        until("the rows are there", lambda: lab.count(source) == produced)
-
-    lab.start(source)
-    for _ in range(3):
-        produce()
+    orders = Filled(lab, topic(partitions=3))
+    source = orders.source
+    for _ in range(2):
+        orders.produce()
     # The sinks begin with a snapshot of several files, one file in a step: the hard case.
     few: dict[str, Any] = {"max_files_per_trigger": 1}
-    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
-    disk = {"type": "files", "path": str(tmp_path)}
     sinks = {
-        "kafka": lab.sink(source, "kafka", broker, topic=output, select=["id", "amount * 2 AS twice"], **few),
-        "keyed": lab.sink(source, "kafka", broker, topic=keyed, mode="upsert", key=["customer"]),
+        "kafka": lab.kafka_sink(source, output, select=["id", "amount * 2 AS twice"], **few),
+        "keyed": lab.kafka_sink(source, keyed, mode="upsert", key=["customer"]),
         "straight": lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", **few),
         "latest": lab.postgres_sink(
             source, shop, "latest", mode="upsert", key=["customer"], select=["customer", "id"]
         ),
-        "delta": lab.sink(source, "delta", disk, path="delta", **few),
-        "merged": lab.sink(source, "delta", disk, path="merged", mode="upsert", key=["customer"]),
-        "files": lab.sink(source, "files", disk, path="files"),
-        "lines": lab.sink(source, "files", disk, path="lines", format={"type": "json"}, where="id > 3"),
+        "delta": lab.delta_sink(source, tmp_path, "delta", **few),
+        "merged": lab.delta_sink(source, tmp_path, "merged", mode="upsert", key=["customer"]),
+        "files": lab.files_sink(source, tmp_path, "files"),
+        "lines": lab.files_sink(source, tmp_path, "lines", format={"type": "json"}, where="id > 3"),
     }
-    lab.start(*sinks.values())
-    histories = {
-        kind: StepHistory(str(lab.folder / "warehouse"), (sink.id, 1), (source.id, 1))
-        for kind, sink in sinks.items()
-    }
-
-    def has_read_all() -> bool:
-        if not lab.checkpoint_done(source):
-            return False
-        newest = lab.last_step(source)
-        ends = [history.committed(0, None)[-1:] for history in histories.values()]
-        return all(end and end[0].sources and end[0].sources[1] == newest for end in ends)
-
-    until("they have read the snapshot", has_read_all, 120)
-    for _ in range(2):
-        produce()
-        until("they have read on", has_read_all, 120)
-    lab.stop(source, *sinks.values())
-
+    orders.run(**sinks)
+    orders.wait()
+    orders.produce()
+    orders.stop()
     for kind, sink in sinks.items():
         found = verified(lab, sink)
         assert (found.difference, found.problems, found.unrecorded) == (None, (), ()), kind
@@ -136,12 +109,12 @@ def test_every_sink_is_as_its_target_has_recorded_it(
     assert verified(lab, sinks["straight"]).unrecorded == (0,)
     lab.execute(shop, "DROP SCHEMA mzplan CASCADE")
     assert [problem.code for problem in verified(lab, sinks["straight"]).problems] == ["MZ091"]
-    for type_, connection, body in (
-        ("console", None, {}),
-        ("kafka", broker, {"topic": output, "delivery": "at-least-once"}),
+    for other in (
+        lab.sink(source, "console", None),
+        lab.kafka_sink(source, output, delivery="at-least-once"),
     ):
         with pytest.raises(MzplanError) as refused:
-            opened(lab, lab.sink(source, type_, connection, **body))
+            opened(lab, other)
         assert refused.value.diagnostics[0].code == "MZ177"
 
 
@@ -150,8 +123,7 @@ def test_every_sink_is_as_its_target_has_recorded_it(
 
 def compared(lab: Lab, sink: Description) -> ComparisonResult:
     warehouse = absolute(str(lab.folder), str(lab.folder / "warehouse"))
-    assert lab.executor._spark is not None
-    comparison = ContentComparison(sink, lab.secrets, str(lab.folder), warehouse, lab.executor._spark)
+    comparison = ContentComparison(sink, lab.secrets, str(lab.folder), warehouse, lab.spark)
     try:
         return comparison.compare()
     finally:
@@ -188,20 +160,7 @@ class Filled:
 
     def wait(self) -> None:
         """Until the sinks have read all that there is."""
-        place = self.source.id, self.source.generation
-
-        def have_read() -> bool:
-            if not self.lab.checkpoint_done(self.source):  # first: rows are there before their step is done
-                return False
-            newest = self.lab.last_step(self.source)
-            for sink in self.sinks.values():
-                history = StepHistory(str(self.lab.folder / "warehouse"), (sink.id, 1), place)
-                ends = history.committed(0, None)[-1:]
-                if not (ends and ends[0].sources and ends[0].sources[1] == newest):
-                    return False
-            return True
-
-        until("the sinks have read all", have_read, 120)
+        self.lab.read_on(self.source, *self.sinks.values())
 
     def require_equal(self) -> None:
         for kind, sink in self.sinks.items():
@@ -216,7 +175,7 @@ class Filled:
 
 @pytest.mark.nightly
 def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
-    shop, disk = database(), {"type": "files", "path": str(tmp_path)}
+    shop = database()
     lab.execute(
         shop,
         "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
@@ -228,8 +187,8 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     orders.run(
         straight=lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", max_files_per_trigger=1),
         latest=lab.postgres_sink(source, shop, "latest", **upsert),
-        delta=lab.sink(source, "delta", disk, path="delta", select=["id", "amount * 2 AS twice"], **few),
-        merged=lab.sink(source, "delta", disk, path="merged", **upsert, **few),
+        delta=lab.delta_sink(source, tmp_path, "delta", select=["id", "amount * 2 AS twice"], **few),
+        merged=lab.delta_sink(source, tmp_path, "merged", **upsert, **few),
     )
     orders.require_equal()  # however far each of them has come by now
     # While they run, their files are merged; they go on, and all that was recorded holds.
@@ -270,8 +229,7 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     assert numbers(found) == (2, 0, 1), found
     assert found.examples["more"] == ('{"customer":"c2"}',)
 
-    spark = lab.executor._spark
-    assert spark is not None
+    spark = lab.spark
     for kind, key, value in (("delta", "id = {}", "twice"), ("merged", "customer = 'c{}'", "id")):
         table = f"delta.`{tmp_path / kind}`"
         spark.sql(f"DELETE FROM {table} WHERE {key.format(1)}")
@@ -286,27 +244,25 @@ def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     orders = Filled(lab, topic())
     folder = tmp_path / "pattern [1]"
     folder.mkdir()
-    source, disk = orders.source, {"type": "files", "path": str(folder)}
+    source = orders.source
     at = "timestamp_micros(1700000000123456 + id) AS at"
     orders.run(
-        parquet=lab.sink(source, "files", disk, path="parquet", where="id >= 0", select=["*", at]),
-        json=lab.sink(
+        parquet=lab.files_sink(source, tmp_path, "parquet", where="id >= 0", select=["*", at]),
+        json=lab.files_sink(
             source,
-            "files",
-            disk,
-            path="json",
+            tmp_path,
+            "json",
             format={"type": "json"},
             select=["id", "nullif(id, 3) AS n", at],
         ),
-        csv=lab.sink(
+        csv=lab.files_sink(
             source,
-            "files",
-            disk,
-            path="csv",
+            tmp_path,
+            "csv",
             format={"type": "csv"},
             select=["id", "nullif(id, 3) AS n", "concat(customer, '\"', char(10), '\",') AS text", at],
         ),
-        divided=lab.sink(source, "files", disk, path="divided", partition_by=["customer"]),
+        divided=lab.files_sink(source, tmp_path, "divided", partition_by=["customer"]),
     )
     orders.require_equal()
     orders.stop()
@@ -348,11 +304,11 @@ def damage(file: Path, kind: str) -> None:
 @pytest.mark.nightly
 def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
     orders = Filled(lab, topic(partitions=2))
-    source, broker = orders.source, {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
+    source = orders.source
     names = {"added": topic(partitions=2), "keyed": topic(partitions=2), "least": topic()}
-    added = lab.sink(source, "kafka", broker, topic=names["added"], select=["id", "amount * 2 AS twice"])
-    keyed = lab.sink(source, "kafka", broker, topic=names["keyed"], mode="upsert", key=["customer"])
-    least = lab.sink(source, "kafka", broker, topic=names["least"], delivery="at-least-once")
+    added = lab.kafka_sink(source, names["added"], select=["id", "amount * 2 AS twice"])
+    keyed = lab.kafka_sink(source, names["keyed"], mode="upsert", key=["customer"])
+    least = lab.kafka_sink(source, names["least"], delivery="at-least-once")
     orders.run(added=added, keyed=keyed, least=least)
     orders.require_equal()
     orders.stop()
@@ -397,32 +353,7 @@ def produce_record(lab: Lab, name: str, value: str | None, key: str | None = Non
     assert producer.flush(30) == 0
 
 
-@pytest.mark.nightly
-def test_the_content_of_a_keyed_collection(lab: Lab, topic: Make, database: Make) -> None:
-    shop, name = database(), topic()
-    lab.execute(shop, "CREATE TABLE kept (id bigint PRIMARY KEY, customer text)")
-    source = lab.kafka_source(name, envelope={"type": "upsert", "key": ["id"]})
-    body = {"mode": "upsert", "key": ["id"], "select": ["id", "customer"], "where": "customer <> 'no'"}
-    sink = lab.postgres_sink(source, shop, "kept", **body)
-    for key, customer in (("1", "a"), ("2", "b"), ("3", "c")):
-        produce_record(lab, name, f'{{"id":{key},"customer":"{customer}"}}', key)
-    lab.start(source, sink)
-    lab.has_rows(shop, "kept", 3)
-    produce_record(lab, name, None, "1")
-    produce_record(lab, name, '{"id":2,"customer":"no"}', "2")
-    produce_record(lab, name, '{"id":4,"customer":"d"}', "4")
-    of_both = "SELECT array_agg(id ORDER BY id) FROM kept"
-    until("the changes are there", lambda: lab.rows(shop, of_both) == [([3, 4],)])
-    lab.finish(source, sink)
-    found = compared(lab, sink)
-    assert (numbers(found), found.expected_rows) == ((0, 0, 0), 2), found
-    lab.execute(shop, "DELETE FROM kept WHERE id = 3", "INSERT INTO kept VALUES (1, 'a')")
-    found = compared(lab, sink)
-    assert numbers(found) == (1, 0, 1), found
-    assert (found.examples["missing"], found.examples["more"]) == (('{"id":"3"}',), ('{"id":"1"}',))
-
-
-def test_what_can_not_be_compared_says_so(lab: Lab, topic: Make) -> None:
+def test_a_console_cannot_be_compared(lab: Lab, topic: Make) -> None:
     source = lab.kafka_source(topic())
     with pytest.raises(MzplanError) as refused:
         compared(lab, lab.sink(source, "console", None))
@@ -431,7 +362,7 @@ def test_what_can_not_be_compared_says_so(lab: Lab, topic: Make) -> None:
 
 
 @pytest.mark.nightly
-def test_values_that_postgres_keeps_in_a_form_of_its_own(lab: Lab, topic: Make, database: Make) -> None:
+def test_values_that_postgres_normalizes_are_equal(lab: Lab, topic: Make, database: Make) -> None:
     shop, name = database(), topic()
     lab.execute(
         shop,
