@@ -1,35 +1,33 @@
-"""How a controller uses its gates, and which commands the runner sends it."""
+"""How a controller uses its gates, and how it follows the wanted queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.terms import (
-    CollectionDescription,
-    CreateExportToken,
-    ExportDescription,
-    GlobalId,
-    HeldQuery,
-    LagDuration,
-    LagSteps,
-    ReadPolicy,
-    StorageError,
-)
+from mzplan.controller.terms import HeldQuery, LagDuration, LagSteps, StorageError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.runner.commands import WantedQueries, apply_wanted
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
-from mzplan.store.backends.local import LocalBackend
-from mzplan.store.store import Store
-from tests.contract.controllers import altered, create, local_source, running, settle, sink_of
-from tests.unit.runner.test_runner import ORDERS, World, make_state
+from tests.contract.controllers import (
+    World,
+    altered,
+    create,
+    in_memory,
+    local_source,
+    run_ids,
+    running,
+    settle,
+    sink_of,
+)
+from tests.unit.runner import test_runner
+from tests.unit.runner.test_runner import ORDERS, make_state
 
 
 class Gate:
@@ -49,103 +47,73 @@ class Gate:
         self.seen.append(address)
 
 
-def test_the_first_gate_that_holds_a_query_decides_what_it_runs(tmp_path: Path) -> None:
-    first, second = Gate(), Gate()
-    store = Store(LocalBackend(tmp_path), "shop")
-    executor = InMemoryExecutor("shop")
-    lease = store.leases.take("local", "test")
-    source = local_source("a")
-    with ThreadPoolExecutor(2) as pool:
-        made = InMemoryStorageController(store, Secrets("."), pool, executor, gates=(first, second))
-        made.create_instance("local")
-        made.attach(lease)
-        made.initialization_complete()
-        second.held = HeldQuery(condition="stopped")
-        create(made, source)
-        settle(made)
-        (decision,) = made.decisions.values()
-        assert (running(made), decision.condition) == (set(), "stopped")
-        second.held = None
-        settle(made)
-        assert running(made) == {"source.s_a"} and first.seen == second.seen == [source.query.address]
-        # The change waits, and the running query continues.
-        first.held, second.held = HeldQuery(), HeldQuery(condition="stopped")
-        create(made, altered(source, "1:b"))
-        settle(made)
-        (decision,) = made.decisions.values()
-        assert decision.condition == "running" and decision.run is not None
-        assert decision.run.name.digest == "1:a"
-        # The gate releases the query, and then makes it fall back, whatever the check says.
-        first.held = second.held = None
-        settle(made)
-        assert {name.digest for name in executor._reports} == {"1:b"}
-        executor.check_result = lambda _: CheckResult(diagnostics=(Diagnostic(code="MZ040", summary="away"),))
-        first.held = HeldQuery(description=source.query, check=False)
-        settle(made)
-        assert {name.digest for name in executor._reports} == {"1:a"}
+@pytest.fixture
+def hosting(tmp_path: Path) -> Iterator[World]:
+    yield from in_memory(tmp_path)
 
 
-class Recording(InMemoryStorageController):
-    """Records the commands that change the hosted queries, and carries them out."""
+def test_the_first_gate_that_holds_a_query_decides_what_it_runs(hosting: World) -> None:
+    first, second, executor = Gate(), Gate(), InMemoryExecutor("shop")
+    source, gates = local_source("a"), (first, second)
+    hosting.make = lambda store, pool: InMemoryStorageController(
+        store, Secrets("."), pool, executor, gates=gates
+    )
+    controller = hosting.controller()
 
-    def __init__(self, store: Store, pool: ThreadPoolExecutor):
-        super().__init__(store, Secrets("."), pool)
-        self.commands: list[tuple[object, ...]] = []
+    def digests() -> set[str]:
+        return {report.name.digest for report in executor.reports() if report.active}
 
-    def given(self, wanted: WantedQueries) -> list[tuple[object, ...]]:
-        self.commands = []
-        apply_wanted(wanted, self)
-        return self.commands
-
-    def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
-        self.commands.append(("drop_sinks", ids))
-        super().drop_sinks(ids)
-
-    def drop_sources(self, ids: Sequence[GlobalId]) -> None:
-        self.commands.append(("drop_sources", ids))
-        super().drop_sources(ids)
-
-    def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
-        self.commands.append(("create_collections", collections))
-        super().create_collections(collections)
-
-    def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
-        self.commands.append(("set_read_policy", policies))
-        super().set_read_policy(policies)
-
-    def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
-        self.commands.append(("create_exports", [export for _, export in exports]))
-        super().create_exports(exports)
+    second.held = HeldQuery(condition="stopped")
+    create(controller, source)
+    settle(controller)
+    (decision,) = controller.decisions.values()
+    assert (running(controller), decision.condition) == (set(), "stopped")
+    second.held = None
+    settle(controller)
+    assert running(controller) == {"source.s_a"} and first.seen == second.seen == [source.query.address]
+    # The change waits, and the running query continues.
+    first.held, second.held = HeldQuery(), HeldQuery(condition="stopped")
+    create(controller, altered(source, "1:b"))
+    settle(controller)
+    (decision,) = controller.decisions.values()
+    assert (decision.condition, digests()) == ("running", {"1:a"})
+    # The gate releases the query, and then makes it fall back, whatever the check says.
+    first.held = second.held = None
+    settle(controller)
+    assert digests() == {"1:b"}
+    executor.check_result = lambda _: CheckResult(diagnostics=(Diagnostic(code="MZ040", summary="away"),))
+    first.held = HeldQuery(description=source.query, check=False)
+    settle(controller)
+    assert digests() == {"1:a"}
 
 
-def test_only_differences_from_the_hosted_queries_become_commands(tmp_path: Path) -> None:
+def test_a_serial_changes_only_queries_and_policies_that_differ(hosting: World) -> None:
     a, b = local_source("a", retention={"steps": 5}), local_source("b")
-    sink = sink_of(a, "k")
-    wanted = WantedQueries(collections={"a": a, "b": b}, exports={"k": sink})
-    week, five = LagDuration(seconds=7 * 86_400.0), LagSteps(steps=5)
-    store = Store(LocalBackend(tmp_path), "shop")
-    with ThreadPoolExecutor(2) as pool:
-        made = Recording(store, pool)
-        made.create_instance("local")
-        made.attach(store.leases.take("local", "test"))
-        assert made.given(wanted) == [
-            ("create_collections", [("a", a), ("b", b)]),
-            ("set_read_policy", [("a", five), ("b", week)]),
-            ("create_exports", [sink]),
-        ]
-        assert made.given(wanted) == []
-        # The failed command is repeated, and no completed command is.
-        made.set_read_policy([("b", five)])
-        made.drop_sinks(["k"])
-        assert made.given(wanted) == [("set_read_policy", [("b", week)]), ("create_exports", [sink])]
-        assert made.given(WantedQueries(collections={"a": a}, exports={})) == [
-            ("drop_sinks", ["k"]),
-            ("drop_sources", ["b"]),
-        ]
+    wanted = WantedQueries(collections={"a": a, "b": b}, exports={"k": sink_of(a, "k")})
+    policies = {"a": LagSteps(steps=5), "b": LagDuration(seconds=7 * 86_400.0)}
+    controller = hosting.controller()
+    for _ in range(2):
+        apply_wanted(wanted, controller)
+        assert {id_: state.policy for id_, state in controller.collections()} == policies
+    settle(controller)
+    before = run_ids(controller.executor)
+    assert before.keys() == {"source.s_a", "source.s_b", "sink.k_k"}
+    # What is missing is repeated, and running queries aren't restarted.
+    controller.set_read_policy([("b", LagSteps(steps=5))])
+    controller.drop_sinks(["k"])
+    settle(controller, lambda: "sink.k_k" not in running(controller))
+    apply_wanted(wanted, controller)
+    settle(controller)
+    assert {id_: state.policy for id_, state in controller.collections()} == policies
+    after = run_ids(controller.executor)
+    assert after.keys() == before.keys()
+    assert {a for a in before if before[a] != after[a]} == {"sink.k_k"}
+    apply_wanted(WantedQueries(collections={"a": a}, exports={}), controller)
+    settle(controller)
+    assert running(controller) == {"source.s_a"}
 
 
-def test_a_failed_command_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path)
+def test_a_failed_command_is_repeated(world: test_runner.World, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = world.runner.controller
     with monkeypatch.context() as broken:
 
@@ -159,5 +127,3 @@ def test_a_failed_command_is_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
     assert world.settle().serial == 1
     assert ORDERS in world.executor.running()
     assert {type(state.policy) for _, state in controller.collections()} == {LagDuration}
-    world.runner.proposals.close()
-    world.pool.shutdown()

@@ -61,6 +61,22 @@ class Kept:
         self.lost.append(why)
         self.is_lost.set()
 
+    def hang(self, until: threading.Event) -> None:
+        """Let the store hang until the event."""
+
+        def wait() -> None:
+            until.wait(2 * SOON)
+
+        self.backend.trouble = wait
+
+    def fail(self, problem: Exception) -> None:
+        """Let the store fail."""
+
+        def fail() -> None:
+            raise problem
+
+        self.backend.trouble = fail
+
     def there(self) -> Lease:
         lease = self.others.leases.read("local")
         assert lease is not None
@@ -99,7 +115,7 @@ def test_a_lease_is_renewed_and_released(kept: Kept, monkeypatch: pytest.MonkeyP
 def test_a_hanging_store_costs_the_lease_in_time_and_a_late_answer_changes_nothing(kept: Kept) -> None:
     go_on = threading.Event()
     kept.keeper.start()
-    kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
+    kept.hang(go_on)
     assert kept.backend.asked.wait(SOON)
     assert kept.is_lost.wait(SOON), "it hangs with the store"
     held = kept.keeper.lease
@@ -118,7 +134,7 @@ def test_a_hanging_store_does_not_delay_the_end_of_the_process(
 ) -> None:
     monkeypatch.setattr("mzplan.controller.instances.RELEASE_TIMEOUT", 0.2)
     go_on = threading.Event()
-    kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
+    kept.hang(go_on)
     kept.keeper.start()
     assert kept.is_lost.wait(SOON)
     began = time.monotonic()
@@ -131,16 +147,13 @@ def test_a_hanging_store_does_not_delay_the_end_of_the_process(
 
 @pytest.mark.parametrize("problem", [error("MZ095", "away"), RuntimeError("a defect")])
 def test_a_failed_renewal_is_retried_until_the_lease_is_lost(kept: Kept, problem: Exception) -> None:
-    def fail() -> None:
-        raise problem
-
     kept.keeper.start()
-    kept.backend.trouble = fail
+    kept.fail(problem)
     assert kept.backend.asked.wait(SOON)
     kept.backend.trouble = None
-    assert not kept.is_lost.wait(1.5 * TTL), "one failure is none"
-    kept.backend.trouble = fail
-    assert kept.is_lost.wait(SOON), "nobody keeps it, and nobody was told"
+    assert not kept.is_lost.wait(1.5 * TTL)  # one failure
+    kept.fail(problem)
+    assert kept.is_lost.wait(SOON)
 
 
 def test_a_lease_that_another_runner_takes_is_lost_at_once(kept: Kept) -> None:
@@ -153,20 +166,17 @@ def test_a_lease_that_another_runner_takes_is_lost_at_once(kept: Kept) -> None:
 
 
 def test_the_age_of_a_lease_counts_towards_its_loss(kept: Kept) -> None:
-    def fail() -> None:
-        raise error("MZ095", "away")
-
     ttl = 5 * TTL  # a busy machine may run the thread a second late
     lease = replace(kept.keeper.lease, heartbeat=time.time() - ttl / 2, ttl=ttl)
     keeper = LeaseKeeper(kept.store, lease, kept._on_lost)
-    kept.backend.trouble = fail
+    kept.fail(error("MZ095", "away"))
     keeper.start()
     assert kept.is_lost.wait(SOON)
     assert kept.lost_at < lease.heartbeat + ttl
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_resumed_process_asks_the_store_once_more(
+def test_a_process_that_was_suspended_asks_the_store_before_it_gives_up(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     monkeypatch.setattr("mzplan.controller.instances.HEARTBEAT", 1.0)
@@ -180,9 +190,9 @@ def test_a_resumed_process_asks_the_store_once_more(
     assert kept.lost == (["another runner leads this instance now"] if taken else [])
 
 
-def test_a_resumed_process_does_not_wait_for_a_hanging_store(kept: Kept) -> None:
+def test_a_process_that_was_suspended_does_not_wait_for_a_hanging_store(kept: Kept) -> None:
     go_on = threading.Event()
-    kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
+    kept.hang(go_on)
     kept.keeper._renewed_at -= 100.0
     kept.keeper.start()
     assert kept.is_lost.wait(SOON)

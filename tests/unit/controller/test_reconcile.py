@@ -1,8 +1,11 @@
-"""The reconciler, rule by rule."""
+"""The rules by which a controller starts, switches and stops a query."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.reconcile import (
@@ -10,7 +13,6 @@ from mzplan.controller.reconcile import (
     Accept,
     Decision,
     Desired,
-    Drop,
     Memory,
     Stop,
     Switch,
@@ -45,12 +47,6 @@ def step(
     return decide(A, desired, reports, memory or Memory(), now)
 
 
-def test_a_new_query_is_checked_and_started() -> None:
-    found = step(NEW, [])
-    assert found.command == Switch(address=A, description=NEW, stop=(), check=True)
-    assert found.condition == "starting"
-
-
 def test_a_changed_query_is_switched_and_the_command_names_the_old_query() -> None:
     found = step(NEW, [report(OLD)], Memory(target=key_of(OLD), accepted=OLD))
     assert found.command == Switch(address=A, description=NEW, stop=(QueryName.of("shop", OLD),), check=True)
@@ -67,9 +63,7 @@ def test_a_running_query_is_accepted_once_after_its_first_trigger() -> None:
 
 
 def test_a_rejected_change_keeps_the_old_query_and_is_retried_later() -> None:
-    memory = after_failure(
-        Memory(target=key_of(NEW), accepted=OLD), "rejected", "no such topic", "MZ052", now=0.0
-    )
+    memory = after_failure(CHANGED, "rejected", "no such topic", "MZ052", now=0.0)
     found = step(NEW, [report(OLD)], memory, now=0.5)
     assert found.command is None
     assert found.condition == "rejected"
@@ -79,9 +73,7 @@ def test_a_rejected_change_keeps_the_old_query_and_is_retried_later() -> None:
 
 
 def test_after_a_restart_of_the_runner_a_rejected_change_runs_the_accepted_description() -> None:
-    memory = after_failure(
-        Memory(target=key_of(NEW), accepted=OLD), "rejected", "no such topic", "MZ052", now=0.0
-    )
+    memory = after_failure(CHANGED, "rejected", "no such topic", "MZ052", now=0.0)
     found = step(NEW, [], memory, now=0.5)
     assert found.command == Switch(address=A, description=OLD, stop=(), check=False)
     assert found.condition == "rejected"
@@ -139,44 +131,38 @@ def test_a_paused_query_is_stopped_and_stays_stopped() -> None:
     assert step(NEW, [], found.memory, paused=True).condition == "paused"
 
 
-def test_an_unwanted_query_is_stopped_then_forgotten() -> None:
-    found = step(None, [report(OLD)], Memory(accepted=OLD))
-    assert isinstance(found.command, Stop)
-    assert step(None, [], Memory(accepted=OLD)).command == Drop(address=A)
-
-
 def test_an_address_never_has_two_running_queries() -> None:
     found = step(NEW, [report(OLD), report(NEW)])
     assert found.command == Stop(address=A, names=(QueryName.of("shop", OLD),))
 
 
-def test_the_former_generation_of_a_source_resumes_if_a_check_refuses_the_new_one() -> None:
-    """As after a restart of the runner. A generation that has started may have changed the former storage."""
-    replaced = replace(NEW, generation=2)
-    untried = Memory(target=key_of(replaced), accepted=OLD)
-    refused = after_failure(untried, "rejected", "x", "MZ052", now=0.0)
-    decision = step(replaced, [], refused, now=0.5)
-    assert isinstance(decision.command, Switch) and decision.condition == "rejected"
-    assert (decision.command.description, decision.command.check) == (OLD, False)
-    unmigrated = after_failure(untried, "failed", "x", "MZ294", now=0.0, kind="not-migratable")
-    assert step(replaced, [], unmigrated, now=0.5).command is not None
-    assert (
-        step(replaced, [], after_failure(untried, "failed", "x", "MZ063", now=0.0), now=0.5).command is None
-    )
-    of_another = replace(untried, accepted=replace(OLD, generation=3))
-    assert (
-        step(replaced, [], after_failure(of_another, "rejected", "x", "MZ052", now=0.0), now=0.5).command
-        is None
-    )
-    sink = replace(replaced, address=Address("sink", "orders"))
-    assert step(sink, [], refused, now=0.5).command is None
+SINK = Address("sink", "orders")
+OLDER = replace(OLD, generation=3)
 
 
-def test_names_round_trip() -> None:
-    name = QueryName.of("shop", NEW)
-    assert QueryName.parse(str(name)) == name
-    assert QueryName.parse("somebody else's query") is None
-    assert QueryName.parse(None) is None
+@pytest.mark.parametrize(
+    ("address", "accepted", "condition", "kind", "resumes"),
+    [
+        (A, OLD, "rejected", None, True),
+        (A, OLD, "failed", "not-migratable", True),
+        (A, OLD, "failed", None, False),
+        (A, OLDER, "rejected", None, False),
+        (SINK, OLD, "rejected", None, False),
+    ],
+    ids=["rejected", "not-migrated", "started", "not-the-former", "sink"],
+)
+def test_the_former_generation_of_a_source_resumes_if_the_new_one_never_started(
+    address: Address, accepted: Description, condition: Any, kind: Any, resumes: bool
+) -> None:
+    """A generation that has started may have changed the former storage."""
+    replaced = replace(NEW, address=address, generation=2)
+    memory = Memory(target=key_of(replaced), accepted=accepted)
+    found = step(replaced, [], after_failure(memory, condition, "x", "MZ052", now=0.0, kind=kind), now=0.5)
+    assert found.condition == condition
+    if resumes:
+        assert found.command == Switch(address=A, description=OLD, stop=(), check=False)
+    else:
+        assert found.command is None
 
 
 def test_while_the_old_query_ends_the_new_query_is_starting_not_failed() -> None:

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.controller.executor import CheckResult
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.observations import QueryState, observe
 from mzplan.controller.reconcile import Decision, Memory
 from mzplan.controller.watches import UpstreamWatch
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.description import Description
-from mzplan.secrets.references import Secrets
 from tests.unit.cli_runs import run, write
 
 OTHER = Diagnostic(
@@ -30,69 +27,54 @@ def source(name: str) -> tuple[Address, Description]:
     return address, description
 
 
-def test_sources_are_checked_periodically_one_at_a_time() -> None:
-    asked: list[str] = []
-    found: dict[str, Diagnostic] = {}
+class Watched:
+    """A watch of these queries with a manual clock. `found` has the problems of queries."""
 
-    def check(description: Description) -> CheckResult:
-        asked.append(description.address.name)
-        bad = found.get(description.address.name)
-        return CheckResult(diagnostics=(bad,) if bad else ())
+    def __init__(self, pool: ThreadPoolExecutor, *queries: tuple[Address, Description]):
+        self.queries, self.found = dict(queries), dict[Address, Diagnostic]()
+        self.asked: list[tuple[Address, bool]] = []
+        self.now, self.pool = 0.0, pool
+        self.watch = UpstreamWatch(self.inspect, pool, lambda: self.now, every=60.0)
 
-    def inspect(description: Description, with_endpoint: bool) -> tuple[Diagnostic, ...]:
-        return executor.check(description, Secrets(".")).diagnostics
+    def inspect(self, description: Description, with_endpoint: bool) -> tuple[Diagnostic, ...]:
+        self.asked.append((description.address, with_endpoint))
+        found = self.found.get(description.address) if with_endpoint else None
+        return (found,) if found else ()
 
-    executor, now = InMemoryExecutor("shop"), [0.0]
-    executor.check_result = check
-    running = dict([source("a"), source("b")])
+    def problems_at(self, now: float, rounds: int = 4) -> dict[Address, Diagnostic]:
+        self.now = now
+        for _ in range(rounds):
+            self.watch.poll(self.queries)
+            self.pool.submit(lambda: None).result()  # the work that was submitted before is done
+        return dict(self.watch.problems)
+
+
+def test_sources_are_checked_periodically() -> None:
+    (a, _), (b, _) = queries = [source("a"), source("b")]
     with ThreadPoolExecutor(1) as pool:
-        watch = UpstreamWatch(inspect, pool, lambda: now[0], every=60.0)
-
-        def round_() -> None:
-            watch.poll(running)
-            pool.submit(lambda: None).result()  # the work that was submitted before is done
-
-        round_()
-        now[0] = 59.0
-        round_()
-        assert asked == []  # their starts have checked
-        now[0], found["b"] = 61.0, OTHER
-        for _ in range(4):
-            round_()
-        assert sorted(asked) == ["a", "b"]
-        assert watch.problems == {Address("source", "b"): OTHER}
-        found["b"] = Diagnostic(code="MZ050", summary="not reached")
-        now[0] = 130.0
-        for _ in range(4):
-            round_()
-        assert watch.problems == {Address("source", "b"): OTHER}  # a dead server proves nothing
-        del found["b"]
-        now[0] = 200.0
-        for _ in range(4):
-            round_()
-        assert watch.problems == {}
+        watched = Watched(pool, *queries)
+        assert (watched.problems_at(0.0), watched.problems_at(59.0)) == ({}, {})
+        assert watched.asked == []  # the queries' starts have checked them
+        watched.found[b] = OTHER
+        assert watched.problems_at(61.0) == {b: OTHER}
+        assert sorted(watched.asked) == [(a, True), (b, True)]
+        watched.found[b] = Diagnostic(code="MZ050", summary="not reached")
+        assert watched.problems_at(130.0) == {b: OTHER}  # a dead server proves nothing
+        del watched.found[b]
+        assert watched.problems_at(200.0) == {}
 
 
 def test_the_target_of_a_sink_is_checked_less_often() -> None:
-    asked: list[tuple[str, bool]] = []
-
-    def inspect(description: Description, with_endpoint: bool) -> tuple[Diagnostic, ...]:
-        asked.append((str(description.address), with_endpoint))
-        return (OTHER,) if with_endpoint and description.address.kind == "sink" else ()
-
-    now = [0.0]
-    address, description = source("a")
-    out = Address("sink", "out")
-    running = {address: description, out: replace(description, address=out)}
+    """Each check includes its storage, and every fifth its target. The problem stays in between."""
+    (address, description), out = source("a"), Address("sink", "out")
     with ThreadPoolExecutor(1) as pool:
-        watch = UpstreamWatch(inspect, pool, lambda: now[0], every=60.0)
-        for now[0] in range(0, 400, 10):
-            watch.poll(running)
-            pool.submit(lambda: None).result()
-    assert asked.count(("source.a", True)) == 6
-    # Each check includes its storage, and every fifth its target. The problem stays in between.
-    assert [whole for name, whole in asked if name == "sink.out"] == [False] * 4 + [True, False]
-    assert watch.problems == {out: OTHER}
+        watched = Watched(pool, (address, description), (out, replace(description, address=out)))
+        watched.found[out] = OTHER
+        for now in range(0, 400, 10):
+            problems = watched.problems_at(now, rounds=1)
+    assert watched.asked.count((address, True)) == 6
+    assert [whole for asked, whole in watched.asked if asked == out] == [False] * 4 + [True, False]
+    assert problems == {out: OTHER}
 
 
 def test_the_status_of_a_running_query_shows_the_change() -> None:
@@ -116,8 +98,5 @@ def test_the_plan_says_what_happens_if_the_upstream_changes(
     assert run("-C", str(folder), "apply", "--auto-approve").code == 0
     statement = "ALTER CONNECTION k SET BROKER 'b:9092'"
     document = run("-C", str(folder), "alter", statement, "--dry-run", "--json").json()
-    told = [d["summary"] for d in document["diagnostics"]]
-    if says is None:
-        assert told == []
-    else:
-        assert told == [f"source.orders: if the connection now leads to another upstream, {says}"]
+    expected = f"source.orders: if the connection now leads to another upstream, {says}"
+    assert [d["summary"] for d in document["diagnostics"]] == ([expected] if says else [])

@@ -6,23 +6,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from mzplan.host.spark_lines import LINES, NEWEST, OLDEST
+from mzplan.host.spark_lines import LINES, NEWEST, OLDEST, installed_spark
 from mzplan.model.address import Address
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.observed import Observation, Status, Versions
-from mzplan.model.state import Instance, State
-from mzplan.operations import planning as planned
+from mzplan.model.observed import Versions
 from mzplan.spark.versions import require_features, require_readable, take_over
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, Features
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import apply, mzplan, write
 
 ORDERS = Address("source", "orders")
 OLD = Versions(mzplan="0.1.0", spark="4.0.5", delta="4.0.0", kafka="4.0.0")
@@ -103,21 +104,16 @@ def test_the_features_that_a_table_requires(tmp_path: Path) -> None:
     assert CollectionLog(str(tmp_path / "kept")).last_transaction("a") == 3
 
 
-def test_files_with_invalid_checkpoint_names_are_ignored(tmp_path: Path) -> None:
-    log = tmp_path / "_delta_log"
-    table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
-    for name in (f"{12:020}-old.checkpoint.parquet", f"{13:020}.checkpoint.json", "x.checkpoint.parquet"):
-        (log / name).write_bytes(b"")
-    assert table.features() == features("a")
-
-
 @pytest.mark.parametrize(
     "note", ["", "[]", "{}", '{"version": "x"}', '{"version": 10, "parts": 2}', '{"version": 10}']
 )
 def test_the_newest_checkpoint_is_found(tmp_path: Path, note: str) -> None:
     """Delta's `_last_checkpoint` saves a listing. Without it, or if it is incomplete, the log is listed."""
+    log = tmp_path / "_delta_log"
     table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
-    (tmp_path / "_delta_log" / "_last_checkpoint").write_text(note)
+    (log / "_last_checkpoint").write_text(note)
+    for name in (f"{12:020}-old.checkpoint.parquet", f"{13:020}.checkpoint.json", "x.checkpoint.parquet"):
+        (log / name).write_bytes(b"")  # not a checkpoint that mzplan reads
     assert table.features() == features("a")
 
 
@@ -127,18 +123,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"add": [None]}), checkpoint)
     with pytest.raises(OSError, match="parquet is damaged"):
         table.features()
-    parquet.write_table(pa.table({"protocol": [{"readerFeatures": 3}]}), checkpoint)
-    with pytest.raises(OSError, match="is damaged"):
-        table.features()
     checkpoint.write_bytes(b"PAR1")
     with pytest.raises(OSError, match="parquet is damaged"):
         table.features()
-
-
-def test_a_long_list_of_invalid_feature_names_is_shortened(tmp_path: Path) -> None:
-    names = [7, "x" * 100, *(f"of{number:02}" for number in range(12))]
-    told = refusal(table_of(tmp_path, {"minWriterVersion": 7, "writerFeatures": names}), writes=True)
-    assert "14 features" in told.detail and "7, of00" in told.detail and "of08, …" in told.detail
 
 
 def refusal(table: str, *, writes: bool) -> Any:
@@ -172,44 +159,24 @@ def test_each_delta_line_has_the_features_of_mzplans_tables(tmp_path: Path) -> N
         )
 
 
-def status_of(**more: Any) -> Status:
-    return Status(instance="local", epoch=1, heartbeat=0.0, serial=1, **more)
+def test_a_plan_names_the_versions_of_the_next_and_the_present_runner(tmp_path: Path) -> None:
+    folder = write(tmp_path, "embedded")
+    with following(folder):
+        apply(folder)
+    store = Store(LocalBackend(tmp_path / "state"), "shop")
+    status, installed = store.read_status("local"), installed_spark()
+    assert status is not None and installed is not None
 
+    def notices(versions: Versions | None, written_with: Versions | None = None) -> list[str]:
+        seen = {a: replace(one, written_with=written_with) for a, one in status.observations.items()}
+        store.write_status(replace(status, versions=versions, observations=seen))
+        found = mzplan(folder, "plan", "--json").json()["diagnostics"]
+        return [d["summary"] for d in found if "last written with" in d["summary"]]
 
-def test_a_status_has_versions_and_an_older_status_has_none() -> None:
-    assert "versions" not in encode(status_of())
-    assert decode(Status, encode(status_of(versions=NEW))).versions == NEW
-
-
-def notices(
-    monkeypatch: pytest.MonkeyPatch, status: Status, installed: str, leader: object = None
-) -> list[str]:
-    monkeypatch.setattr("mzplan.operations.planning.installed_spark", lambda: installed)
-    leases = SimpleNamespace(leader=lambda name: leader)
-    project: Any = SimpleNamespace(store=SimpleNamespace(leases=leases))
-    state = State(project="shop", instances={"local": Instance(name="local", type="embedded")})
-    return [d.summary for d in planned.version_notices(project, state, {"local": status})]
-
-
-def test_a_plan_names_the_versions_of_the_next_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    last = status_of(versions=OLD)
-    assert notices(monkeypatch, last, "4.0.5") == []
-    (told,) = notices(monkeypatch, last, "4.2.0")
-    assert "will run Spark 4.2.0" in told and "Spark 4.0.5 and Delta 4.0.0" in told
-    assert notices(monkeypatch, last, "4.2.0", leader=object()) == [], "it runs, and is not replaced"
-    assert notices(monkeypatch, status_of(), "4.2.0") == [], "the runner has said nothing"
-
-
-def test_a_plan_says_that_a_runner_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Observation(
-        address=ORDERS,
-        generation=1,
-        digest="1:a",
-        wanted_digest="1:a",
-        wanted_generation=1,
-        condition="running",
-        written_with=OLD,
-    )
-    running = status_of(versions=NEW, observations={ORDERS: seen})
-    (told,) = notices(monkeypatch, running, "4.2.0", leader=object())
-    assert "runs Spark 4.2.0 and Delta 4.4.0" in told and "Spark 4.0.5 and Delta 4.0.0" in told
+    assert notices(None) == notices(replace(NEW, spark=installed)) == []
+    (found,) = notices(OLD)
+    assert f"will run Spark {installed}" in found and "Spark 4.0.5 and Delta 4.0.0" in found
+    assert store.leases.acquire("local", "test") is not None
+    assert notices(OLD) == []  # the runner isn't replaced
+    (found,) = notices(NEW, written_with=OLD)
+    assert "runs Spark 4.2.0 and Delta 4.4.0" in found and "Spark 4.0.5 and Delta 4.0.0" in found

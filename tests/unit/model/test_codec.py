@@ -1,4 +1,4 @@
-"""The codec reads and writes by types, and its errors name the place of the mistake."""
+"""The codec reads and writes JSON by types, and its errors name the place of the mistake."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ WHOLE = Whole(
 )
 
 
-def test_what_is_read_and_written() -> None:
+def test_values_are_read_as_they_were_written() -> None:
     assert decode(Whole, {**JSON, "more": "of a newer mzplan"}) == WHOLE
     assert encode(WHOLE) == {**JSON, "body": {}, "count": 3, "nothing": None}
     assert decode(Whole, encode(WHOLE)) == WHOLE
     assert list(encode(WHOLE)["leaves"]) == ["sink.b", "source.a"]
 
 
-def test_what_is_known_is_not_read() -> None:
+def test_given_fields_are_not_read() -> None:
     assert decode(Whole, {**JSON, "text": 5}, "", text="y").text == "y"
     assert decode(Leaf, {"size": 1}, "here", at=A) == Leaf(at=A, size=Size.SMALL)
 
@@ -129,13 +129,13 @@ def test_what_is_known_is_not_read() -> None:
         ({"edges": [["source.a", 5]]}, "edges is not text"),
     ],
 )
-def test_what_is_wrong_is_said(changed: dict[str, Any], words: str) -> None:
+def test_an_error_names_the_place_of_the_mistake(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as caught:
         decode(Whole, {**JSON, **changed})
     assert str(caught.value).startswith(words)
 
 
-def test_a_field_that_is_not_optional() -> None:
+def test_a_missing_field_is_an_error() -> None:
     for name in ("text", "leaves", "edges"):
         with pytest.raises(ValueError, match=f"^{name} is missing$"):
             decode(Whole, {key: value for key, value in JSON.items() if key != name})
@@ -155,7 +155,7 @@ _ODD = st.recursive(
 
 
 @given(name=st.sampled_from(sorted(JSON)), odd=_ODD)
-def test_nothing_but_a_value_error(name: str, odd: Any) -> None:
+def test_invalid_values_raise_only_a_value_error(name: str, odd: Any) -> None:
     try:
         found = decode(Whole, {**JSON, name: odd})
     except ValueError:
@@ -176,7 +176,7 @@ def test_nothing_but_a_value_error(name: str, odd: Any) -> None:
         (b"[" * 100_000, "it is nested too deeply"),
     ],
 )
-def test_a_text_that_is_no_json(data: bytes, words: str) -> None:
+def test_an_error_says_why_a_text_is_not_json(data: bytes, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_json(data)
     assert str(caught.value) == words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import date, timedelta
 
 import pytest
@@ -32,16 +33,14 @@ def test_a_time_is_read_and_written(text: str, milliseconds: int, back: str) -> 
 @pytest.mark.parametrize(
     "text", ["earliest", "", "2026-11-01", "2026-11-01T08:00:00", "2026-11-01T25:00:00Z"]
 )
-def test_what_is_no_time_with_a_zone(text: str) -> None:
+def test_a_time_without_a_zone_is_refused(text: str) -> None:
     assert instant(text) is None
     assert is_valid("source.kafka", {**SOURCE, "start_offsets": text}) == (text == "earliest")
 
 
-def test_the_schema_knows_each_day_that_there_is_and_no_other() -> None:
-    there = {str(date(1970, 1, 1) + timedelta(days)) for days in range(50_000)}
-    for year in range(1970, 2106):
-        for month in range(1, 13):
-            for day in (1, 28, 29, 30, 31):
-                text = f"{year}-{month:02}-{day:02}"
-                known = is_valid("source.kafka", {**SOURCE, "start_offsets": f"{text}T00:00:00Z"})
-                assert known == (text in there), text
+def test_the_schema_accepts_existing_days_only() -> None:
+    existing = {str(date(1970, 1, 1) + timedelta(days)) for days in range(50_000)}
+    for year, month, day in itertools.product(range(1970, 2106), range(1, 13), (1, 28, 29, 30, 31)):
+        text = f"{year}-{month:02}-{day:02}"
+        accepted = is_valid("source.kafka", {**SOURCE, "start_offsets": f"{text}T00:00:00Z"})
+        assert accepted == (text in existing), text
