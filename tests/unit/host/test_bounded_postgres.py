@@ -23,6 +23,7 @@ from mzplan.connectors.postgres.source.continuity import check_timeline
 from mzplan.connectors.postgres.source.replication import ReplicationLink
 from mzplan.connectors.postgres.source.slots import Names
 from mzplan.host.bounded_postgres import AnswerLimitError
+from tests.support import eventually
 
 WELCOME = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
 DONE = b"C" + struct.pack("!i", 8) + b"SET\0" + b"Z" + struct.pack("!i", 5) + b"I"
@@ -92,20 +93,17 @@ def after(statements: int, answer: Answer) -> Answer:
 
 
 @pytest.mark.parametrize("answer", [silence, drip])
-def test_probe_hangs_up_after_its_time_limit(answer: Answer) -> None:
+def test_a_probe_hangs_up_after_its_time_limit_and_leaves_no_thread(answer: Answer) -> None:
     threads = set(threading.enumerate())
     with server(answer) as (info, hung_up):
         with pytest.raises((TimeoutError, AnswerLimitError)):
             with_time_limit(lambda: connect(info, 5.0, 0.5).close(), 0.5)
         assert hung_up.wait(3.0)
-    ended = time.monotonic() + 3.0
-    while time.monotonic() < ended and set(threading.enumerate()) - threads:
-        time.sleep(0.02)
-    assert not set(threading.enumerate()) - threads
+    eventually("no thread is left", lambda: not set(threading.enumerate()) - threads, 3.0)
 
 
 @pytest.mark.parametrize("answer", [silence, drip, after(1, silence), after(3, silence), after(3, drip)])
-def test_timeline_check_hangs_up_after_its_time_limit(answer: Answer) -> None:
+def test_a_timeline_check_hangs_up_after_its_time_limit(answer: Answer) -> None:
     """This check uses the replication protocol."""
     names = Names(publication="p", slot="s", own_publication=True, own_slot=True)
     query: ResolvedQuery = None  # type: ignore[assignment]
@@ -116,7 +114,7 @@ def test_timeline_check_hangs_up_after_its_time_limit(answer: Answer) -> None:
         assert hung_up.wait(3.0) and time.monotonic() - began < 3.0
 
 
-def test_connect_waits_no_longer_than_a_statement_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_waits_no_longer_than_a_statement_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_GRACE_S", 0.2)
     with server(silence) as (info, hung_up):
         with pytest.raises(psycopg.OperationalError, match="hasn't answered for"):
@@ -134,7 +132,7 @@ def test_connect_waits_no_longer_than_a_statement_may_take(monkeypatch: pytest.M
         (after(3, flood), lambda info: ReplicationLink(info).stream("s", "p")),
     ],
 )
-def test_endless_answer_takes_no_memory(
+def test_an_endless_answer_takes_no_memory(
     answer: Answer, open_: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_MAX_ANSWER_BYTES", 1 << 20)

@@ -6,20 +6,17 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import EntryPoint, packages_distributions
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from mzplan.host import extras
 from mzplan.host.extras import MODULES, RUNNER, missing_extras_reported, require_extra
-from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.operations import local_checks, validation
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema import plugins
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import PIPELINE, Ran, run, write
+from tests.unit.cli_runs import Ran, run, write
 
 ROOT = Path(__file__).parents[3]
 LINE = "pip install 'mzplan[runner]'"
@@ -45,7 +42,7 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=]", one)[0] for one in requirements}
 
 
-def test_modules_match_pyproject() -> None:
+def test_each_extra_brings_the_packages_that_mzplan_reports_for_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     of = packages_distributions()
     base, brought = names(project["dependencies"]), {}
@@ -54,9 +51,7 @@ def test_modules_match_pyproject() -> None:
         assert not brought[extra] & base
         assert {of[module][0].replace("_", "-") for module in MODULES[extra]} == brought[extra]
     assert brought.keys() == MODULES.keys()
-    assert len(set().union(*brought.values())) == sum(
-        map(len, brought.values())
-    )  # each package is in one extra
+    assert len(set().union(*brought.values())) == sum(map(len, brought.values()))  # each is in one extra
     (rest,) = (one for one in project["optional-dependencies"][RUNNER] if one.startswith("mzplan["))
     assert set(rest[len("mzplan[") : -1].split(",")) == MODULES.keys() - {RUNNER, "ui"}
 
@@ -82,7 +77,9 @@ def test_any_other_missing_module_is_a_defect(name: str) -> None:
         __import__(name)
 
 
-def test_installed_package_that_can_not_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_that_cannot_be_imported_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "fastavro.py").write_text("raise ImportError('libavro.so: cannot open shared object')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "fastavro", raising=False)
@@ -92,26 +89,13 @@ def test_installed_package_that_can_not_be_imported(tmp_path: Path, monkeypatch:
     assert found.code == "MZ096" and "mzplan[avro]" in found.hint and "libavro.so" in found.detail
 
 
-def test_missing_package_in_a_check_is_no_defect() -> None:
-    def check() -> tuple[Diagnostic, ...]:
-        raise ModuleNotFoundError("No module named 'asyncssh'", name="asyncssh")
-
-    with patch.object(extras, "find_spec", return_value=None):
-        found = validation.by_cause(
-            local_checks._run_checks([(Address("source", name), check) for name in "ab"])
-        )
-    assert [(d.code, d.hint) for d in found] == [("MZ096", "pip install 'mzplan[ssh]'")]
-
-
-def test_local_checks_report_each_package_once(tmp_path: Path) -> None:
-    folder = write(tmp_path, "cluster")
-    more = "  again: {connection: k, topic: again, format: {type: text}}\nsinks:"
-    (folder / "pipeline.yaml").write_text(
-        PIPELINE.replace("sinks:", more) % "127.0.0.1" + "  pg: {connection: pg, from: orders, table: t}\n"
-    )
+def test_live_validation_reports_each_missing_package_once(tmp_path: Path) -> None:
+    folder = write(tmp_path, "cluster", broker="127.0.0.1")
     (folder / "more.yaml").write_text(
         "connections:\n  pg: {type: postgres, host: h, database: d, user: u}\n"
         "  other: {type: kafka, brokers: ['127.0.0.1:1']}\n"
+        "sources: {again: {connection: k, topic: again, format: {type: text}}}\n"
+        "sinks: {pg: {connection: pg, from: orders, table: t}}\n"
     )
     for command in (("validate", "--live"), ("apply", "--auto-approve", "--live")):
         done = run_without(("confluent_kafka", "psycopg"), "-C", str(folder), *command, "--json")
@@ -132,7 +116,9 @@ def test_local_checks_report_each_package_once(tmp_path: Path) -> None:
         ("{backend: object-store, url: 's3://bucket/state'}", "obstore", "object-store"),
     ],
 )
-def test_missing_package_of_the_state_backend(state: str, module: str, extra: str, tmp_path: Path) -> None:
+def test_a_missing_package_of_the_state_backend_is_reported(
+    state: str, module: str, extra: str, tmp_path: Path
+) -> None:
     folder = write(tmp_path)
     with (folder / "mzplan.yaml").open("a") as settings:
         settings.write(f"state: {state}\n")
@@ -187,11 +173,7 @@ def test_failed_alter_changes_neither_files_nor_state(
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_plugin_that_imports_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import EntryPoint
-
-    from mzplan.schema import plugins
-
+def test_a_missing_package_of_a_plugin_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "needs_arrow.py").write_text("import pyarrow\nconnector = None\n")
     monkeypatch.syspath_prepend(tmp_path)
     without(monkeypatch, "pyarrow")
@@ -199,12 +181,12 @@ def test_plugin_that_imports_a_missing_package(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(plugins, "_entries", lambda: (entry,))
     with pytest.raises(MzplanError) as caught:
         plugins.find_plugin("arrowed")
-    assert caught.value.diagnostics[0].hint == "pip install 'mzplan[collections]'"
-    assert caught.value.diagnostics[0].kind == "missing-package"
+    (found,) = caught.value.diagnostics
+    assert (found.kind, found.hint) == ("missing-package", "pip install 'mzplan[collections]'")
 
 
-def test_lock_files_have_the_same_versions() -> None:
-    """The runner's packages are a part of the tested packages."""
+def test_the_lock_file_of_runners_pins_tested_versions() -> None:
+    """The packages of a runner are among the tested ones, and none of them is a tool."""
 
     def pins(name: str) -> dict[str, Any]:
         text = (ROOT / name).read_text()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from mzplan.host import files
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded_folder import write_whole
+from mzplan.warehouse.stored_files import stored_in
 from tests.unit.cli_runs import apply, mzplan, write
 
 
@@ -55,69 +55,63 @@ def test_create_refuses_existing_files_and_links(tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
 
 
-def test_new_file_is_removed_if_its_folder_can_not_be_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "sync_folder", fails)
-    with pytest.raises(OSError, match="No space"):
-        files.create_durably(tmp_path / "key", b"one")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_links_are_refused_and_pipes_stay_pipes(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    for _ in range(2):
-        with pytest.raises(UnfitError, match=r"a link to .*; mzplan doesn't follow links"):
-            write_whole(tmp_path / "link", b"there")
-        assert (tmp_path / "link").is_symlink()
-        (tmp_path / "target").write_bytes(b"precious")
-    assert (tmp_path / "target").read_bytes() == b"precious"
+    (tmp_path / "target").write_bytes(b"precious")
+    with pytest.raises(UnfitError, match=r"a link to .*; mzplan doesn't follow links"):
+        write_whole(tmp_path / "link", b"there")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_bytes() == b"precious"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    got: list[bytes] = []
-    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
-    reader.start()
-    write_whole(pipe, b"x" * 100_000)
-    reader.join(20)
-    assert got == [b"x" * 100_000] and pipe.is_fifo()
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.read_bytes)
+        write_whole(pipe, b"x" * 100_000)
+        assert written.result(20) == b"x" * 100_000 and pipe.is_fifo()
 
 
 def test_folders_devices_and_large_files_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    (tmp_path / "large").write_bytes(b"x" * 1001)
+    (tmp_path / "small").write_bytes(b"x")
     for read in (files.read_regular, files.read_bounded):
-        with pytest.raises(OSError):
-            read("/dev/zero")
-        with pytest.raises(OSError):
-            read(tmp_path)
-        (tmp_path / "large").write_bytes(b"x" * 1001)
-        with pytest.raises(OSError, match="more than"):
-            read(tmp_path / "large")
-        (tmp_path / "small").write_bytes(b"x")
+        for unfit, why in (("/dev/zero", "."), (tmp_path, "."), (tmp_path / "large", "more than")):
+            with pytest.raises(OSError, match=why):
+                read(unfit)
         assert read(tmp_path / "small") == b"x"
 
 
-def test_results_of_commands_into_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_write_their_results_into_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "p")
     apply(folder)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for arguments in (
-        ("plan", "--out"),
-        ("plan", "--markdown"),
-        ("drift", "--markdown"),
-        ("state", "pull", "--out"),
-    ):
-        got: list[bytes] = []
-        reader = threading.Thread(target=lambda got=got: got.append(pipe.read_bytes()))  # type: ignore[misc]
-        reader.start()
-        assert mzplan(folder, *arguments, str(pipe)).code == 0
-        reader.join(20)
-        assert got[0] and pipe.is_fifo() and not Path(f"{pipe}.runners").exists()
+    with ThreadPoolExecutor(1) as pool:
+        for command in ("plan --out", "plan --markdown", "drift --markdown", "state pull --out"):
+            written = pool.submit(pipe.read_bytes)
+            assert mzplan(folder, *command.split(), str(pipe)).code == 0
+            assert written.result(20) and pipe.is_fifo() and not Path(f"{pipe}.runners").exists()
     monkeypatch.setattr(files, "MAX_BYTES", 100_000)
     ran = mzplan(folder, "state", "push", "/dev/zero", "--json")
     assert ran.code == 1 and "more than" in ran.error()["detail"]
+
+
+def test_files_that_vanish_while_a_folder_is_measured_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a running query, which renames temporary files."""
+    for name, text in (("3.json", "123"), ("4.json.tmp", "12")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "gone").mkdir()
+    lstat = os.lstat
+
+    def racing(path: str) -> os.stat_result:
+        (tmp_path / "4.json.tmp").unlink(missing_ok=True)
+        if (tmp_path / "gone").is_dir():
+            (tmp_path / "gone").rmdir()
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", racing)
+    stored = stored_in(str(tmp_path))
+    assert stored is not None and (stored.files, stored.bytes) == (1, 3)

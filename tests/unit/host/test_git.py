@@ -26,23 +26,12 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run(top: Path, *arguments: str) -> str:
-    who = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for role in ("AUTHOR", "COMMITTER"):
-        who |= {
-            f"GIT_{role}_NAME": "A",
-            f"GIT_{role}_EMAIL": "a@b",
-            f"GIT_{role}_DATE": "2026-01-01T00:00:00Z",
-        }
-    done = subprocess.run(
-        ("git", *arguments),
-        cwd=top,
-        env={**os.environ, **who},
-        stdin=subprocess.DEVNULL,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        who = {"NAME": "A", "EMAIL": "a@b", "DATE": "2026-01-01T00:00:00Z"}
+        environment |= {f"GIT_{role}_{name}": value for name, value in who.items()}
+    command = ("git", *arguments)
+    done = subprocess.run(command, cwd=top, env=environment, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -51,27 +40,36 @@ def commit(top: Path, message: str) -> None:
     run(top, "commit", "-q", "--allow-empty", "-m", message)
 
 
+def is_clean(folder: Path, *left_out: Path) -> bool:
+    found = find_revision(str(folder), [str(path) for path in left_out])
+    assert found is not None
+    return found.clean
+
+
 @pytest.mark.programs
-def test_the_commit_its_subject_and_whether_the_tree_is_clean(checkout: Path) -> None:
+def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(checkout: Path) -> None:
     found = find_revision(str(checkout))
     assert found is not None
     assert (found.commit, found.clean, found.subject) == (run(checkout, "rev-parse", "HEAD"), True, "One")
     (checkout / "a.yaml").write_text("a: 22\n")
-    assert (changed := find_revision(str(checkout))) is not None and changed.clean is False
+    assert not is_clean(checkout)
     run(checkout, "checkout", "-q", "a.yaml")
+    (checkout / ".git" / "info").mkdir(exist_ok=True)
+    (checkout / ".git" / "info" / "exclude").write_text("*.log\n")
+    (checkout / "a.log").write_text("x")
+    assert is_clean(checkout)
 
+    # The state's folder doesn't count, and other new files do.
     below = checkout / "project"
     (below / "state").mkdir(parents=True)
     (below / "state" / "x.json").write_text("{}")
-    (seen, left) = (find_revision(str(below)), find_revision(str(below), [str(below / "state")]))
-    assert seen is not None and seen.clean is False
-    assert left is not None and left.clean is True
+    assert not is_clean(below) and is_clean(below, below / "state")
     (below / "new.yaml").write_text("b: 1\n")
-    assert (new := find_revision(str(below), [str(below / "state")])) is not None and new.clean is False
+    assert not is_clean(below, below / "state")
 
 
 @pytest.mark.programs
-def test_a_linked_work_tree_and_packed_references(checkout: Path, tmp_path: Path) -> None:
+def test_linked_work_trees_and_packed_references_are_read(checkout: Path, tmp_path: Path) -> None:
     run(checkout, "worktree", "add", "-q", str(tmp_path / "linked"), "-b", "other")
     commit(tmp_path / "linked", "Two")
     run(checkout, "gc", "-q")
@@ -81,26 +79,18 @@ def test_a_linked_work_tree_and_packed_references(checkout: Path, tmp_path: Path
 
 
 @pytest.mark.programs
-def test_ignored_files_do_not_count_as_changes(checkout: Path) -> None:
-    (checkout / ".git" / "info").mkdir(exist_ok=True)
-    (checkout / ".git" / "info" / "exclude").write_text("*.log\n")
-    (checkout / "a.log").write_text("x")
-    assert (found := find_revision(str(checkout))) is not None and found.clean
-
-
-@pytest.mark.programs
-def test_no_checkout_no_commit_no_git(
+def test_without_a_checkout_a_commit_or_git_there_is_no_revision(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_revision(str(tmp_path)) is None
-    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty", "odd"):
+        (tmp_path / name).mkdir()
     run(tmp_path / "empty", "init", "-q")
-    assert find_revision(str(tmp_path / "empty")) is None
-    (tmp_path / "odd").mkdir()
     os.mkfifo(tmp_path / "odd" / ".git")
-    assert find_revision(str(tmp_path / "odd")) is None
+    for name in ("none", "empty", "odd"):
+        assert find_revision(str(tmp_path / name)) is None
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_revision(str(checkout)) is None
+    # A program of the checkout isn't git.
     monkeypatch.chdir(checkout)
     (checkout / "git").write_text("#!/bin/sh\ntouch ran\n")
     (checkout / "git").chmod(0o755)
@@ -118,18 +108,25 @@ def test_nothing_from_the_checkout_is_run(checkout: Path, tmp_path: Path) -> Non
     (checkout / ".gitattributes").write_text("*.yaml filter=x diff=x\n*.txt filter=y\n")
     (checkout / "b.txt").write_text("b\n")
     commit(checkout, "Two")
-    for name in ("core.fsmonitor", "core.pager", "pager.status", "pager.log", "pager.rev-parse"):
+    programs = {
+        "core": ("fsmonitor", "pager", "sshCommand", "askPass"),
+        "pager": ("status", "log", "rev-parse"),
+        "filter.x": ("clean", "smudge"),
+        "filter.y": ("process",),
+        "diff": ("external", "x.textconv"),
+    }
+    names = [f"{section}.{name}" for section, given in programs.items() for name in given]
+    for name in (*names, "gpg.program", "credential.helper", "alias.status"):
         run(checkout, "config", name, str(evil))
-    for name in ("core.sshCommand", "diff.external", "gpg.program", "core.askPass", "credential.helper"):
-        run(checkout, "config", name, str(evil))
-    for name in ("filter.x.clean", "filter.x.smudge", "filter.y.process", "diff.x.textconv", "alias.status"):
-        run(checkout, "config", name, str(evil))
-    run(checkout, "config", "log.showSignature", "true")
-    run(checkout, "config", "core.hooksPath", str(tmp_path))
-    run(checkout, "config", "remote.origin.url", f"ext::{evil}")
-    run(checkout, "config", "protocol.ext.allow", "always")
-    run(checkout, "config", "remote.origin.promisor", "true")
-    run(checkout, "config", "extensions.partialClone", "origin")
+    for name, value in {
+        "log.showSignature": "true",
+        "core.hooksPath": str(tmp_path),
+        "remote.origin.url": f"ext::{evil}",
+        "protocol.ext.allow": "always",
+        "remote.origin.promisor": "true",
+        "extensions.partialClone": "origin",
+    }.items():
+        run(checkout, "config", name, value)
     evil.rename(tmp_path / "post-index-change")
     evil.symlink_to(tmp_path / "post-index-change")
     ran.unlink(missing_ok=True)
@@ -143,9 +140,8 @@ def test_nothing_from_the_checkout_is_run(checkout: Path, tmp_path: Path) -> Non
     assert ran.exists()  # the trap works: git itself runs it
     ran.unlink()
 
-    (
-        checkout / ".git" / "objects" / found.commit[:2] / found.commit[2:]
-    ).unlink()  # git would have to fetch it
+    # Git would have to fetch the missing commit.
+    (checkout / ".git" / "objects" / found.commit[:2] / found.commit[2:]).unlink()
     assert find_revision(str(checkout)) is None
     assert not ran.exists()
 
@@ -162,7 +158,7 @@ def test_output_of_git_is_escaped_and_its_time_limited(
     assert find_revision(str(checkout)) is None
 
 
-def test_author() -> None:
+def test_the_author_of_a_commit_is_the_actor_of_the_ci_job() -> None:
     here = author({})
     assert here.user and here.host and (here.ci, here.actor) == (None, None)
     assert author({"GITHUB_ACTOR": "ann"}).actor is None  # not in a CI job
@@ -180,20 +176,15 @@ def test_init_ignores_only_local_files(checkout: Path) -> None:
     text = (checkout / ".gitignore").read_text()
     assert text.startswith("*.log\n/warehouse/\n#") and text.count("warehouse/") == 1
     made = ("state/prod/journal/local.jsonl", "state/status/local.json", "state/leases/local.json")
-    for name in (*made, "state/lock", "state/proposals/x", "warehouse/x", ".mzplan/local.log"):
+    kept = ("state/mzplan.state.json", "state/.runners", "state/history/000001.json")
+    for name in (*made, "state/lock", "state/proposals/x", "warehouse/x", ".mzplan/local.log", *kept):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("")
-    for name in ("mzplan.state.json", ".runners", "history/000001.json"):
-        (checkout / "state" / name).parent.mkdir(parents=True, exist_ok=True)
-        (checkout / "state" / name).write_text("{}")
     run(checkout, "add", "-A")
-    kept = [
-        one for one in run(checkout, "ls-files").splitlines() if one.startswith((".mz", "state", "wareh"))
-    ]
-    assert kept == ["state/.runners", "state/history/000001.json", "state/mzplan.state.json"]
-    (checkout / "mzplan.yaml").unlink()
-    (checkout / "pipeline.yaml").unlink()
-    for file in (checkout / "inbox").iterdir():
+    tracked = run(checkout, "ls-files").splitlines()
+    assert {name for name in tracked if name.startswith((".mz", "state", "wareh"))} == set(kept)
+    # A second `init` repeats no line, and doesn't write through a link.
+    for file in (checkout / "mzplan.yaml", checkout / "pipeline.yaml", *(checkout / "inbox").iterdir()):
         file.unlink()
     assert mzplan(checkout, "init", "--from", "files").code == 0
     assert (checkout / ".gitignore").read_text() == text
