@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
+import pytest
+
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 
@@ -109,6 +115,72 @@ class Collection:
             counts.append(self.take(input_, step))
             input_.expire(step + 1)
         return counts
+
+
+class Reading:
+    """A running source, and the collection of its rows."""
+
+    def __init__(self, query: ResolvedQuery, *key: str):
+        self.query, self.input, self.collection = query, endpoint(query), Collection(*key)
+
+    @property
+    def names(self) -> dict[int, str]:
+        return {key[0]: row["name"] for key, row in self.collection.rows.items()}
+
+    def follow(self) -> list[int]:
+        """Read all steps, and return their numbers of changes."""
+        return self.collection.follow(self.input)
+
+    def restart(self, query: ResolvedQuery | None = None) -> None:
+        """Open the source again, possibly with another description."""
+        self.input.close()
+        self.query = query or self.query
+        self.input = endpoint(self.query)
+
+    def refuses(self, match: str, *, restarts: int = 1) -> str:
+        """Return the detail of the error with which the source stops, also after each restart."""
+        for _ in range(restarts):
+            with pytest.raises(MzplanError, match=match):
+                self.follow()
+            self.restart()
+        with pytest.raises(MzplanError, match=match) as stopped:
+            self.follow()
+        return stopped.value.diagnostics[0].detail
+
+    def position_problem(self) -> Diagnostic:
+        """Return the problem that a check of the checkpoint's position finds."""
+        found = PostgresSource().check_position(self.query, json.dumps({"step": self.input.steps().stop}))
+        assert found is not None
+        return found
+
+
+class Tables:
+    """A database with tables, and sources that read them."""
+
+    def __init__(self, dsn: str, folder: Path):
+        self.dsn, self.folder = dsn, folder
+        self.opened: list[Reading] = []
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def rows(self, query: str) -> list[Any]:
+        with psycopg.connect(self.dsn) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def query(self, id_: str = "ab12", **body: Any) -> ResolvedQuery:
+        return source(self.dsn, self.folder, id_, **body)
+
+    def read(self, id_: str = "ab12", **body: Any) -> Reading:
+        """Open a source, by default of table public.t with key id. It hasn't read anything yet."""
+        self.opened.append(Reading(self.query(id_, **body), *body.get("key", ["id"])))
+        return self.opened[-1]
+
+    def close(self) -> None:
+        for reading in self.opened:
+            reading.input.close()
 
 
 def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:

@@ -8,148 +8,125 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.postgres.sink.connector import PostgresSink
-from mzplan.connectors.postgres.sink.staging import Move
-from mzplan.connectors.postgres.tables import Connection, find_table
-from mzplan.model.address import Address
+from mzplan.connectors.postgres.tables import Connection
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.description import CollectionRead, Description, InlinedConnection
-from mzplan.secrets.references import Secrets
+from tests.contract.postgres_sinks import SinkDatabase, probed, stage
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
-UPSERT = {"type": "upsert", "key": ["id"]}
+
+@pytest.fixture
+def shop(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[SinkDatabase]:
+    made = SinkDatabase(
+        postgres, database("keys"), "id BIGINT, email STRING, at TIMESTAMP NOT NULL", "public.t"
+    )
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def connection(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Connection]:
-    with psycopg.connect(postgres.dsn(database("keys")), autocommit=True) as connection:
-        yield connection
+def connection(shop: SinkDatabase) -> Connection:
+    return shop.admin
 
 
-def probed(
-    server: PostgresServer, connection: Connection, ddl: str, *, keyed: bool = True, **body: Any
-) -> tuple[Diagnostic, ...]:
-    """Return the probe's diagnostics for a sink of (id, email) into the table that `ddl` creates."""
-    connection.execute(f"DROP TABLE IF EXISTS t, other CASCADE; {ddl}".encode())
-    told = {
-        "type": "postgres",
-        "host": "127.0.0.1",
-        "port": server.port,
-        "database": connection.info.dbname,
-        "user": server.user,
-        "password": "${env:PW}",
-    }
-    format_ = {"type": "json", "schema": "id BIGINT, email STRING, at TIMESTAMP NOT NULL"}
-    envelope = {"envelope": UPSERT} if keyed else {}
-    sink = Description(
-        address=Address("sink", "k"),
-        id="k",
-        generation=1,
-        digest="1:a",
-        type="postgres",
-        body={"from": "s", "connection": "pg", "table": "t", "mode": "upsert", **body},
-        connections={
-            "connection": InlinedConnection(address=Address("connection", "pg"), type="postgres", body=told)
-        },
-        reads={
-            "s": CollectionRead(
-                address=Address("source", "s"),
-                id="s",
-                generation=1,
-                type="kafka",
-                body={"connection": "c", "topic": "t", "format": format_, **envelope},
-            )
-        },
-    )
-    query = resolve(sink, Secrets(".", {"PW": server.password}), ".")
-    return PostgresSink().probe(query, outputs_without_spark(query)).diagnostics
+def probe(shop: SinkDatabase, ddl: str, **body: Any) -> tuple[Diagnostic, ...]:
+    """Create the table, and return the diagnostics of a sink of (id, email, at)."""
+    shop.run(f"DROP TABLE IF EXISTS t, other CASCADE; {ddl}")
+    return probed(shop.query(**{"table": "t", "mode": "upsert", **body}))
 
 
-def test_keys_that_allow_null(postgres: PostgresServer, connection: Connection) -> None:
+def test_key_columns_that_allow_null_are_an_error_with_a_fix(shop: SinkDatabase) -> None:
     table = "CREATE TABLE t (id bigint UNIQUE, email text UNIQUE, at timestamptz)"
     by_email: dict[str, Any] = {"key": ["email"], "select": ["email", "at", "id"]}
-    (found,) = (d for d in probed(postgres, connection, table, **by_email) if d.code == "MZ055")
+    (found,) = (d for d in probe(shop, table, **by_email) if d.code == "MZ055")
     assert found.severity == "error"
     assert found.hint.startswith("ALTER TABLE t ALTER COLUMN email SET NOT NULL;")
-    # What it says mends it.
-    assert [d.code for d in probed(postgres, connection, f"{table}; {found.hint}", **by_email)] == []
-    # Rows that are only added need no delete, but updates would add others.
-    (found,) = probed(postgres, connection, table, keyed=False, **by_email)
+    assert probe(shop, f"{table}; {found.hint}", **by_email) == ()
+    # If rows are only added, none is deleted, but an update would add another row.
+    (found,) = probe(shop, table, keyed=False, **by_email)
     assert (found.code, found.severity) == ("MZ055", "warning")
-    # It may be allowed where none comes: a record without its key is malformed; and what says NOT NULL.
-    assert probed(postgres, connection, table, key=["id"]) == ()
-    alike = "CREATE TABLE t (at timestamptz UNIQUE, id bigint)"
-    assert probed(postgres, connection, alike, keyed=False, key=["at"], select=["at", "id"]) == ()
-    (found,) = probed(
-        postgres, connection, alike, keyed=False, key=["at"], select=["nullif(at, at) AS at", "id"]
-    )
+    # NULL is allowed where none comes: in the collection's key, and in columns that are NOT NULL.
+    assert probe(shop, table, key=["id"]) == ()
+    by_time = "CREATE TABLE t (at timestamptz UNIQUE, id bigint)"
+    assert probe(shop, by_time, keyed=False, key=["at"], select=["at", "id"]) == ()
+    (found,) = probe(shop, by_time, keyed=False, key=["at"], select=["nullif(at, at) AS at", "id"])
     assert found.code == "MZ055"
-    # Both statements at once, where there is no index either.
-    (found,) = probed(
-        postgres, connection, "CREATE TABLE t (id bigint, email text)", key=["email"], select=["email", "id"]
-    )
+    # Without an index, the fix has both statements.
+    both = "CREATE TABLE t (id bigint, email text)"
+    (found,) = probe(shop, both, key=["email"], select=["email", "id"])
     assert (found.code, len(found.hint.splitlines())) == ("MZ055", 2)
 
 
-def test_other_unique_indexes(postgres: PostgresServer, connection: Connection) -> None:
-    table = "CREATE TABLE t (id bigint PRIMARY KEY, email text UNIQUE, at timestamptz{})"
-    told = {
-        "": "",
-        ", note text": "column note is not written",
-    }
-    for more, why in told.items():
-        found = probed(postgres, connection, table.format(more), key=["id"])
-        assert [d.code for d in found] == (["MZ055"] if why else []), found
-        assert all(d.severity == "warning" and why in d.detail for d in found)
-    refers = f"{table.format('')}; CREATE TABLE other (t bigint REFERENCES t ON DELETE CASCADE)"
-    (found,) = probed(postgres, connection, refers, key=["id"])
-    assert "another table refers to it (other_t_fkey)" in found.detail
-    acts = (
-        f"{table.format('')}; CREATE TRIGGER noted AFTER UPDATE ON t "
-        "EXECUTE FUNCTION suppress_redundant_updates_trigger()"
-    )
-    (found,) = probed(postgres, connection, acts, key=["id"])
-    assert "it has a trigger (noted)" in found.detail
+TRIGGER = "CREATE TRIGGER noted AFTER UPDATE ON t EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+
+
+@pytest.mark.parametrize(
+    ("column", "more", "why"),
+    [
+        ("", "", None),
+        (", note text", "", "column note is not written"),
+        (
+            "",
+            "CREATE TABLE other (t bigint REFERENCES t ON DELETE CASCADE)",
+            "another table refers to it (other_t_fkey)",
+        ),
+        ("", TRIGGER, "it has a trigger (noted)"),
+    ],
+    ids=["can-be-inserted-again", "column", "reference", "trigger"],
+)
+def test_another_unique_index_is_a_warning_if_rows_cannot_be_inserted_again(
+    shop: SinkDatabase, column: str, more: str, why: str | None
+) -> None:
+    table = f"CREATE TABLE t (id bigint PRIMARY KEY, email text UNIQUE, at timestamptz{column})"
+    found = probe(shop, f"{table}; {more}", key=["id"])
+    assert [(d.code, d.severity) for d in found] == ([("MZ055", "warning")] if why else [])
+    assert all(str(why) in d.detail for d in found)
 
 
 @pytest.mark.parametrize("refers", [False, True])
 def test_rows_that_swap_unique_values(connection: Connection, refers: bool) -> None:
     """Rows pass a unique value on in one step, so that every order of updates violates the index."""
-    connection.execute(b"DROP TABLE IF EXISTS t, other, stage CASCADE")
-    connection.execute(b"CREATE TABLE t (id bigint PRIMARY KEY, email text UNIQUE)")
-    connection.execute(b"INSERT INTO t VALUES (1, 'b'), (2, 'a'), (3, 'z')")
+    connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, email text UNIQUE)")
+    connection.execute("INSERT INTO t VALUES (1, 'b'), (2, 'a'), (3, 'z')")
     if refers:
-        connection.execute(b"CREATE TABLE other (t bigint REFERENCES t ON DELETE CASCADE)")
-        connection.execute(b"INSERT INTO other VALUES (1)")
-    connection.execute(b"CREATE TABLE stage (_attempt bigint, c0 bigint, c1 text, p0 bigint, p1 integer)")
-    staged = [(2, "a", 2, 0), (2, "c", 2, 1), (1, "b", 3, 0), (1, "a", 3, 1)]
-    for row in staged:
-        connection.execute("INSERT INTO stage VALUES (1, %s, %s, %s, %s)", row)
-    table = find_table(connection, "public.t")
-    assert table is not None
-    move = Move(
-        stage="stage",
-        table=table,
-        targets=table.columns,
-        keys=table.columns[:1],
-        position=(("_version", "bigint"), ("_there", "integer")),
-        exists_field="_there",
-    )
-    if refers:  # what refers to them would go with them
+        connection.execute("CREATE TABLE other (t bigint REFERENCES t ON DELETE CASCADE)")
+        connection.execute("INSERT INTO other VALUES (1)")
+    staged = [(1, 2, "a", 2, 0), (1, 2, "c", 2, 1), (1, 1, "b", 3, 0), (1, 1, "a", 3, 1)]
+    move = stage(connection, "t", staged, "_there")
+
+    def emails() -> dict[Any, Any]:
+        return dict(connection.execute("SELECT id, email FROM t").fetchall())
+
+    if refers:  # the referring rows would be deleted with them
         with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():
             move.move(connection, {1: len(staged)})
+        assert emails() == {1: "b", 2: "a", 3: "z"}
+        assert connection.execute("SELECT count(*) FROM other").fetchone() == (1,)
+        return
+    with connection.transaction():
+        assert move.move(connection, {1: len(staged)})
+    assert emails() == {1: "a", 2: "c", 3: "z"}
+    # Values that aren't unique in the end are an error.
+    move = stage(connection, "t", [(2, 1, "z", 9, 1)], "_there")
+    with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():
+        move.move(connection, {2: 1})
+
+
+@pytest.mark.parametrize("exists_field", [None, "_there"], ids=["rows", "changes"])
+def test_the_latest_row_of_each_key_is_written(connection: Connection, exists_field: str | None) -> None:
+    """If a field says that a row exists, other rows are deletions. Rows of other attempts are ignored."""
+    connection.execute("CREATE TABLE latest (id bigint PRIMARY KEY, name text UNIQUE)")
+    connection.execute("INSERT INTO latest VALUES (1, 'one'), (2, 'two'), (3, 'three')")
+    rows = [(7, 1, "new", 5, 1), (7, 4, "two", 6, 1)]
+    deletions = [(7, 1, "one", 5, 0), (7, 2, "two", 6, 0), (7, 5, "gone", 7, 0)]
+    if exists_field is None:
+        connection.execute("DELETE FROM latest WHERE id = 2")
     else:
-        with connection.transaction():
-            assert move.move(connection, {1: len(staged)})
-    now = dict(connection.execute("SELECT id, email FROM t").fetchall())
-    assert now == ({1: "b", 2: "a", 3: "z"} if refers else {1: "a", 2: "c", 3: "z"})
-    assert not refers or connection.execute("SELECT count(*) FROM other").fetchone() == (1,)
-    # What is not unique at the end is an error still.
-    if not refers:
-        connection.execute("INSERT INTO stage VALUES (2, 1, 'z', 9, 1)")
-        with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():
-            move.move(connection, {2: 1})
+        rows += deletions
+    move = stage(connection, "latest", [*rows, (8, 3, "of a dead attempt", 9, 1)], exists_field)
+    with connection.transaction():
+        assert move.move(connection, {7: len(rows)})
+    found = dict(connection.execute("SELECT id, name FROM latest").fetchall())
+    assert found == {1: "new", 3: "three", 4: "two"}
+    assert connection.execute("SELECT count(*) FROM stage").fetchone() == (0,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,156 +18,166 @@ from mzplan.connectors.checks import check_description, prepare_target
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Observation
-from mzplan.model.resources import Instance
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import State
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, digest_of_state
-from tests.contract.test_postgres_privileges import ROLE, Server
+from tests.contract.postgres_sinks import SINK, SinkDatabase
+from tests.contract.postgres_sources import connection_of
 from tests.runners import runner_in_memory
 from tests.support import eventually
+from tests.unit import small_projects as small
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
-SINK = Address("sink", "k")
+ROLE = "maker_role"
+SCHEMA = "id BIGINT NOT NULL, state STRING"
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
 COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'new."Orders"'::regclass AND attnum > 0 ORDER BY attnum
 """
+TABLES = """
+SELECT c.oid::regclass::text, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'new'::regnamespace
+ORDER BY 1, a.attnum
+"""
 
 
 @pytest.fixture
-def server(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Server]:
-    made = Server(postgres, database("making"))
-    made.run(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'pw'; CREATE SCHEMA mzplan AUTHORIZATION {ROLE}")
+def server(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[SinkDatabase]:
+    """A database whose role may create tables in schema `new`."""
+    made = SinkDatabase(postgres, database("making"), SCHEMA, "new.Orders", ROLE)
+    made.run(f"CREATE SCHEMA mzplan AUTHORIZATION {ROLE}")
+    made.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     yield made
-    made.run(f"DROP OWNED BY {ROLE} CASCADE; DROP ROLE {ROLE}")
-    made.admin.close()
+    made.close()
 
 
-def asked(server: Server, **body: Any) -> tuple[ResolvedQuery, tuple[Output, ...]]:
-    query = server.query(ROLE, mode="upsert", key=["id"], create=True, **body)
+def creating(server: SinkDatabase, *select: str) -> tuple[ResolvedQuery, tuple[Output, ...]]:
+    query = server.query(ROLE, **UPSERT, create=True, select=["id", *select])
     return query, outputs_without_spark(query)
+
+
+def create_table(server: SinkDatabase, columns: str) -> None:
+    server.run(f'CREATE TABLE new."Orders" ({columns}); GRANT ALL ON new."Orders" TO {ROLE}')
 
 
 def codes(probe: Probe) -> list[tuple[str, str]]:
     return [(one.severity, one.code) for one in probe.diagnostics]
 
 
-def test_create_makes_a_table_and_later_a_column(server: Server) -> None:
+def run_fix(server: SinkDatabase, found: Diagnostic) -> None:
+    server.run(found.hint.partition("\n")[2])
+
+
+def test_create_makes_a_table_and_later_a_column(server: SinkDatabase) -> None:
     sink = PostgresSink()
-    query, outputs = asked(server, table="new.Orders", select=["id", "state"])
+    server.run("DROP SCHEMA new")
+    query, outputs = creating(server, "state")
     before = sink.probe(query, outputs)
     assert codes(before) == [("error", "MZ054")], before.diagnostics
-    server.run(before.diagnostics[0].hint.partition("\n")[2])  # the schema, as it is printed
+    run_fix(server, before.diagnostics[0])
     found = sink.probe(query, outputs)
     assert codes(found) == [("notice", "MZ045")] and found.must_create
-    assert server.admin.execute("SELECT to_regclass('new.\"Orders\"')").fetchone() == (None,)  # looked only
+    assert server.rows("SELECT to_regclass('new.\"Orders\"')") == [(None,)]  # a probe creates nothing
 
-    with ThreadPoolExecutor(4) as pool:  # as runs that know nothing of each other
+    with ThreadPoolExecutor(4) as pool:  # like runners that know nothing of each other
         list(pool.map(lambda _: PostgresSink().prepare(query, outputs), range(8)))
     assert sink.probe(query, outputs) == Probe(upstream=found.upstream)
     sink.prepare(query, outputs)
-    assert rows(server) == [("id", "bigint"), ("state", "text")]
+    columns = [("id", "bigint"), ("state", "text")]
+    assert server.rows(COLUMNS) == columns
 
-    wider, more = asked(
-        server, table="new.Orders", select=["id", "state", 'CAST(id AS DECIMAL(5,1)) AS `the "n`']
-    )
+    wider, more = creating(server, "state", 'CAST(id AS DECIMAL(5,1)) AS `the "n`')
     assert codes(sink.probe(wider, more)) == [("notice", "MZ045")]
     sink.prepare(wider, more)
-    assert rows(server) == [("id", "bigint"), ("state", "text"), ('the "n', "numeric(5,1)")]
+    columns.append(('the "n', "numeric(5,1)"))
+    assert server.rows(COLUMNS) == columns
     assert codes(sink.probe(wider, more)) == []
-    sink.prepare(query, outputs)  # what is not written any more stays
-    assert len(rows(server)) == 3
+    sink.prepare(query, outputs)  # a column that is no longer written stays
+    assert server.rows(COLUMNS) == columns
 
 
-def rows(server: Server) -> list[Any]:
-    return server.admin.execute(COLUMNS).fetchall()
-
-
-def test_existing_columns_that_differ_are_not_changed(server: Server) -> None:
+def test_existing_columns_that_differ_are_not_changed(server: SinkDatabase) -> None:
     sink = PostgresSink()
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    server.run('CREATE TABLE new."Orders" (id bigint PRIMARY KEY, state boolean)')
-    server.run(f'GRANT ALL ON new."Orders" TO {ROLE}')
-    # Of another type: the error that it is without create, and the column that is missing is not made.
-    query, outputs = asked(server, table="new.Orders", select=["id", "state", "id AS more"])
+    create_table(server, "id bigint PRIMARY KEY, state boolean")
+    # A column of another type is an error, as without `create`, and no missing column is created.
+    query, outputs = creating(server, "state", "id AS more")
     found = sink.probe(query, outputs)
     assert codes(found) == [("error", "MZ053")] and not found.must_create
     sink.prepare(query, outputs)
-    assert len(rows(server)) == 2
-    # Another role's: it may write there, and not add a column.
-    query, outputs = asked(server, table="new.Orders", select=["id", "id AS more"])
+    assert len(server.rows(COLUMNS)) == 2
+    # The role may write into another role's table, but not add a column.
+    query, outputs = creating(server, "id AS more")
     (refused,) = sink.probe(query, outputs).diagnostics
     assert refused.code == "MZ054" and "ownership of table Orders, to add columns" in refused.detail
-    with pytest.raises(MzplanError) as problem:  # whose privileges went after the check
+    with pytest.raises(MzplanError, match="MZ059") as problem:  # it lost the privilege after the check
         sink.prepare(query, outputs)
-    assert problem.value.diagnostics[0].code == "MZ059" and "must be owner" in str(
-        problem.value.diagnostics[0]
-    )
-    server.run(refused.hint.partition("\n")[2])
+    assert "must be owner" in str(problem.value.diagnostics[0])
+    run_fix(server, refused)
     assert codes(sink.probe(query, outputs)) == []
 
 
-def test_the_runner_creates_columns_of_unknown_type(server: Server) -> None:
+def test_the_runner_creates_columns_of_unknown_type(server: SinkDatabase) -> None:
     sink = PostgresSink()
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    query, outputs = asked(server, table="new.Orders", select=["id", "id * '2' AS twice"])
+    query, outputs = creating(server, "id * '2' AS twice")
     found = sink.probe(query, outputs)
     assert codes(found) == [("notice", "MZ045")] and "twice ..." in found.diagnostics[0].hint
     sink.prepare(query, outputs)
     assert codes(sink.probe(query, outputs)) == [("notice", "MZ045")]
     sink.prepare(query, (outputs[0], Output(name="twice", type="BIGINT")))
-    assert rows(server) == [("id", "bigint"), ("twice", "bigint")]
+    assert server.rows(COLUMNS) == [("id", "bigint"), ("twice", "bigint")]
 
 
-def test_the_printed_alter_fixes_every_difference(server: Server) -> None:
+# By column: its type, its value, what the sink writes, and the value after the printed ALTER TABLE.
+DIFFERENCES = {
+    "id": ("int PRIMARY KEY", "1", "BIGINT", "1"),
+    "a": ("text", "'7'", "BIGINT", "7"),
+    "b": ("numeric(5,2)", "1.25", "BIGINT", "1.25"),
+    "c": ("double precision", "0.1", "DECIMAL(10,2)", "0.1"),
+    "d": ("real", "0.5", "DOUBLE", "0.5"),
+    "e": ("date", "'2024-01-01'", "TIMESTAMP_NTZ", "2024-01-01 00:00:00"),
+    "f": ("numeric(6,4)", "12.3456", "DECIMAL(10,2)", "12.3456"),
+    "g": ("int", "2147483647", "DECIMAL(10,2)", "2147483647.00"),
+    "h": ("boolean", "true", "STRING", "true"),
+    "k": ("timestamptz(3)", "NULL", "TIMESTAMP", "None"),
+    "n": ("numeric(4,1)", "1.5", "DECIMAL(9,2)", "1.50"),
+}
+
+
+def test_the_printed_alter_fixes_every_difference_and_keeps_the_values(server: SinkDatabase) -> None:
     """An existing table gets an ALTER TABLE, which says if it converts values."""
     sink = PostgresSink()
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    server.run(
-        'CREATE TABLE new."Orders" (id int PRIMARY KEY, a text, b numeric(5,2), c double precision, e date,'
-        " f numeric(6,4), g int, h boolean, k timestamptz(3), l int NOT NULL)"
-    )
-    server.run(f'GRANT ALL ON new."Orders" TO {ROLE}')
-    server.run(
-        'INSERT INTO new."Orders"'
-        " VALUES (1, '7', 1.25, 0.1, '2024-01-01', 12.3456, 2147483647, true, now(), 1)"
-    )
-    query = server.query(ROLE, mode="upsert", key=["id"], table="new.Orders")
-    types = {"id": "INT", "a": "BIGINT", "b": "BIGINT", "c": "DECIMAL(10,2)", "e": "TIMESTAMP_NTZ"}
-    types |= {
-        "f": "DECIMAL(10,2)",
-        "g": "DECIMAL(10,2)",
-        "h": "STRING",
-        "k": "TIMESTAMP",
-        "m": "MAP<STRING,INT>",
-    }
-    outputs = [Output(name=name, type=type_) for name, type_ in types.items()]
+    columns = [f"{name} {type_}" for name, (type_, *_) in DIFFERENCES.items()]
+    create_table(server, ", ".join([*columns, "l int NOT NULL"]))
+    values = [value for _, value, _, _ in DIFFERENCES.values()]
+    server.run(f"""INSERT INTO new."Orders" VALUES ({", ".join([*values, "1"])})""")
+    outputs = [Output(name=name, type=type_) for name, (_, _, type_, _) in DIFFERENCES.items()]
+    outputs.append(Output(name="m", type="MAP<STRING,INT>"))
+    query = server.query(ROLE, **UPSERT)
     (found,) = sink.probe(query, outputs).diagnostics
     assert (found.severity, found.code) == ("error", "MZ053")
     assert "or the table (this converts its values):\nALTER TABLE" in found.hint
     assert "CREATE" not in found.hint
-    server.run(found.hint.partition("\n")[2])
+    run_fix(server, found)
     assert codes(sink.probe(query, outputs)) == []
-    kept = server.admin.execute('SELECT a, b, c, f, g, h FROM new."Orders"').fetchone()
-    assert list(map(str, kept or ())) == ["7", "1.25", "0.1", "12.3456", "2147483647.00", "true"]
+    (row,) = server.rows(f'SELECT {", ".join(DIFFERENCES)} FROM new."Orders"')
+    assert list(map(str, row)) == [after for *_, after in DIFFERENCES.values()]
+    types = dict(server.rows(COLUMNS))
+    assert [types[name] for name in ("id", "d", "n")] == ["bigint", "double precision", "numeric(9,2)"]
 
 
-def test_differences_that_only_the_sink_can_fix(server: Server) -> None:
+def test_differences_that_only_the_sink_can_fix(server: SinkDatabase) -> None:
     sink = PostgresSink()
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    server.run('CREATE TABLE new."Orders" (id int, n int GENERATED ALWAYS AS (id) STORED, PRIMARY KEY (id))')
-    server.run(f'GRANT ALL ON new."Orders" TO {ROLE}')
-    query = server.query(ROLE, mode="append", table="new.Orders")
+    create_table(server, "id int PRIMARY KEY, n int GENERATED ALWAYS AS (id) STORED")
     outputs = [Output(name="n", type="INT"), Output(name="twice", type=None)]
-    (found,) = sink.probe(query, outputs).diagnostics
+    (found,) = sink.probe(server.query(ROLE, mode="append"), outputs).diagnostics
     assert found.code == "MZ053" and "column id is NOT NULL" in found.detail and "ALTER" not in found.hint
     assert "(only Spark knows the type of twice, so declare it: CAST(… AS …) AS twice)" in found.hint
     missing = server.query(ROLE, mode="append", table="new.none")
@@ -176,39 +185,21 @@ def test_differences_that_only_the_sink_can_fix(server: Server) -> None:
     assert "create it (replace `...` with a type; only Spark knows it):\nCREATE TABLE" in found.hint
 
 
-def test_the_printed_alter_works(server: Server) -> None:
+def test_a_narrow_column_is_refused_and_create_widens_it(server: SinkDatabase) -> None:
     sink = PostgresSink()
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    server.run('CREATE TABLE new."Orders" (id int PRIMARY KEY, d real, n numeric(4,1))')
-    server.run(f'GRANT ALL ON new."Orders" TO {ROLE}')
-    query = server.query(ROLE, mode="upsert", key=["id"], table="new.Orders")
+    create_table(server, "id int PRIMARY KEY, n numeric(4,2)")
+    server.run(f'ALTER TABLE new."Orders" OWNER TO {ROLE}')
     outputs = [Output(name="id", type="BIGINT"), Output(name="n", type="DECIMAL(9,2)")]
-    outputs += [Output(name="d", type="DOUBLE"), Output(name="s", type="STRING")]
-    (found,) = sink.probe(query, outputs).diagnostics
-    assert (found.code, found.severity) == ("MZ053", "error")
-    server.run(found.hint.partition("\n")[2])
-    assert codes(sink.probe(query, outputs)) == []
-    assert [type_ for _, type_ in rows(server)] == ["bigint", "double precision", "numeric(9,2)", "text"]
-
-
-def test_a_narrow_column_is_refused_and_create_widens_it(server: Server) -> None:
-    sink = PostgresSink()
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    server.run(f'SET ROLE {ROLE}; CREATE TABLE new."Orders" (id int PRIMARY KEY, n numeric(4,2)); RESET ROLE')
-    outputs = [Output(name="id", type="BIGINT"), Output(name="n", type="DECIMAL(9,2)")]
-    body = {"mode": "upsert", "key": ["id"], "table": "new.Orders"}
-    (found,) = sink.probe(server.query(ROLE, **body), outputs).diagnostics
+    (found,) = sink.probe(server.query(ROLE, **UPSERT), outputs).diagnostics
     assert (found.severity, found.code) == ("error", "MZ053")
     assert "its column id is integer, and the sink writes BIGINT" in found.detail
-    query = server.query(ROLE, **body, create=True)
+    query = server.query(ROLE, **UPSERT, create=True)
     (notice,) = sink.probe(query, outputs).diagnostics
-    assert (notice.severity, notice.code) == (
-        "notice",
-        "MZ045",
-    ) and "ALTER COLUMN id TYPE bigint" in notice.hint
+    assert (notice.severity, notice.code) == ("notice", "MZ045")
+    assert "ALTER COLUMN id TYPE bigint" in notice.hint
     sink.prepare(query, outputs)
     assert sink.probe(query, outputs).diagnostics == ()
-    assert [type_ for _, type_ in rows(server)] == ["bigint", "numeric(9,2)"]
+    assert server.rows(COLUMNS) == [("id", "bigint"), ("n", "numeric(9,2)")]
 
 
 class Checking(InMemoryExecutor):
@@ -221,151 +212,117 @@ class Checking(InMemoryExecutor):
         return prepare_target(description, secrets, Connectors(), outputs_without_spark, ".", ".")
 
 
-TABLES = """
-SELECT c.oid::regclass::text, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-WHERE c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'new'::regnamespace
-ORDER BY 1, a.attnum
-"""
+class Running:
+    """A store, and a runner that creates tables."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor):
+        self.store = Store(LocalBackend(folder / "state"), "shop")
+        lease = self.store.leases.acquire("local", "test")
+        assert lease is not None
+        self.executor, secrets = Checking("shop"), Secrets(".", {"PW": "pw"})
+        self.runner = runner_in_memory(self.store, self.executor, lease, pool, secrets=secrets)
+
+    def settle(self) -> None:
+        eventually("no work is under way", lambda: not self.runner.tick())
+
+    def seen(self) -> Observation | None:
+        self.runner.tick()
+        status = self.store.read_status("local")
+        return status.observations.get(SINK) if status is not None else None
+
+    def eventually_has(self, **fields: Any) -> Observation:
+        """Wait until the sink's observation has these fields."""
+
+        def has() -> bool:
+            seen = self.seen()
+            return seen is not None and all(getattr(seen, name) == value for name, value in fields.items())
+
+        eventually(f"the sink has {fields}", has)
+        seen = self.seen()
+        assert seen is not None
+        return seen
 
 
-def test_a_proposal_changes_no_table(server: Server, tmp_path: Path) -> None:
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with ThreadPoolExecutor(4) as pool:
+        yield Running(tmp_path, pool)
+
+
+def state_of(server: SinkDatabase, serial: int, table: str, *select: str) -> State:
+    """Return a state with a sink that creates this table. Its source is paused."""
+    link = connection_of(server.dsn, user=ROLE, password="${env:PW}")
+    upsert = {"type": "upsert", "key": ["id"]}
+    more = {"from": "s", "table": table, "create": True, "select": ["id", *select]}
+    made = small.commit(
+        small.project(
+            small.kafka(),
+            small.postgres(**link),
+            small.source("s", SCHEMA, envelope=upsert, paused=True),
+            small.sink("k", **more),
+        )
+    )
+    return replace(made, serial=serial)
+
+
+def test_a_proposal_changes_no_table(server: SinkDatabase, running: Running) -> None:
     """The author of a proposal may not be allowed to commit, so only committed sinks create anything."""
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     server.run(f"CREATE TABLE new.payroll (id bigint PRIMARY KEY); ALTER TABLE new.payroll OWNER TO {ROLE}")
-    store = Store(LocalBackend(tmp_path / "state"), "shop")
-    lease = store.leases.acquire("local", "test")
-    assert lease is not None
-    with ThreadPoolExecutor(4) as pool:
-        secrets, executor = Secrets(".", {"PW": "pw"}), Checking("shop")
-        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets)
+    store = running.store
 
-        def settle() -> None:
-            for _ in range(400):
-                if not runner.tick():
-                    break
-                time.sleep(0.01)
+    def proposed(state: State, **claims: Any) -> list[tuple[str, str]]:
+        proposal = store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
+        forged = {**encode(proposal), "prepares": True, **claims}
+        store.backend.write(f"proposals/{proposal.id}.json", json.dumps(forged).encode())
+        running.settle()
+        answer = store.proposals.read_answer(proposal)
+        assert answer is not None
+        store.proposals.withdraw(proposal.id)
+        return [(one.severity, one.code) for one in answer.diagnostics]
 
-        def committed(serial: int, table: str, *select: str) -> State:
-            query = server.query(
-                ROLE, mode="upsert", key=["id"], create=True, table=table, select=["id", *select]
-            )
-            return state_of(query.description, serial)
-
-        def proposed(state: State, **claims: Any) -> list[tuple[str, str]]:
-            proposal = store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
-            forged = {**encode(proposal), "prepares": True, **claims}
-            store.backend.write(f"proposals/{proposal.id}.json", json.dumps(forged).encode())
-            settle()
-            answer = store.proposals.read_answer(proposal)
-            assert answer is not None
-            store.proposals.withdraw(proposal.id)
-            return [(one.severity, one.code) for one in answer.diagnostics]
-
-        def tables() -> list[Any]:
-            return server.admin.execute(TABLES).fetchall()
-
-        wanted = committed(1, "new.made", "state")
-        payroll = [("new.payroll", "id")]
-        # What is about to be committed, and another table: the one that is there, and one that is not.
-        for forged in (wanted, committed(1, "new.payroll", "state"), committed(1, "new.other")):
-            assert proposed(forged) == [("notice", "MZ045")] and tables() == payroll
-        store.commit(wanted, State(project="shop"))
-        settle()
-        made = [("new.made", "id"), ("new.made", "state")]
-        assert tables() == [*made, *payroll]
-        # A copy of the true one, its digest and its serial included, of which only the table is another.
-        for name in ("new.payroll", "new.other"):
-            copy = committed(1, name, "state")
-            resource = replace(copy.resources[SINK], digest=wanted.resources[SINK].digest)
-            forged = replace(copy, resources={**copy.resources, SINK: resource})
-            claims = {"digest": digest_of_state(wanted), "serial": 1, "lineage": wanted.lineage}
-            assert proposed(forged, **claims) == [("notice", "MZ045")]
-            assert tables() == [*made, *payroll]
-        # An earlier commit's, once again: that table was dropped meanwhile, and another is committed.
-        later = committed(2, "new.later")
-        store.commit(later, wanted)
-        settle()
-        server.run("DROP TABLE new.made")
-        assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ045")]
-        assert tables() == [("new.later", "id"), *payroll]
+    wanted = state_of(server, 1, "new.made", "state")
+    payroll = [("new.payroll", "id")]
+    # The sink that is about to be committed, and others, with an existing and a missing table.
+    for forged in (wanted, state_of(server, 1, "new.payroll", "state"), state_of(server, 1, "new.other")):
+        assert proposed(forged) == [("notice", "MZ045")] and server.rows(TABLES) == payroll
+    store.commit(wanted, State(project="shop"))
+    running.settle()
+    made = [("new.made", "id"), ("new.made", "state")]
+    assert server.rows(TABLES) == [*made, *payroll]
+    # A copy of the committed sink, also of its digest and serial, with another table.
+    for name in ("new.payroll", "new.other"):
+        copy = state_of(server, 1, name, "state")
+        resource = replace(copy.resources[SINK], digest=wanted.resources[SINK].digest)
+        forged = replace(copy, resources={**copy.resources, SINK: resource})
+        claims = {"digest": digest_of_state(wanted), "serial": 1, "lineage": wanted.lineage}
+        assert proposed(forged, **claims) == [("notice", "MZ045")]
+        assert server.rows(TABLES) == [*made, *payroll]
+    # A sink of an earlier commit, whose table was dropped.
+    store.commit(state_of(server, 2, "new.later"), wanted)
+    running.settle()
+    server.run("DROP TABLE new.made")
+    assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ045")]
+    assert server.rows(TABLES) == [("new.later", "id"), *payroll]
 
 
-def test_a_column_dropped_by_hand_is_recreated_only_if_planned(server: Server, tmp_path: Path) -> None:
-    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    store = Store(LocalBackend(tmp_path / "state"), "shop")
-    lease = store.leases.acquire("local", "test")
-    assert lease is not None
-    query = server.query(
-        ROLE, mode="upsert", key=["id"], create=True, table="new.made", select=["id", "state"]
-    )
-    state = state_of(query.description, 1)
-    with ThreadPoolExecutor(4) as pool:
-        secrets, executor = Secrets(".", {"PW": "pw"}), Checking("shop")
-        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets)
+def test_a_column_dropped_by_hand_is_recreated_only_by_a_planned_restart(
+    server: SinkDatabase, running: Running
+) -> None:
+    state = state_of(server, 1, "new.made", "state")
+    wanted = state.resources[SINK]
+    running.store.commit(state, State(project="shop"))
+    running.eventually_has(condition="running", digest=wanted.digest)
+    server.run("ALTER TABLE new.made DROP COLUMN state")
+    found = running.runner.controller.inspect(describe(wanted, state.resources))
+    assert [(one.severity, one.code) for one in found] == [("notice", "MZ045"), ("error", "MZ053")]
+    (name,) = (one.name for one in running.executor.reports() if one.name.address == SINK)
+    running.executor.fail_query(name, "the column is gone")
+    seen = running.eventually_has(condition="failed", error_code="MZ053")
+    assert "ADD COLUMN" in str(seen.error) and "mzplan restart sink." in str(seen.error)
+    assert server.rows(TABLES) == [("new.made", "id")]
 
-        def seen() -> Observation | None:
-            runner.tick()
-            status = store.read_status("local")
-            return status.observations.get(SINK) if status is not None else None
-
-        def columns() -> list[str]:
-            return [column for _, column in server.admin.execute(TABLES).fetchall()]
-
-        def runs() -> bool:
-            one = seen()
-            return one is not None and one.condition == "running" and one.digest == wanted.digest
-
-        wanted = state.resources[SINK]
-        store.commit(state, State(project="shop"))
-        eventually("it runs", runs)
-        server.run("ALTER TABLE new.made DROP COLUMN state")
-        found = runner.controller.inspect(query.description)
-        assert [(one.severity, one.code) for one in found] == [("notice", "MZ045"), ("error", "MZ053")]
-        (name,) = (one.name for one in executor.reports() if one.name.address == SINK)
-        executor.fail_query(name, "the column is gone")
-        eventually("it says what is gone", lambda: (one := seen()) is not None and one.error_code == "MZ053")
-        one = seen()
-        assert one is not None and one.condition == "failed" and columns() == ["id"]
-        assert "ADD COLUMN" in str(one.error) and "mzplan restart sink." in str(one.error)
-
-        # A restart is a change that plans it.
-        again = replace(wanted, restart_token=1)
-        wanted = replace(again, digest=digest_of(again, {**state.resources, SINK: again}))
-        store.commit(replace(state, serial=2, resources={**state.resources, SINK: wanted}), state)
-        eventually("it runs again", runs)
-        assert columns() == ["id", "state"]
-
-
-def state_of(sink: Description, serial: int) -> State:
-    """Return a state with this sink."""
-    link = sink.connections["connection"]
-    source = sink.rows_of
-    elsewhere = Address("connection", source.body["connection"])
-    resources = [
-        ResourceState(address=link.address, id="pg", type="postgres", body=link.body),
-        ResourceState(address=elsewhere, id="c", type="kafka", body={"type": "kafka", "brokers": ["a:1"]}),
-        ResourceState(
-            address=source.address,
-            id=source.id,
-            type=source.type,
-            body=source.body,
-            references={"connection": elsewhere},
-            dependencies=(elsewhere,),
-            override="paused",
-        ),
-        ResourceState(
-            address=SINK,
-            id=sink.id,
-            type=sink.type,
-            body=sink.body,
-            references={"from": source.address, "connection": link.address},
-            dependencies=(link.address, source.address),
-        ),
-    ]
-    found = {resource.address: resource for resource in resources}
-    for address in (source.address, SINK):
-        found[address] = replace(found[address], digest=digest_of(found[address], found))
-    instances = {"local": Instance(name="local", type="embedded")}
-    return State(
-        project="shop", lineage="l", serial=serial, warehouse="w", instances=instances, resources=found
-    )
+    again = replace(wanted, restart_token=1)
+    again = replace(again, digest=digest_of(again, {**state.resources, SINK: again}))
+    running.store.commit(replace(state, serial=2, resources={**state.resources, SINK: again}), state)
+    running.eventually_has(condition="running", digest=again.digest)
+    assert server.rows(TABLES) == [("new.made", "id"), ("new.made", "state")]
