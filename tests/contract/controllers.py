@@ -60,6 +60,12 @@ class World:
         self.controllers.append(made)
         return made
 
+    def hosting(self, *ids: str, **body: Any) -> Controller:
+        """Return a new controller that leads the instance and hosts these local sources."""
+        controller = self.controller()
+        create(controller, *(local_source(id_, **body) for id_ in ids))
+        return controller
+
     def crash(self) -> None:
         """End the last controller and its queries without cleanup: its lease and its files stay."""
         controller = self.controllers[-1]
@@ -173,6 +179,11 @@ def appending(id_: str, step: Step, *given: dict[str, Any], key: str | None = No
 
 
 # ── actions
+
+
+def append(controller: Controller, *commands: AppendCommand) -> None:
+    """Append, and wait until the rows are durable."""
+    controller.append(commands).result(20)
 
 
 def create(controller: Controller, *descriptions: CollectionDescription) -> None:

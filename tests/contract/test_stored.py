@@ -1,11 +1,11 @@
-"""Whether what a query goes on from is still there: on a disk, and in an object store."""
+"""A query's checkpoint and collection on a disk and in an object store: missing, replaced, or copied."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.folder import exists, write_text
 from mzplan.warehouse.storage import remove_storage
-from tests.contract.stores import ObjectServer
 from tests.left_by_hand import leave
 
 A = Address("source", "orders")
@@ -32,24 +31,15 @@ SOURCE = AdoptingSource(
 Remove = Callable[[str], None]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObjectServer]:
-    server = ObjectServer()
-    server.start()
-    server.bucket("warehouses")
-    yield server
-    server.stop()
-
-
 @pytest.fixture(params=["local", "s3"])
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "local":
         return str(tmp_path)
-    server = request.getfixturevalue("server")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-key")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    server = request.getfixturevalue("object_server")
+    server.bucket("warehouses")
+    keys = {"ACCESS_KEY_ID": "an-id", "SECRET_ACCESS_KEY": "a-key", "REGION": "us-east-1"}
+    for name, value in {"ENDPOINT_URL": server.url, **keys}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     return f"s3a://warehouses/{tmp_path.name}"
 
 
@@ -60,7 +50,7 @@ def remove(warehouse: str, request: pytest.FixtureRequest) -> Remove:
             path = Path(place)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
             return
-        server = request.getfixturevalue("server")
+        server = request.getfixturevalue("object_server")
         url = f"{server.url}/{place.removeprefix('s3a://')}"
         urllib.request.urlopen(urllib.request.Request(url, method="DELETE")).read()
 
@@ -68,7 +58,7 @@ def remove(warehouse: str, request: pytest.FixtureRequest) -> Remove:
 
 
 def make_table(table: str, id_: str) -> str:
-    """Its log, as Delta begins it; returns the path of the entry."""
+    """Write the first entry of a Delta log, and return its path."""
     entry = f"{table}/_delta_log/{0:020}.json"
     actions = [{"commitInfo": {}}, {"metaData": {"id": id_}}, {"protocol": {}}]
     write_text(entry, "\n".join(map(json.dumps, actions)))
@@ -80,21 +70,21 @@ def codes(warehouse: str, address: Address = A, place: tuple[str, int] = ("o", 1
     return [d.code for d in storage.missing_storage(warehouse, address, place, reads)]
 
 
-def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
+def test_a_missing_or_replaced_checkpoint_or_collection_is_reported(warehouse: str, remove: Remove) -> None:
     assert codes(warehouse) == ["MZ161", "MZ161"]
     checkpoint, table = Checkpoint.of(warehouse, "o", 1), collection_path(warehouse, "o", 1)
     metadata = f"{checkpoint.spark}/metadata"
     write_text(metadata, "{}")
     entry = make_table(table, "one")
     assert codes(warehouse) == [] and exists(metadata)
-    storage.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
+    storage.ensure_collection(checkpoint, A, table)  # its id isn't recorded yet
     storage.remember_collection(checkpoint, table)
     storage.remember_collection(checkpoint, table)
     storage.ensure_collection(checkpoint, A, table)
     assert checkpoint.collection() == "one" and codes(warehouse) == []
     assert codes(warehouse, SINK, ("k", 1)) == ["MZ161"]  # its own checkpoint, its source's collection
 
-    make_table(table, "another")  # removed, and made anew by the query that ran
+    make_table(table, "another")  # removed, and created again by the running query
     assert codes(warehouse) == ["MZ161"] and codes(warehouse, SINK, ("o", 1)) == ["MZ161"]
     with pytest.raises(MzplanError) as caught:
         storage.ensure_collection(checkpoint, A, table)
@@ -107,16 +97,15 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     assert codes(warehouse) == ["MZ161"]
 
 
-def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
+def test_an_unreadable_warehouse_is_not_reported_as_missing(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     (tmp_path / "collections").write_text("a file")
     assert storage.missing_storage("s3a://no bucket/x", A, ("o", 1), {}) == ()
 
 
-def test_what_was_left_is_copied_there_and_from_there(
+def test_a_foreign_query_is_copied_into_and_out_of_a_warehouse(
     warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint and a table of somebody else's, into a warehouse, and from an object store."""
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for the reader of Delta tables
     folder = leave(tmp_path / "left")
     left = foreign_query.inspect(str(folder / "checkpoint"), str(folder / "table"))

@@ -1,0 +1,41 @@
+"""An S3 server, and the backends that pass the contract of stores."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract import stores
+from tests.contract.stores import Case, Make, ObjectServer
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def object_server() -> Iterator[ObjectServer]:
+    server = ObjectServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["local", "postgres", "object-store"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    match request.param:
+        case "postgres":
+            server = request.getfixturevalue("postgres")
+            return stores.postgres(tmp_path, server, request.getfixturevalue("database")("store"))
+        case "object-store":
+            server = request.getfixturevalue("object_server")
+            return stores.object_store(tmp_path, server, f"bucket-{next(_numbers)}")
+        case _:
+            return stores.local(tmp_path)
+
+
+@pytest.fixture
+def make(case: Case) -> Make:
+    """Opens the same store repeatedly, as separate processes would."""
+    return case.make
