@@ -1,5 +1,4 @@
-"""What docs/deploy.md says, as far as it can be tested without a cluster; that on a standalone one runs in
-tests/faults/test_cluster.py."""
+"""docs/deploy.md and the Kubernetes example, without a cluster. tests/faults/test_cluster.py uses one."""
 
 from __future__ import annotations
 
@@ -32,17 +31,16 @@ def manifests() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((KUBERNETES / "manifests.yaml").read_text()))
 
 
-def test_the_manifests_are_what_kubernetes_takes() -> None:
+def test_the_manifests_are_valid() -> None:
     kinds = []
     for one in manifests():
         kubernetes_validate.validate(one, "1.37", strict=True)
         kinds.append(one["kind"])
-        if one["kind"] not in ("Namespace",):
-            assert one["metadata"]["namespace"] == "mzplan"
+        assert one["kind"] == "Namespace" or one["metadata"]["namespace"] == "mzplan"
     assert {"StatefulSet", "Service", "Role", "ConfigMap"} < set(kinds)
 
 
-def test_kubernetes_lets_nobody_else_in() -> None:
+def test_the_kubernetes_example_encrypts_and_limits_its_traffic() -> None:
     by_kind = {one["kind"]: one for one in manifests()}
     policy, service = by_kind["NetworkPolicy"]["spec"], by_kind["Service"]["spec"]
     assert policy["podSelector"] == {} and policy["policyTypes"] == ["Ingress"]
@@ -53,7 +51,7 @@ def test_kubernetes_lets_nobody_else_in() -> None:
         assert re.search(rf"^{re.escape(name)} +true$", spark, re.MULTILINE), name
 
 
-def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_manifests_agree_with_each_other(tmp_path: Path, monkeypatch: Any) -> None:
     by_kind = {one["kind"]: one for one in manifests()}
     pods, service = by_kind["StatefulSet"]["spec"], by_kind["Service"]
     settings = by_kind["ConfigMap"]["data"]
@@ -90,7 +88,7 @@ def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
     assert made["spark.master"].startswith("k8s://")
 
 
-def test_what_is_installed_is_pinned_to_this_version_with_extras_that_there_are() -> None:
+def test_examples_install_this_version_with_existing_extras() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     folders = [ROOT / "examples" / name for name in ("ci", "kubernetes")]
     examples = [path for folder in folders for path in folder.iterdir() if path.is_file()]
@@ -107,7 +105,7 @@ def test_what_is_installed_is_pinned_to_this_version_with_extras_that_there_are(
 
 
 def test_the_image_is_built_of_the_wheel(tmp_path: Path) -> None:
-    """Without a docker daemon: what it copies is in the context, and what it runs names the wheel."""
+    """Without docker: the copied files are in the context, and pip accepts the command with this wheel."""
     make = ["make", "--silent", "-o", "setup", "dist", f"DIST={tmp_path / 'dist'}"]
     subprocess.run(make, cwd=ROOT, check=True, capture_output=True, timeout=300)
     (sdist,), (wheel,) = (list((tmp_path / "dist").glob(form)) for form in ("*.tar.gz", "*.whl"))
@@ -120,7 +118,7 @@ def test_the_image_is_built_of_the_wheel(tmp_path: Path) -> None:
     kept = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in kept and "!dist/*.whl" in kept and f"!{copied[1]}" in kept
     (command,) = (line.removeprefix("RUN ") for line in lines if line.startswith("RUN pip"))
-    # pip of this machine, which takes the extra as it is given, and fetches nothing.
+    # This machine's pip checks the command, and fetches nothing.
     shim = tmp_path / "pip"
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@" --dry-run --no-deps --no-index\n')
     shim.chmod(0o755)
@@ -133,7 +131,7 @@ def test_the_image_is_built_of_the_wheel(tmp_path: Path) -> None:
     assert "docker build -t IMAGE -f examples/kubernetes/Dockerfile ." in PAGE
 
 
-def test_every_runner_of_the_page_has_a_policy(tmp_path: Path) -> None:
+def test_every_runner_on_the_page_has_a_policy(tmp_path: Path) -> None:
     lines = re.findall(r"^.* run --instance .*$", PAGE, re.MULTILINE)
     assert len(lines) == 3 and all("--policy" in line for line in lines)
     for page in ("deploy.md", "security.md"):
@@ -142,7 +140,7 @@ def test_every_runner_of_the_page_has_a_policy(tmp_path: Path) -> None:
         assert read_policy(str(tmp_path / "policy.toml")).allowed
 
 
-def test_the_commands_are_those_that_are_tested() -> None:
+def test_the_commands_on_the_page_match_the_tested_ones() -> None:
     assert f'```python title="driver: run.py"\n{RUN}```' in PAGE
     submits = re.findall(r"--packages (\S+)", PAGE)
     assert submits == [",".join(NEWEST.packages)] * 2

@@ -1,4 +1,4 @@
-"""examples/ci, as a team would run it: a git repository, a bare remote, a branch, a review, a merge."""
+"""examples/ci as a team runs it, with a bare remote, branches, reviews and merges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CI = Path(__file__).parents[3] / "examples" / "ci"
 
 
 def sh(folder: Path, *command: str, code: int = 0, **environment: str) -> str:
-    """A command in a folder, without this machine's git settings; asserts how it ends."""
+    """Run a command without this machine's git settings, check its exit code, and return its output."""
     clean = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "MZPLAN": warm_mzplan()}
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env={**os.environ, **clean, **environment}
@@ -42,7 +42,7 @@ def ci(folder: Path, *arguments: str, code: int = 0, **environment: str) -> str:
 
 
 def approved(out: Path) -> dict[str, str]:
-    """What a person has agreed to: the digest that the comment in this folder shows."""
+    """Return the digest that the comment in this folder shows, as an approval."""
     (digest,) = re.findall(
         r"^Digest: `(sha256:[0-9a-f]{64})`", (out / "comment.md").read_text(), re.MULTILINE
     )
@@ -51,7 +51,7 @@ def approved(out: Path) -> dict[str, str]:
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Path:
-    """A bare repository with a project on main. The state is in a folder that every checkout reaches."""
+    """Return a bare repository with a project on main. All checkouts share its state."""
     bare, first = tmp_path / "remote.git", tmp_path / "first"
     first.mkdir()
     sh(tmp_path, "git", "init", "-q", "--bare", "-b", "main", str(bare))
@@ -66,17 +66,16 @@ def remote(tmp_path: Path) -> Path:
 
 
 def checkout(remote: Path, name: str, branch: str = "main") -> Path:
-    """What a CI job does first: a clone of its own."""
+    """Return a new clone, as each CI job has."""
     folder = remote.parent / name
     sh(remote.parent, "git", "clone", "-q", "-b", branch, str(remote), str(folder))
     return folder
 
 
-def push_edit(remote: Path, branch: str, before: str, after: str) -> None:
-    """Somebody's commit."""
+def push_edit(remote: Path, branch: str, before: str, after: str, file: str = "pipeline.yaml") -> None:
     folder = checkout(remote, f"edit-{branch}")
     git(folder, "checkout", "-qb", branch)
-    path = folder / "pipeline.yaml"
+    path = folder / file
     assert before in path.read_text()
     path.write_text(path.read_text().replace(before, after))
     git(folder, "commit", "-qam", branch)
@@ -89,11 +88,25 @@ def merge(remote: Path, branch: str) -> None:
     git(folder, "push", "-q", "origin", "main")
 
 
+def plan_and_apply(remote: Path, name: str, out: Path) -> Path:
+    """Apply main after a review, and return the checkout."""
+    folder = checkout(remote, name)
+    ci(folder, "plan", str(out))
+    ci(folder, "apply", str(out), **approved(out))
+    return folder
+
+
+def stop_reporting(remote: Path) -> None:
+    """Remove the runner's status, so that there is drift."""
+    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+
+
 @pytest.mark.smoke
 @pytest.mark.programs
 def test_from_a_pull_request_to_production(remote: Path) -> None:
     out = remote.parent / "out"
     main = checkout(remote, "job-0")
+    assert ci(main, "nonsense", code=64).startswith("#")
     ci(main, "validate")
     assert "changes are pending" in ci(main, "plan", str(out))
     assert "No digest was approved" in ci(main, "apply", str(out), code=5)
@@ -107,27 +120,24 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     comment = (out / "comment.md").read_text()
     assert comment.startswith("<!-- mzplan:plan:shop -->") and "**1 query restarts**" in comment
 
-    # Another change goes first; it touches nothing of this plan, which stays as reviewed.
+    # Another change is applied first. It touches nothing in this plan, so the approval stays valid.
     push_edit(remote, "more-rows", "rows: 3", "rows: 4")
     merge(remote, "more-rows")
-    other = checkout(remote, "job-2")
-    ci(other, "plan", str(out / "other"))
-    ci(other, "apply", str(out / "other"), **approved(out / "other"))
+    plan_and_apply(remote, "job-2", out / "other")
     merge(remote, "move-broker")
     merged = checkout(remote, "job-3")
     agreed = approved(out)
-    ci(merged, "plan", str(out))  # on the merge commit, and on a later serial
+    ci(merged, "plan", str(out))  # for the merge commit, at a later serial
     ci(merged, "apply", str(out), **agreed)
     assert "nothing to change" in ci(merged, "plan", str(out))
 
-    # One that touches the same is not applied unseen.
+    # Two changes of the same connection: one approval doesn't cover the other change.
     push_edit(remote, "again", "b:9092", "c:9092")
     ci(checkout(remote, "job-4", "again"), "plan", str(out))
     push_edit(remote, "rival", "b:9092", "d:9092")
     merge(remote, "rival")
     rival = checkout(remote, "job-5")
     ci(rival, "plan", str(out / "rival"))
-    # The digest of one is not that of the other: nothing is applied, and there is a plan to review.
     said = ci(rival, "apply", str(out / "rival"), code=5, **approved(out))
     assert "not the one that was reviewed" in said
     assert "d:9092" in (out / "rival" / "anew.md").read_text()
@@ -138,8 +148,7 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
 
 @pytest.mark.programs
 def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
-    """The jobs of promotion-workflow.yml, which differ by MZPLAN_ENV: what was approved for one is not for
-    the other, and the commit is the same."""
+    """The jobs of promotion-workflow.yml differ by MZPLAN_ENV. Each environment needs its own approval."""
     workflow = yaml.safe_load((CI / "promotion-workflow.yml").read_text())["jobs"]
     assert workflow["plan"]["strategy"]["matrix"]["env"] == ["staging", "prod"]
     assert workflow["prod"]["needs"] == "staging" and workflow["prod"]["environment"] == "prod"
@@ -164,27 +173,7 @@ def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
 
 
 @pytest.mark.programs
-def test_a_broken_project_fails_each_job(remote: Path) -> None:
-    push_edit(remote, "broken", "connection: k", "connection: nobody")
-    job = checkout(remote, "job", "broken")
-    for command in (("validate",), ("plan", "out")):
-        assert "MZ012" in ci(job, *command, code=1)
-    assert ci(job, "nonsense", code=64).startswith("#")
-
-
-@pytest.mark.programs
-def test_a_drift_job_fails_when_there_is_drift(remote: Path) -> None:
-    job = checkout(remote, "job")
-    ci(job, "plan", "out")
-    ci(job, "apply", "out", **approved(job / "out"))
-    ci(job, "drift", "out")
-    (remote.parent / "shared-state" / "status" / "local.json").unlink()
-    ci(job, "drift", "out", code=3)
-    assert "| `missing-query` | 3 |" in (job / "out" / "drift.md").read_text()
-
-
-@pytest.mark.programs
-def test_the_pre_commit_hook(remote: Path, tmp_path: Path) -> None:
+def test_the_pre_commit_hook_refuses_a_broken_project(remote: Path, tmp_path: Path) -> None:
     folder = checkout(remote, "hooked")
     text = (CI / "pre-commit-config.yaml").read_text()
     (folder / ".pre-commit-config.yaml").write_text(text.replace("entry: mzplan", f"entry: {warm_mzplan()}"))
@@ -195,9 +184,6 @@ def test_the_pre_commit_hook(remote: Path, tmp_path: Path) -> None:
     path = folder / "pipeline.yaml"
     path.write_text(path.read_text().replace("connection: k", "connection: nobody"))
     assert "MZ012" in sh(folder, *run, code=1, **home)
-
-
-# --- comments: one, kept up to date
 
 
 GH = """#!/usr/bin/env python3
@@ -229,32 +215,12 @@ else:
 store.write_text(json.dumps(comments))
 """
 MARKED = "<!-- mzplan:plan:shop -->"
-FORGED = f"{MARKED}\n\nDigest: `sha256:{'0' * 64}`, with whatever its author likes.\n"
-
-
-def test_github_has_one_comment_that_is_edited(tmp_path: Path) -> None:
-    tools, comments = tmp_path / "bin", tmp_path / "comments.json"
-    tools.mkdir()
-    (tools / "gh").write_text(GH)
-    (tools / "gh").chmod(0o755)
-    others = [{"id": 1, "body": "looks good", "user": {"login": "ann"}}]
-    others.append({"id": 2, "body": FORGED, "user": {"login": "mallory"}})
-    comments.write_text(json.dumps(others))
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "COMMENTS": str(comments)}
-    for text in ("first", "second"):
-        (tmp_path / "c.md").write_text(f"<!-- mzplan:plan:shop -->\n\n{text}\n")
-        sh(tmp_path, str(CI / "comment.sh"), "c.md", "o/r", "7", **environment)
-    found = json.loads(comments.read_text())
-    assert [c["body"].split("\n")[-2:] for c in found] == [
-        ["looks good"],
-        FORGED.split("\n")[-2:],  # it has the marker, and another author
-        ["second", ""],
-    ]
+FORGED = f"{MARKED}\n\nDigest: `sha256:{'0' * 64}`, from another author.\n"
 
 
 @pytest.fixture
 def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """GitLab's notes, as far as note.py needs them."""
+    """Serve GitLab's notes as far as note.py needs them. Yields the address and the notes."""
     notes: list[dict[str, Any]] = [
         {"id": 1, "body": "looks good", "author": {"id": 1}},
         {"id": 2, "body": FORGED, "author": {"id": 666}},
@@ -262,7 +228,7 @@ def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
         def answer(self, content: Any) -> None:
             assert self.headers["PRIVATE-TOKEN"] == "t"
@@ -299,51 +265,27 @@ def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
-def test_gitlab_has_one_note_that_is_edited(tmp_path: Path, gitlab: tuple[str, list[dict[str, Any]]]) -> None:
-    url, notes = gitlab
-    environment = {
-        "CI_API_V4_URL": url,
-        "CI_PROJECT_ID": "5",
-        "CI_MERGE_REQUEST_IID": "7",
-        "GITLAB_TOKEN": "t",
-    }
-    for text in ("first", "second"):
-        (tmp_path / "c.md").write_text(f"<!-- mzplan:plan:shop -->\n\n{text}\n")
-        sh(tmp_path, sys.executable, str(CI / "note.py"), "c.md", **environment)
-    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", MARKED, MARKED]
-    assert notes[1]["body"] == FORGED and "second" in notes[2]["body"]
+def test_the_action_puts_no_input_into_a_shell() -> None:
+    steps = [
+        step for step in yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"] if "run" in step
+    ]
+    assert all(step["shell"] == "bash" and "${{" not in step["run"] for step in steps)
 
 
-# --- the files themselves
-
-
-def test_the_templates_are_yaml_and_call_what_is_there() -> None:
-    action = yaml.safe_load((CI / "action.yml").read_text())
-    steps = {step["name"]: step for step in action["runs"]["steps"] if "run" in step}
-    assert all(step["shell"] == "bash" for step in steps.values())
-    assert "${{" not in "".join(step["run"] for step in steps.values())  # no input becomes shell
-    workflow = yaml.safe_load((CI / "github-workflow.yml").read_text())
-    used = {
-        step["with"]["command"]
-        for job in workflow["jobs"].values()
-        for step in job["steps"]
-        if "command" in step.get("with", {})
-    }
-    assert used == {"plan", "apply", "drift"}
-    gitlab = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
-    scripts = [line for job in gitlab.values() if isinstance(job, dict) for line in job.get("script", [])]
-    for name in re.findall(r"ci/([a-z.-]+\.(?:sh|py))", " ".join(scripts)):
-        assert os.access(CI / name, os.X_OK), name
-    for name in ("mzplan-ci.sh", "comment.sh", "approved.sh"):
-        subprocess.run(["bash", "-n", str(CI / name)], check=True)
-
-
-# --- each shell step of each template, run
+def test_the_workflows_run_pinned_actions() -> None:
+    for file in (CI / "action.yml", CI / "github-workflow.yml", CI / "promotion-workflow.yml"):
+        used = re.findall(r"uses: (\S+)", file.read_text())
+        assert used
+        for name in used:
+            assert name.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
+    jobs = yaml.safe_load((CI / "github-workflow.yml").read_text())["jobs"].values()
+    commands = {step.get("with", {}).get("command") for job in jobs for step in job["steps"]}
+    assert commands - {None} == {"plan", "apply", "drift"}
 
 
 def shims(folder: Path) -> Path:
-    """What a CI machine has on its PATH: mzplan; a `python` whose pip installs nothing and says what it was
-    asked for; `gh`, which keeps comments in a file."""
+    """Return a folder for the PATH: mzplan, a `python` whose pip only logs its arguments, and a `gh` that
+    stores comments in a file."""
     tools = folder / "tools"
     tools.mkdir()
     python = '[ "$1 $2" = "-m pip" ] && { echo "pip: $*" >>"$PIP_LOG"; exit 0; }\n'
@@ -358,28 +300,26 @@ def shims(folder: Path) -> Path:
 
 
 class Action:
-    """Runs action.yml as GitHub would: each step in its own shell, its `env` and its `if` filled in."""
+    """Runs action.yml as GitHub does: each step in its own shell, with its `env` and `if` filled in."""
 
-    def __init__(self, folder: Path, event: str):
-        self.folder, self.event = folder, event
+    def __init__(self, folder: Path, event: str, **inputs: str):
+        self.folder, self.event, self.inputs = folder, event, inputs
         self.steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
         self.temp, self.summary = folder.parent / f"{folder.name}-temp", folder.parent / f"{folder.name}.md"
         self.comments = folder.parent / f"{folder.name}.json"
         self.comments.write_text("[]")
-        self.digest = ""
-        self.project, self.state_config = ".", ""
         self.temp.mkdir()
         self.tools = shims(self.temp)
 
     def run(self, command: str) -> int:
-        """All steps; the code of the first that fails. After it only those go on that ask for it."""
+        """Run all steps, and return the exit code of the first failure. Later steps need an `if` to run."""
         values = {
             "inputs.command": command,
-            "inputs.project": self.project,
-            "inputs.state-config": self.state_config,
-            "inputs.version": "mzplan==1.2; echo owned",  # whatever it is, it is no shell
+            "inputs.project": self.inputs.get("project", "."),
+            "inputs.state-config": self.inputs.get("state_config", ""),
+            "inputs.version": "mzplan==1.2; echo owned",  # never run as shell code
             "inputs.apply-options": "",
-            "inputs.digest": self.digest,
+            "inputs.digest": "",
             "inputs.token": "t",
             "github.event_name": self.event,
             "github.event.pull_request.number": "7",
@@ -428,26 +368,33 @@ class Action:
 
 
 @pytest.mark.programs
-def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
+def test_the_github_action_reviews_applies_and_finds_drift(remote: Path) -> None:
     action = Action(checkout(remote, "main-job"), "push")
     assert [action.run(command) for command in ("validate", "plan")] == [0, 0]
     assert json.loads(action.comments.read_text()) == []  # no pull request
-    forged = {"id": 1, "body": FORGED, "user": {"login": "mallory"}}
-    action.comments.write_text(json.dumps([forged]))
-    assert action.run("apply") == 5  # nobody has approved it: it is commented, for review
-    first, anew = json.loads(action.comments.read_text())
-    assert first == forged and anew["body"].startswith(MARKED)
-    assert action.run("apply") == 0  # somebody has read that, and runs the job again
+    others = [
+        {"id": 1, "body": "looks good", "user": {"login": "ann"}},
+        {"id": 2, "body": FORGED, "user": {"login": "mallory"}},
+    ]
+    action.comments.write_text(json.dumps(others))
+    assert action.run("apply") == 5  # nobody has approved the plan, so it becomes a comment
+    *first, new = json.loads(action.comments.read_text())
+    assert first == others and new["body"].startswith(MARKED)
+    assert action.run("apply") == 0  # somebody has read the comment, and runs the job again
     assert action.run("drift") == 0
     assert "mzplan==1.2; echo owned" in (action.temp / "pip.log").read_text()
     assert "**No drift.**" in action.summary.read_text()
 
     push_edit(remote, "feature", "a:9092", "b:9092")
     review = Action(checkout(remote, "review-job", "feature"), "pull_request_target")
-    for _ in range(2):
-        assert review.run("plan") == 0
-    (comment,) = json.loads(review.comments.read_text())
-    assert comment["body"].startswith("<!-- mzplan:plan:shop -->")
+    review.comments.write_text(json.dumps(others))
+    assert review.run("plan") == 0
+    push_edit(remote, "more", "rows: 3", "rows: 4")
+    git(review.folder, "pull", "-q", "--no-rebase", "--no-edit", "origin", "more")
+    assert review.run("plan") == 0
+    *first, comment = json.loads(review.comments.read_text())
+    assert first == others and comment["body"].startswith(MARKED)  # mzplan's one comment, edited
+    assert "rows" in comment["body"]
     assert "[The plan as a picture](<https://git.example/o/r/actions/runs/5#artifacts>)" in comment["body"]
     (upload,) = [step for step in review.steps if "upload-artifact" in step.get("uses", "")]
     assert Action._holds(upload["if"], {"inputs.command": "plan"})
@@ -456,53 +403,40 @@ def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
 
     push_edit(remote, "broken", "connection: k", "connection: nobody")
     broken = Action(checkout(remote, "broken-job", "broken"), "pull_request_target")
-    assert broken.run("plan") == 1  # and the comment step, which runs all the same, does not fail of it
+    assert broken.run("plan") == 1  # the comment step also runs, and doesn't fail
     assert json.loads(broken.comments.read_text()) == []
 
-    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    stop_reporting(remote)
     assert action.run("drift") == 3
     assert "`missing-query`" in action.summary.read_text()
 
 
-def push_a_state_of_ones_own(remote: Path) -> Path:
-    """A branch that wants its plan to read another state; the folder that it names."""
-    folder, theirs = checkout(remote, "edit-theirs"), remote.parent / "theirs"
-    git(folder, "checkout", "-qb", "theirs")
-    settings = folder / "mzplan.yaml"
-    settings.write_text(settings.read_text().replace(str(remote.parent / "shared-state"), str(theirs)))
-    git(folder, "commit", "-qam", "another state")
-    git(folder, "push", "-q", "origin", "theirs")
-    return theirs
-
-
-def commit_main(remote: Path) -> None:
-    out, folder = remote.parent / "out", checkout(remote, "committed")
-    ci(folder, "plan", str(out))
-    ci(folder, "apply", str(out), **approved(out))
+def push_another_state(remote: Path) -> None:
+    """Apply main, and push branch `theirs`, whose plan would read an empty state."""
+    plan_and_apply(remote, "committed", remote.parent / "out")
+    push_edit(remote, "theirs", "shared-state", "their-state", file="mzplan.yaml")
 
 
 @pytest.mark.programs
-def test_a_request_does_not_choose_the_state_on_github(remote: Path) -> None:
-    """The job of the workflow, step by step: main's checkout, the request's in it, main's action."""
-    commit_main(remote)
-    push_a_state_of_ones_own(remote)
+def test_a_pull_request_does_not_choose_the_state_on_github(remote: Path) -> None:
+    """The workflow's job checks out main, puts the request's checkout inside, and runs main's action."""
+    push_another_state(remote)
     workflow = yaml.safe_load((CI / "github-workflow.yml").read_text())
     assert "pull_request_target" in workflow[True] and "pull_request" not in workflow[True]
     ours, theirs, planned = workflow["jobs"]["plan"]["steps"]
     assert "ref" not in ours["with"] and theirs["with"]["path"] == "request"
     folder = checkout(remote, "main-job")
     shutil.move(checkout(remote, "requested", "theirs"), folder / "request")
-    action = Action(folder, "pull_request_target")
-    action.project, action.state_config = planned["with"]["project"], planned["with"]["state-config"]
+    inputs = {name.replace("-", "_"): value for name, value in planned["with"].items()}
+    action = Action(folder, "pull_request_target", **inputs)
     assert action.run("plan") == 0
     (comment,) = json.loads(action.comments.read_text())
-    assert "**No changes.**" in comment["body"]  # as main's state has it: theirs would have none of it
+    assert "**No changes.**" in comment["body"]  # their state would be empty
 
 
 @pytest.mark.programs
-def test_a_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: Path) -> None:
-    commit_main(remote)
-    push_a_state_of_ones_own(remote)
+def test_a_merge_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: Path) -> None:
+    push_another_state(remote)
     tools = shims(tmp_path)
     folder = checkout(remote, "requested", "theirs")
     shutil.copytree(CI, folder / ".ci")
@@ -512,16 +446,8 @@ def test_a_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: P
     assert "**No changes.**" in (folder / "mzplan-out" / "comment.md").read_text()
 
 
-def test_actions_are_pinned_by_commit() -> None:
-    for file in (CI / "action.yml", CI / "github-workflow.yml", CI / "promotion-workflow.yml"):
-        used = re.findall(r"uses: (\S+)", file.read_text())
-        assert used
-        for name in used:
-            assert name.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
-
-
 def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A job of gitlab-ci.yml: what it extends, then its script, in one shell that ends with an error."""
+    """Run a job of gitlab-ci.yml as GitLab does, in one shell that stops at the first error."""
     jobs = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
     job = {**jobs[jobs[name]["extends"]], **jobs[name]}
     lines = [*job["before_script"], *job["script"]]
@@ -535,7 +461,7 @@ def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.Complete
 
 
 @pytest.mark.programs
-def test_each_job_of_the_gitlab_template(
+def test_the_gitlab_jobs_review_apply_and_find_drift(
     remote: Path, tmp_path: Path, gitlab: tuple[str, list[dict[str, Any]]]
 ) -> None:
     url, notes = gitlab
@@ -549,15 +475,16 @@ def test_each_job_of_the_gitlab_template(
     }
     merged = {**request, "CI_MERGE_REQUEST_IID": "", "CI_COMMIT_SHA": "0" * 40}
     folder = checkout(remote, "gitlab")
-    shutil.copytree(CI, folder / ".ci")  # where the README says that it is copied to
+    shutil.copytree(CI, folder / ".ci")  # as the README says
     for name, more, code in (
         ("mzplan-validate", request, 0),
-        ("mzplan-plan", {**request, "CI_JOB_URL": "https://git.example/o/r/-/jobs/5"}, 0),
+        ("mzplan-plan", request, 0),
+        ("mzplan-plan", {**request, "CI_JOB_URL": "https://git.example/o/r/-/jobs/5"}, 0),  # edits the note
         ("mzplan-plan", {}, 0),  # on the default branch there is no note
         ("mzplan-apply", {}, 5),  # without the note, nothing is approved
         ("mzplan-apply", merged, 0),
         ("mzplan-drift", {}, 0),
-        ("mzplan-apply", merged, 5),  # the plan that was applied; the note after it has nothing to do
+        ("mzplan-apply", merged, 5),  # the approved plan was applied before; the new note has no changes
     ):
         done = gitlab_job(name, folder, **common, **more)
         assert done.returncode == code, f"{name}: {done.stdout}{done.stderr}"
@@ -565,17 +492,15 @@ def test_each_job_of_the_gitlab_template(
     picture = "https://git.example/o/r/-/jobs/5/artifacts/file/mzplan-out/plan.html"
     assert f"(<{picture}>)" in notes[2]["body"] and (folder / "mzplan-out" / "plan.html").exists()
     assert notes[1]["body"] == FORGED and "**No changes.**" in notes[3]["body"]
-    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    stop_reporting(remote)
     assert gitlab_job("mzplan-drift", folder, **common).returncode == 3
     assert (folder / "mzplan-out" / "drift.md").exists()
 
 
 @pytest.mark.programs
-def test_the_drift_job_of_systemd_and_of_cron(remote: Path, tmp_path: Path) -> None:
-    """The lines as they stand there, with this machine's folders."""
-    folder = checkout(remote, "served")
-    ci(folder, "plan", "out")
-    ci(folder, "apply", "out", **approved(folder / "out"))
+def test_the_drift_jobs_of_systemd_and_cron(remote: Path, tmp_path: Path) -> None:
+    """The printed lines, with this machine's folders."""
+    folder = plan_and_apply(remote, "served", tmp_path / "out")
     service = (CI / "mzplan-drift.service").read_text()
     (command,) = re.findall(r"^ExecStart=(.*)$", service, re.MULTILINE)
     (variable,) = re.findall(r"^Environment=(.*)$", service, re.MULTILINE)
@@ -588,7 +513,7 @@ def test_the_drift_job_of_systemd_and_of_cron(remote: Path, tmp_path: Path) -> N
     for script in (f"{here(variable)} exec {here(command)}", here(line)):
         sh(tmp_path, "sh", "-c", script)
     assert "**No drift.**" in (tmp_path / "drift" / "drift.md").read_text()
-    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    stop_reporting(remote)
     for script in (f"{here(variable)} exec {here(command)}", here(line)):
         sh(tmp_path, "sh", "-c", script, code=3)
     if shutil.which("systemd-analyze"):

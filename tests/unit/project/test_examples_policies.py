@@ -1,4 +1,4 @@
-"""examples/policies on real plans: what each denies, what it lets pass, and how the command ends."""
+"""examples/policies on real plans: the denied changes, the allowed ones, and the exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def project(folder: Path, *values: str) -> Path:
 
 
 def checked(plan: dict[str, Any], code: int, **more: Any) -> list[str]:
-    """What check.py prints of a plan."""
+    """Return the lines that check.py prints for a plan."""
     command = [sys.executable, str(POLICIES / "check.py"), str(POLICIES)]
     done = subprocess.run(command, input=json.dumps({**plan, **more}), capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
@@ -47,7 +47,7 @@ def committed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_each_policy_denies(committed: Path) -> None:
+def test_each_policy_denies_its_changes(committed: Path) -> None:
     project(committed, "file", "other", "0", ', rows: 5, labels: {team: "a \\"b\\""}')
     plan = mzplan(committed, "plan", "--json").json()
     others = [
@@ -64,14 +64,14 @@ def test_what_each_policy_denies(committed: Path) -> None:
     assert checked(plan, 1, environment="dev") == others
 
 
-def test_what_passes(committed: Path) -> None:
+def test_a_plan_within_all_policies_passes(committed: Path) -> None:
     assert checked(mzplan(committed, "plan", "--json").json(), 0) == ["No policy denies this plan."]
     project(committed, "env", "orders", "low", ', labels: {team: x, severity: ""}')
     plan = mzplan(committed, "plan", "--json").json()
     assert checked(plan, 0, environment="prod") == ["No policy denies this plan."]
 
 
-def test_a_plan_says_labels_and_where_secrets_come_from(tmp_path: Path) -> None:
+def test_a_plan_has_labels_and_the_providers_of_secrets(tmp_path: Path) -> None:
     folder = project(tmp_path / "shop", "env", "orders", "high", "")
     plan = mzplan(folder, "plan", "--json").json()
     changes = {change["address"]: change for change in plan["changes"]}

@@ -1,4 +1,4 @@
-"""Where the examples keep their state: together in a checkout, each for itself in a copy."""
+"""The examples keep their state in the checkout's state folder, and copies keep their own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_environment_of_an_example_keeps_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_only_the_readme_of_the_states_is_in_version_control() -> None:
+def test_states_of_the_examples_are_not_in_version_control() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
     paths = ["state/shop/mzplan.state.json", "state/README.md", "state/.gitignore"]
