@@ -1,15 +1,20 @@
-"""An S3 server, and the backends that pass the contract of stores."""
+"""An S3 server, the backends that pass the contract of stores, and a database with tables for sources."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+    from tests.contract.postgres_sources import Tables
 
 _numbers = itertools.count(1)
 
@@ -39,3 +44,12 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def make(case: Case) -> Make:
     """Opens the same store repeatedly, as separate processes would."""
     return case.make
+
+
+@pytest.fixture
+def shop(database: Callable[..., str], postgres: PostgresServer, tmp_path: Path) -> Iterator[Tables]:
+    from tests.contract.postgres_sources import Tables
+
+    made = Tables(postgres.dsn(database()), tmp_path)
+    yield made
+    made.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,17 +21,10 @@ from tests.contract.postgres_sources import Reading, Tables, committed_step, off
 from tests.support import eventually
 
 if TYPE_CHECKING:
-    from examples.servers import PostgresServer
+    pass
 
 COLUMNS = "(id bigint PRIMARY KEY, name varchar(40))"
 TABLE = f"CREATE TABLE t {COLUMNS}"
-
-
-@pytest.fixture
-def shop(database: Callable[..., str], postgres: PostgresServer, tmp_path: Path) -> Iterator[Tables]:
-    made = Tables(postgres.dsn(database()), tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
