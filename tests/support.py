@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -76,6 +76,12 @@ class Project:
         """`mzplan apply --auto-approve --json`."""
         return self.json("apply", "--auto-approve", *arguments, code=code, **more)
 
+    def append(self, source: str, rows: Iterable[Mapping[str, Any]], *options: str) -> Any:
+        """`mzplan append` of these rows to a local source."""
+        path = self.folder / f"{source}.jsonl"
+        path.write_text(json_lines(rows))
+        return self.json("append", f"source.{source}", "--file", str(path), *options)
+
     def queries(self) -> dict[str, dict[str, Any]]:
         """What status says of each query."""
         return {query["address"]: query for query in self.json("status")["queries"]}
@@ -117,6 +123,22 @@ def execute(dsn: str, statement: str) -> None:
     """A statement on PostgreSQL."""
     with psycopg.connect(dsn) as connection:
         connection.execute(statement.encode())
+
+
+def ids_in(dsn: str, table: str) -> list[int]:
+    """The ids in a table on PostgreSQL, in order."""
+    return [row[0] for row in rows_of(dsn, f"SELECT id FROM {table} ORDER BY id")]
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def drop_file(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows in a file of JSON lines, which appears whole."""
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(json_lines(rows))
+    beside.rename(path)
 
 
 def orders(first: int, last: int) -> list[dict[str, Any]]:

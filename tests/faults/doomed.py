@@ -1,4 +1,4 @@
-"""A project whose runners a test starts, and kills or freezes."""
+"""A project whose runners a test starts, and kills or freezes; and the ids that its targets hold."""
 
 from __future__ import annotations
 
@@ -6,40 +6,124 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from examples.servers.process import descendants_of, send
-from tests.support import Project
+from mzplan.connectors.files.manifest import committed_files
+from mzplan.host.failpoints import Failpoint
+from tests.integration.committed import committed
+from tests.support import Project, eventually, rows_of
+
+SECONDS = 240.0
+
+
+def points(*kinds: str) -> list[Failpoint]:
+    """Return the failpoints of these kinds, in the order of the enum: `points("source", "sink")`."""
+    return [point for point in Failpoint if point.value.partition(".")[0] in kinds]
 
 
 class Doomed:
-    """Runners of a project that were started here."""
+    """A project and the runners that a test has started for it."""
 
     def __init__(self, project: Project):
         self.project = project
         self.started: list[subprocess.Popen[bytes]] = []
 
     def runner(self, failpoint: str = "") -> subprocess.Popen[bytes]:
-        """A runner, which dies at the failpoint."""
+        """Start a runner, which dies at the failpoint."""
         log = (self.project.folder / "runner.log").open("ab")
-        command = [
-            sys.executable,
-            "-m",
-            "mzplan",
-            "-C",
-            str(self.project.folder),
-            "run",
-            "--instance",
-            "local",
-        ]
+        command = [sys.executable, "-m", "mzplan", "-C", str(self.project.folder)]
         environment = {**os.environ, **self.project.environment, "MZPLAN_FAILPOINT": failpoint}
-        self.started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+        self.started.append(
+            subprocess.Popen(
+                [*command, "run", "--instance", "local"], stdout=log, stderr=log, env=environment
+            )
+        )
         return self.started[-1]
 
+    def dies_at(self, point: Failpoint) -> None:
+        """Start a runner, and wait until it has died at the failpoint."""
+        self.is_killed(self.runner(point.value))
+
+    def is_killed(self, runner: subprocess.Popen[bytes]) -> None:
+        """Wait until a runner has died of SIGKILL."""
+        assert runner.wait(SECONDS) == -signal.SIGKILL, self.log()
+
+    def stop(self, runner: subprocess.Popen[bytes]) -> None:
+        runner.terminate()
+        assert runner.wait(SECONDS) == 0, self.log()
+
+    def killed_in(
+        self, kind: str, ask: Callable[[], CompletedProcess[str]], between: Callable[[], object]
+    ) -> None:
+        """Kill a runner at the first failpoint of that kind, when it is asked for something, and its
+        successors at the other ones."""
+        first, *others = points(kind)
+        runner = self.runner(first.value)
+        eventually("it runs", self.is_running, SECONDS)
+        asked = ask()
+        assert asked.returncode == 8, asked.stdout + asked.stderr
+        self.is_killed(runner)
+        for point in others:
+            between()
+            self.dies_at(point)
+        assert self.project.json("plan")["changes"] == []
+
+    def is_running(self) -> bool:
+        return {query["condition"] for query in self.project.queries().values()} == {"running"}
+
+    def has_nothing_to_do(self) -> bool:
+        tasks = [task for query in self.project.queries().values() for task in query["tasks"]]
+        return all(task["done"] for task in tasks) and self.project.json("plan")["pending"] == []
+
+    def log(self) -> str:
+        return (self.project.folder / "runner.log").read_text(errors="replace")[-6000:]
+
     def close(self) -> None:
-        """End them all."""
+        """Stop all runners."""
         self.project.down()
         for process in self.started:
             if process.poll() is None:
                 for pid in (*descendants_of(process.pid), process.pid):
                     send(pid, signal.SIGKILL)
             process.wait(30)
+
+
+def steps_of(project: Project, address: str) -> list[dict[str, Any]]:
+    """Return the recorded steps of a query; none may be missing or there twice."""
+    steps: list[dict[str, Any]] = project.json("steps", address)["steps"]
+    assert [step["step"] for step in steps] == list(range(len(steps))), steps
+    return steps
+
+
+def verify(project: Project, *addresses: str) -> None:
+    """Check that each collection and target holds what was recorded of the steps."""
+    for address in addresses:
+        found = project.json("verify", address)
+        assert found["difference"] is None and found["verified"] > 0, (address, found)
+
+
+def ids_in_table(dsn: str, table: str) -> list[int]:
+    return [row[0] for row in rows_of(dsn, f"SELECT id FROM {table}")]
+
+
+def ids_in_topic(bootstrap: str, topic: str) -> list[int]:
+    """Return the ids that a consumer of committed records sees."""
+    return [value["id"] for _, _, value in committed(bootstrap, topic)]
+
+
+def ids_in_delta(table: Path) -> list[int]:
+    if not DeltaTable.is_deltatable(str(table)):
+        return []
+    return list(DeltaTable(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def ids_in_files(folder: Path) -> list[int]:
+    files = committed_files(folder)
+    return list(pq.ParquetDataset(files).read(columns=["id"])["id"].to_pylist()) if files else []

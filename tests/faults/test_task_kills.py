@@ -1,0 +1,307 @@
+"""A runner that is killed in a one-off task (a backfill, a replay, dead letters read again, migrated rows):
+each row is in each target as often as the task says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+
+from examples.servers import create_topic, delete_topic
+from mzplan.host.failpoints import Failpoint
+from mzplan.model.times import instant_text
+from tests.faults.doomed import (
+    SECONDS,
+    Doomed,
+    ids_in_delta,
+    ids_in_files,
+    ids_in_table,
+    points,
+    steps_of,
+    verify,
+)
+from tests.support import Project, eventually, execute, kafka_connection, postgres_connection, rows_of
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+Make = Callable[..., str]
+BEGAN, MINUTE = 1_700_000_000_000, 60_000  # milliseconds
+ASKED = ("--auto-approve", "--wait", "0s")
+EVERY = "trigger: {interval: 500ms}"
+
+
+class Shop(Doomed):
+    """A topic whose rows go into a table, a Delta table and files. None of them has a key, so a row that is
+    written twice is there twice."""
+
+    def __init__(self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: str, database: str):
+        super().__init__(Project(folder, "tasks", {"TEST_PG_PASSWORD": postgres.password}))
+        self.bootstrap, self.topic, self.dsn = kafka.bootstrap, topic, postgres.dsn(database)
+        self.lake = folder / "lake"
+        self.connections = kafka_connection("k", kafka.bootstrap)
+        self.connections += postgres_connection("pg", postgres, database)
+        self.sent = 0
+        self.wanted: Counter[int] = Counter()
+        execute(self.dsn, "CREATE TABLE appended (id bigint)")
+
+    def declare(self, type_: str = "INT", letters: str = "dead/s") -> None:
+        """With this type of column n, and this folder for dead letters."""
+        divided = f"select: [id, id % 3 AS third], partition_by: [third], {EVERY}"
+        self.project.write(
+            "tasks",
+            f"connections:\n{self.connections}  disk: {{type: files, path: {self.lake}}}\n"
+            f"sources:\n  s:\n    connection: k\n    topic: {self.topic}\n    {EVERY}\n"
+            f'    format: {{type: json, schema: "id BIGINT, n {type_}"}}\n'
+            f"    on_error: dead-letter\n    dead_letter: {{path: {letters}}}\n"
+            "    lifecycle: {replace: from-collection}\n"
+            f"sinks:\n  pg: {{from: s, connection: pg, table: appended, select: [id], {EVERY}}}\n"
+            f"  delta: {{type: delta, from: s, connection: disk, path: delta, {divided}}}\n"
+            f"  files: {{type: files, from: s, connection: disk, path: files, {divided}}}\n",
+        )
+
+    def send(self, count: int = 10, n: object = 1, *, fits: bool = True) -> None:
+        """Send so many records, one a minute. Rows of `fits` are wanted in each target."""
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        ids = range(self.sent, self.sent + count)
+        for id_ in ids:
+            value = json.dumps({"id": id_, "n": n})
+            producer.produce(self.topic, value, partition=id_ % 2, timestamp=BEGAN + id_ * MINUTE)
+        assert producer.flush(30) == 0
+        self.sent += count
+        self.wanted += Counter(ids if fits else ())
+
+    def arrive(self) -> None:
+        """Wait until each target holds the wanted rows; it may never hold more."""
+
+        def there() -> bool:
+            targets = (
+                ids_in_table(self.dsn, "appended"),
+                ids_in_delta(self.lake / "delta"),
+                ids_in_files(self.lake / "files"),
+            )
+            found = [Counter(ids) for ids in targets]
+            assert all(ids <= self.wanted for ids in found), [ids - self.wanted for ids in found]
+            return all(ids == self.wanted for ids in found)
+
+        eventually("each row is in each target", there, SECONDS)
+
+    def ask_for_backfill(self) -> CompletedProcess[str]:
+        times = ("--from", instant_text(BEGAN + 20 * MINUTE), "--to", instant_text(BEGAN + 50 * MINUTE))
+        self.wanted += Counter(range(20, 50))
+        return self.project.run("backfill", "source.s", *times, *ASKED)
+
+    def ask_for_replay(self, sink: str) -> CompletedProcess[str]:
+        return self.project.run("replay", sink, "--missing", *ASKED)
+
+    def ask_for_migration(self) -> CompletedProcess[str]:
+        self.declare("BIGINT")
+        return self.project.run("apply", "--allow-replace", *ASKED)
+
+    def letters(self) -> list[int]:
+        """The ids of the dead letters in their first folder."""
+        table = DeltaTable(str(self.project.folder / "dead/s")).to_pyarrow_table()
+        return sorted(json.loads(value)["id"] for value in table["value"].to_pylist())
+
+
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory, kafka: KafkaBroker, postgres: PostgresServer
+) -> Iterator[Shop]:
+    """One project for all tasks, one after the other; between two of them it is down."""
+    kafka.start()
+    postgres.start()
+    create_topic(kafka.bootstrap, "task-kills", 2)
+    postgres.create_database("task_kills")
+    shop = Shop(tmp_path_factory.mktemp("tasks") / "p", kafka, postgres, "task-kills", "task_kills")
+    shop.declare()
+    shop.send(100)
+    shop.project.apply()
+    shop.arrive()
+    shop.project.down()
+    yield shop
+    shop.close()
+    postgres.drop_database("task_kills")
+    delete_topic(kafka.bootstrap, "task-kills")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("task", ["backfill", "replay", "migration"])
+def test_killed_in_a_task(running: Shop, task: str) -> None:
+    """The migration comes last: it numbers the steps anew."""
+    shop, project = running, running.project
+    rows = shop.wanted.total()
+    if task == "backfill":
+        shop.killed_in("backfill", shop.ask_for_backfill, shop.send)
+    elif task == "migration":
+        shop.killed_in("migration", shop.ask_for_migration, shop.send)
+    else:
+        between = "id BETWEEN 60 AND 90"
+        execute(shop.dsn, f"DELETE FROM appended WHERE {between}")
+        DeltaTable(str(shop.lake / "delta")).delete(between)
+        for sink in ("sink.pg", "sink.delta"):
+            shop.killed_in("replay", partial(shop.ask_for_replay, sink), shop.send)
+            project.run("up")  # the next runner would die of what this one still has to do
+            eventually("it is done", shop.has_nothing_to_do, SECONDS)
+            project.down()
+    shop.send()
+    project.run("up")
+    shop.arrive()
+    eventually("nothing is left to do", shop.has_nothing_to_do, SECONDS)
+    if task == "replay":
+        again = project.run("replay", "sink.pg", "--missing", "--auto-approve")
+        assert again.returncode == 0, again.stdout + again.stderr
+        shop.arrive()
+    project.down()
+
+    steps = steps_of(project, "source.s")
+    assert sum(step["rows"] for step in steps) == shop.wanted.total()
+    if task == "migration":
+        assert (steps[0]["migrated"], steps[0]["rows"]) == (1, rows)
+        for command in (("source.s",), ("source.s", "--from-upstream"), ("sink.pg",)):
+            verified = project.json("verify", *command)
+            assert verified["difference"] is None, verified
+            assert all(one["code"] == "MZ045" for one in verified["diagnostics"]), verified
+        return
+    (once,) = [step for step in steps if "task" in step]
+    assert (once["rows"], once["task"]) == (30, {"kind": "backfill", "serial": 2})
+    verify(project, "source.s", "sink.pg", "sink.delta", "sink.files")
+    assert project.json("verify", "source.s", "--from-upstream")["difference"] is None
+    for sink in ("sink.pg", "sink.delta") if task == "replay" else ():
+        compared = project.json("verify", sink, "--content")
+        assert compared["equal"], compared
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_dead_letters_are_read_again(
+    tmp_path: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
+) -> None:
+    shop = Shop(tmp_path / "p", kafka, postgres, topic("letters", partitions=2), database("letters"))
+    project = shop.project
+    with (project.folder / "mzplan.yaml").open("a") as settings:  # no command starts a runner
+        settings.write("instances: {local: {type: cluster}}\n")
+    try:
+        shop.declare()
+        shop.send(100)
+        shop.send(40, 1.5, fits=False)
+        shop.send(3, "much", fits=False)
+        project.apply("--no-live", "--wait", "0s", code=8)
+        runner = shop.runner()
+        shop.arrive()
+        eventually("the letters are kept", lambda: shop.letters() == [*range(100, 143)], SECONDS)
+        shop.declare("DECIMAL(12,2)")
+        project.apply("--allow-replace")
+        shop.stop(runner)
+        asked = ("replay", "source.s", "--dead-letters", "--auto-approve")
+        recorded = project.run(*asked, "--no-live", "--wait", "0s")
+        assert recorded.returncode == 8 and "no runner" in recorded.stdout.lower(), recorded.stdout
+
+        for point in (*points("dead-letters"), Failpoint.TASK_PASSED_OVER):
+            shop.dies_at(point)
+            if point == Failpoint.DEAD_LETTERS_WRITTEN:  # and the next runner finds another definition
+                assert shop.letters() == [*range(100, 143)]
+                shop.declare("DECIMAL(12,2)", letters="dead/later")
+                project.apply("--no-live", "--wait", "0s", code=8)
+        assert shop.letters() == [140, 141, 142]
+        shop.wanted += Counter(range(100, 140))
+        shop.send(7)
+        runner = shop.runner()
+        shop.arrive()
+        eventually("it is done", shop.has_nothing_to_do, SECONDS)
+        assert shop.letters() == [140, 141, 142]
+        (replay,) = project.queries()["source.s"]["tasks"]
+        stay = [{"reason": "n is not a DECIMAL(12,2)", "letters": 3}]
+        assert replay["outcome"] == {"read": 43, "rows": 40, "rows_before": 0, "stay": stay}
+
+        # With a runner alive the command says what has become of the letters.
+        shop.declare("DECIMAL(12,2)")
+        project.apply()
+        again = project.run(*asked, "--where", "offset >= 0")
+        assert again.returncode == 0, again.stdout + again.stderr
+        said = "3 dead letters were read: 0 became rows, 3 stay\n    3: n is not a DECIMAL(12,2)"
+        assert said in again.stdout
+        (change,) = project.json(*asked, "--where", "topic = 'other'")["changes"]
+        assert change["task"]["outcome"] == {"read": 0, "rows": 0, "rows_before": 0, "stay": []}
+        shop.stop(runner)
+        verify(project, "source.s", "sink.pg")
+        assert project.json("verify", "source.s", "--from-upstream")["difference"] is None
+        assert shop.letters() == [140, 141, 142]
+    finally:
+        shop.close()
+
+
+@pytest.mark.timeout(1200)
+def test_killed_while_a_migration_keeps_the_slot(
+    tmp_path: Path, postgres: PostgresServer, database: Make
+) -> None:
+    """The slot stays when the generation that made it goes, and is dropped with the last one."""
+    shop, target = database("shop"), database("target")
+    from_, to = postgres.dsn(shop), postgres.dsn(target)
+    execute(from_, "CREATE TABLE t (id bigint PRIMARY KEY, n int)")
+    execute(from_, "INSERT INTO t SELECT g, g FROM generate_series(1, 100) g")
+    execute(to, "CREATE TABLE t (id bigint PRIMARY KEY, n text)")
+    connections = postgres_connection("shop", postgres, shop) + postgres_connection("pg", postgres, target)
+    doomed = Doomed(Project(tmp_path / "p", "migrated", {"TEST_PG_PASSWORD": postgres.password}))
+    project = doomed.project
+
+    def declare(type_: str) -> None:
+        project.write(
+            "migrated",
+            f"connections:\n{connections}"
+            f"sources:\n  s:\n    connection: shop\n    tables: [public.t]\n    key: [id]\n    {EVERY}\n"
+            f'    schema: "id BIGINT, n {type_}"\n    lifecycle: {{replace: from-collection}}\n'
+            "sinks:\n  pg:\n    from: s\n    connection: pg\n    table: t\n    mode: upsert\n    key: [id]\n"
+            f"    select: [id, cast(n AS STRING) AS n]\n    {EVERY}\n",
+        )
+
+    def arrive() -> None:
+        wanted = [(id_, str(n)) for id_, n in rows_of(from_, "SELECT id, n FROM t ORDER BY id")]
+        found = "SELECT id, n FROM t ORDER BY id"
+        eventually("the target is as the table", lambda: rows_of(to, found) == wanted, SECONDS)
+
+    def slots() -> list[str]:
+        mine = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+        return [row[0] for row in rows_of(from_, mine)]
+
+    try:
+        declare("INT")
+        project.apply()
+        execute(from_, "DELETE FROM t WHERE id = 1")
+        arrive()
+        (slot,) = slots()
+        project.down()
+
+        def ask() -> CompletedProcess[str]:
+            declare("BIGINT")
+            return project.run("apply", "--allow-replace", *ASKED)
+
+        def change() -> None:
+            execute(from_, "DELETE FROM t WHERE id = (SELECT min(id) FROM t)")
+            execute(from_, "UPDATE t SET n = -n WHERE id > 30 AND id < 40")
+
+        doomed.killed_in("migration", ask, change)
+        execute(from_, "INSERT INTO t SELECT g, g FROM generate_series(1001, 1010) g")
+        project.run("up")
+        arrive()
+        eventually("nothing is left to do", doomed.has_nothing_to_do, SECONDS)
+        # Not by the event that the generation is given up: a runner killed in the same second has lost it.
+        removed = "generation 1; its storage was removed"
+        eventually("its storage is removed", lambda: removed in project.run("events").stdout, SECONDS)
+        execute(from_, "DELETE FROM t WHERE id > 1005")
+        arrive()
+        assert slots() == [slot]
+        first = project.json("steps", "source.s")["steps"][0]
+        assert (first["step"], first["migrated"], first["rows"]) == (0, 1, 99)
+        project.write("migrated", "")
+        project.apply()
+        eventually("the slot is dropped", lambda: slots() == [], SECONDS)
+    finally:
+        doomed.close()
