@@ -1,11 +1,10 @@
 """Every command that changes or removes something, beside an apply and killed at any moment, by fixed seeds:
-then the next apply converges, and nothing is lost. And a link in the place of each file that is stored."""
+then the next apply converges, and nothing is lost."""
 
 from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -147,94 +146,3 @@ def test_a_command_beside_an_apply(shop: Path, forks: Forks, tmp_path: Path, com
         assert mzplan(folder, *BESIDE["snapshot"][:-2]).out == whole
     # A snapshot that is killed while it writes leaves what it had, hidden, in its user's folder.
     assert not [path for path in folder.rglob("*.tmp") if not path.name.startswith(".rows.csv.")]
-
-
-SECRET = "precious"
-LINKS = ("secret", "nowhere", "folder", "pipe", "endless", "itself")
-LOOKS = (
-    ("plan",),
-    ("status",),
-    ("drift",),
-    ("history",),
-    ("show",),
-    ("state", "list"),
-    ("state", "pull"),
-    ("state", "gc"),
-    ("steps", "source.orders"),
-    ("snapshot", "source.orders"),
-)
-CHANGES = (
-    ("apply", "--auto-approve", "--wait", "1s", "--var", "broker=b"),
-    ("pause", "source.orders", "--wait", "1s", "--auto-approve"),
-    ("resume", "sink.out", "--wait", "1s", "--auto-approve"),
-    ("destroy", "--auto-approve", "--wait", "1s"),
-    ("state", "rm", "sink.few"),
-    ("state", "rollback", "--auto-approve"),
-    ("state", "mv", "sink.few", "sink.moved"),
-    ("state", "gc", "--apply"),
-    ("append", "source.raw", "--file", "rows.jsonl"),
-    ("expire", "source.orders", "--before", "1"),
-)
-
-
-def planted(path: Path, kind: str, outside: Path) -> None:
-    """A link in the place of a file."""
-    path.unlink()
-    match kind:
-        case "secret":
-            path.symlink_to(outside / "secret")
-        case "nowhere":
-            path.symlink_to(outside / "nowhere")
-        case "folder":
-            path.symlink_to(outside / "folder")
-        case "pipe":
-            path.symlink_to(outside / "pipe")
-        case "endless":
-            path.symlink_to("/dev/zero")
-        case _:
-            path.symlink_to(path)
-
-
-def contents(outside: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(outside)): p.read_bytes() for p in outside.rglob("*") if p.is_file()}
-
-
-@pytest.mark.timeout(300)
-def test_a_link_in_the_place_of_each_stored_file(shop: Path, tmp_path: Path) -> None:
-    chance = random.Random(29)
-    outside = tmp_path / "outside"
-    (outside / "folder").mkdir(parents=True)
-    (outside / "folder" / "kept").write_text(SECRET)
-    (outside / "secret").write_text(f'{{"format_version": 1, "{SECRET}": "{SECRET}"}}\n{SECRET}\n')
-    os.mkfifo(outside / "pipe")
-    before = contents(outside)
-    folder = fresh_copy(shop, tmp_path / "p")
-    assert mzplan(folder, "plan", "--out", str(folder / "saved.plan"), "--var", "broker=d").code == 0
-    origin = tmp_path / "origin"
-    shutil.copytree(folder, origin)
-    below = (origin / "state", origin / ".mzplan")
-    files = [p.relative_to(origin) for root in below for p in sorted(root.rglob("*")) if p.is_file()]
-    files.append(Path("saved.plan"))
-    assert len(files) > 5
-    for number, name in enumerate(files * SIZE):
-        kind = LINKS[(number + number // len(LINKS)) % len(LINKS)]
-        fresh_copy(origin, folder)
-        planted(folder / name, kind, outside)
-        commands = [*chance.sample(LOOKS, 2), chance.choice(CHANGES)]
-        if name.name == "saved.plan":
-            commands = [("show", str(folder / name)), ("apply", str(folder / name), "--wait", "1s")]
-        for asked in commands:
-            command = [str(folder / part) if part == "rows.jsonl" else part for part in asked]
-            began = time.monotonic()
-            ran = mzplan(folder, *command)
-            what = (str(name), kind, command, ran)
-            is_clear(ran)
-            assert SECRET not in ran.out + ran.err and contents(outside) == before, what
-            assert time.monotonic() - began < 60, what  # it did not wait for what never comes
-        if (folder / name).is_symlink():
-            (folder / name).unlink()
-            shutil.copy2(origin / name, folder / name)
-        state = store_of(folder).read_state()
-        if Address.parse("sink.moved") in state.resources:
-            (folder / "pipeline.yaml").write_text(PIPELINE.replace("  few:", "  moved:"))
-        goes_on(folder)

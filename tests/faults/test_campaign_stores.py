@@ -1,4 +1,4 @@
-"""Requests of the object store that fail, many applies at once on each backend, and signals."""
+"""Many applies at once on each backend, and signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.contract import stores
 from tests.contract.stores import Case, ObjectServer
 from tests.faults.campaigns import SIZE, Before, goes_on
 from tests.faults.forks import Forks
-from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.cli_runs import apply, write
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -54,33 +53,6 @@ def checkout(folder: Path, case: Case) -> Path:
         file.write(f"variables: {{broker: {{default: a}}}}\nstate: {json.dumps(case.make.args[1])}\n")  # type: ignore[attr-defined]
     apply(folder)
     return folder
-
-
-@pytest.mark.parametrize("late", [False], ids=["refused"])
-def test_a_request_of_the_object_store_that_fails(server: ObjectServer, tmp_path: Path, late: bool) -> None:
-    case = stores.object_store(tmp_path, server, f"requests-{late}".lower())
-    folder = checkout(tmp_path, case)
-    began = len(server.requests)
-    apply(folder, "--var", "broker=b")
-    count = len(server.requests) - began
-    mistaken = list[tuple[str, str]]()
-    for number, at in enumerate(sorted(random.Random(7).sample(range(count), min(count, 14 * SIZE)))):
-        before = Before(folder, case.make())
-        server.late, server.fails_at = late, len(server.requests) + at
-        with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0):
-            ran = mzplan(folder, "apply", "--auto-approve", "--var", f"broker=c{number}", "--json")
-        what = f"{at}: {server.requests[server.fails_at]} {server.paths[server.fails_at]}"
-        server.fails_at = -1
-        if what.endswith("/lock") and (held := before.store.holder()):
-            assert ran.code in (1, 8), (what, ran)
-            before.store.backend.delete("lock")  # as `state unlock`, once this process has ended
-            assert held.command == "apply"
-        try:
-            before.holds(ran)
-            goes_on(folder)
-        except AssertionError as problem:
-            mistaken.append((what, str(problem)[:1500]))
-    assert not mistaken
 
 
 @pytest.mark.parametrize("kind", ["local", "object-store"])

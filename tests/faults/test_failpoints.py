@@ -1,15 +1,13 @@
-"""Every failpoint, listed by the code itself: killed there, everything converges by itself.
+"""A process that is killed at any failpoint: everything converges by itself.
 
-Against the in-memory executor (real processes, no Spark). The same kills on real servers are in
+Against the in-memory executor (real processes, no Spark). Kills of applies and runners on real servers are in
 test_kills.py.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,34 +22,25 @@ import pytest
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.host.failpoints import Failpoint
 from mzplan.model.observed import Status
-from mzplan.runner import commands
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
+from tests.faults.doomed import points
 from tests.stored_steps import StoredSource
 from tests.support import eventually
 from tests.unit import cli_runs
 from tests.unit.cli_runner import following
 
-APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
-ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
-APPEND = [p for p in Failpoint if p.value.startswith("append.")]
-RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
-COMMAND = [p for p in Failpoint if p.value.startswith("command.")]
-DROPPED = [p for p in Failpoint if p.value.startswith("command.drop-")]
+APPLY = points("apply", "commit")
+ALTER = points("alter", "apply", "commit")
+APPEND = points("append")
+DROPPED = [Failpoint.COMMAND_DROP_SINKS, Failpoint.COMMAND_DROP_SOURCES]
+RUNNER = [point for point in points("runner", "command") if point not in DROPPED]
 CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
-CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
-SOURCE = [p for p in Failpoint if p.value.startswith("source.")]  # on real servers: test_keyed_kills.py
-BACKFILL = [
-    p for p in Failpoint if p.value.startswith("backfill.")
-]  # on real servers: test_backfill_kills.py
-_REPLAYS = ("replay.", "dead-letters.", "task.")
-REPLAY = [p for p in Failpoint if p.value.startswith(_REPLAYS)]  # on real servers: test_replay_kills.py
-MIGRATION = [p for p in Failpoint if p.value.startswith("migration.")]  # test_row_migration_kills.py
-SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
-# On real servers: tests/integration/spark/test_spark_task_kills.py.
-TASK = [p for p in Failpoint if p.value.startswith("task.")]
+CANARY = points("canary")
+# On real servers: test_sink_kills.py, test_task_kills.py, tests/integration/spark/test_spark_task_kills.py.
+ELSEWHERE = points("source", "sink", "backfill", "replay", "dead-letters", "migration", "task")
 
 # Maintains a collection, and says what its tables were asked for.
 MAINTAIN = """
@@ -115,19 +104,9 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
         yield Followed(Store(LocalBackend(tmp_path / "state"), "shop"), executor)
 
 
-def test_the_lists_are_whole() -> None:
-    groups = (
-        *(APPLY, RUNNER, COMMAND, CLAIMS, TABLES, CANARY, APPEND, SOURCE, BACKFILL, REPLAY, SINK),
-        *(TASK, ALTER, MIGRATION),
-    )
-    assert all(groups) and set(ALTER) > set(APPLY)
+def test_each_failpoint_has_a_test() -> None:
+    groups = (ALTER, RUNNER, DROPPED, CLAIMS, TABLES, CANARY, APPEND, ELSEWHERE)
     assert {point for group in groups for point in group} == set(Failpoint)
-    # One after each command to the controller; an export is prepared before it is created.
-    called = set(re.findall(r"controller\.(\w+)\(", inspect.getsource(commands)))
-    given = {f"command.{method.replace('_', '-')}" for method in called - {"collections", "exports"}}
-    assert len(given) == 6 and {p.value for p in COMMAND} == {*given, "command.claim-storage"}
-    protocol = (Path(__file__).parents[2] / "docs" / "internals" / "protocol.md").read_text()
-    assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
 
 @pytest.mark.parametrize("point", APPLY)
@@ -206,7 +185,7 @@ def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize(
     ("point", "first"),
     [
-        *((p, []) for p in (*RUNNER, *COMMAND) if p not in DROPPED),
+        *((p, []) for p in RUNNER),
         *((p, ["--canary"]) for p in (*CANARY, Failpoint.RUNNER_STARTED_NEW)),
     ],
 )
@@ -310,25 +289,6 @@ def test_maintenance_that_is_killed_is_finished(tmp_path: Path, point: Failpoint
     again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert again.stdout.split() == ["merge", "reclaim", "4"]
     assert source.history.read().since == 4
-
-
-def test_two_applies_at_once_are_serialised_or_told_who_holds_the_lock(
-    tmp_path: Path, follower: Followed
-) -> None:
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
-    write(tmp_path, "cluster", "c")
-    with follower.store.lock("somebody"):
-        refused = mzplan(tmp_path, "apply", "--auto-approve", "--json")
-    assert refused.returncode == 6
-    text = document(refused)["diagnostics"][0]["detail"]
-    assert "mzplan somebody" in text and str(os.getpid()) in text
-    command = [sys.executable, "-m", "mzplan", "-C", str(tmp_path), "apply", "--auto-approve"]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-    codes = sorted(p.wait(60) for p in both)
-    for process in both:
-        process.communicate()
-    assert codes in ([0, 0], [0, 6])
-    assert follower.store.read_state().serial == 2  # one change, committed once
 
 
 def test_a_killed_append_is_known_when_it_is_repeated(tmp_path: Path) -> None:
