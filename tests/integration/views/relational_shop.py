@@ -66,7 +66,7 @@ class RelationalShop(Doomed):
             self.project.write("more", more)
 
     def add_customers(self) -> None:
-        self._append("customers", [{"customer": f"c{i}", "city": f"city {i}"} for i in range(5)])
+        self.project.append("customers", [{"customer": f"c{i}", "city": f"city {i}"} for i in range(5)])
 
     def add(self, name: str, count: int, *, later: int = 0) -> None:
         """Add so many rows, `later` seconds after the ones before."""
@@ -76,12 +76,7 @@ class RelationalShop(Doomed):
             at = (START + timedelta(seconds=i + later)).isoformat()
             values = {"customer": f"c{i % 7}", "amount": i} if name == "orders" else {"paid": i * 2}
             rows.append({"id": i, **values, "ts": at})
-        self._append(name, rows)
-
-    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        path = self.project.folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self.project.json("append", f"source.{name}", "--file", str(path))
+        self.project.append(name, rows)
 
     def customers(self) -> Rows:
         return self._rows("source.customers")
