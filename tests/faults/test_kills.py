@@ -164,9 +164,6 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
         'sources: {rows: {type: local, schema: "id BIGINT", trigger: {interval: 500ms}}}\n'
         "sinks: {lake: {from: rows, connection: here, path: lake}}\n",
     )
-    row = tmp_path / "row.jsonl"
-    row.write_text('{"id": 1}')
-    append = ("append", "source.rows", "--file", str(row))
     try:
         project.apply()
         first = project.lease()
@@ -181,7 +178,7 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
         eventually("the runner has ended", lambda: not _command(first["pid"]), 30.0)
         assert "error[MZ060]" in project.log() and "Spark's Java process has ended" in project.log()
         eventually("the standby leads", lambda: project.lease()["pid"] == standby.pid, 10.0)
-        appended = project.json(*append)["step"]
+        appended = project.append("rows", [{"id": 1}])["step"]
         eventually("its row is read", lambda: _last_step(project) >= appended)
         # A command that looks while nobody leads says so, and `up` starts another one.
         (java,) = [pid for pid in _children(standby.pid) if b"java" in _command(pid)]
@@ -190,7 +187,7 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
         status = project.json("status", "--exit-code", code=8)
         assert not any(query["condition"] == "running" for query in status["queries"])
         project.json("up")
-        appended = project.json(*append)["step"]
+        appended = project.append("rows", [{"id": 1}])["step"]
         eventually("its row is read", lambda: _last_step(project) >= appended)
     finally:
         project.down()

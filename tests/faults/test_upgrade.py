@@ -29,6 +29,7 @@ from tests.integration.spark_lab import read_delta
 from tests.spark_lines import environment_of, other_line
 from tests.support import (
     Project,
+    drop_file,
     eventually,
     execute,
     kafka_connection,
@@ -131,10 +132,7 @@ class Upgraded:
         first, last = self.round * EACH, (self.round + 1) * EACH
         more = orders(first, last)
         produce_json(self.kafka.bootstrap, self.read, more, key="id")
-        values = self._file(
-            self.project.folder / f"{first}.jsonl", [{"id": v, "v": v} for v in range(first, last)]
-        )
-        self.project.json("append", "source.l", "--file", str(values), "--id", str(first))
+        self.project.append("l", ({"id": v, "v": v} for v in range(first, last)), "--id", str(first))
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
         for id_ in range(EACH):
             producer.produce(self.changed, json.dumps({"id": id_, "v": first + id_}), key=str(id_))
@@ -148,14 +146,8 @@ class Upgraded:
             f"DELETE FROM shop WHERE id % 5 = {self.round % 5} OR id = {EACH}",
         )
         # The last: who waits for these rows begins to look now.
-        self._file(self.project.folder / "in" / f"{first}.json", more)
+        drop_file(self.project.folder / "in" / f"{first}.json", more)
         self.round += 1
-
-    def _file(self, path: Path, rows: list[dict[str, Any]]) -> Path:
-        """There at once, and whole."""
-        part = path.with_name(f".{path.name}")
-        part.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return part.rename(path)
 
     def run(self, line: SparkLine) -> None:
         """A runner on this line."""

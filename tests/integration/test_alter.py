@@ -11,21 +11,17 @@ from tests.support import (
     Project,
     eventually,
     execute,
+    ids_in,
     kafka_connection,
     orders,
     orders_sink,
     orders_source,
-    rows_of,
 )
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
 Make = Callable[..., str]
-
-
-def ids(dsn: str, table: str) -> list[int]:
-    return [row[0] for row in rows_of(dsn, f"SELECT id FROM {table} ORDER BY id")]
 
 
 def files(project: Project) -> dict[str, bytes]:
@@ -64,7 +60,7 @@ def test_break_refuse_and_repair(
         + f"  al_back: {{from: al_s, connection: al_k, topic: {orders_out}, trigger: {{interval: 500ms}}}}\n",
     )  # fmt: skip
     project.apply()
-    eventually("20 rows", lambda: ids(dsn, "o") == list(range(20)))
+    eventually("20 rows", lambda: ids_in(dsn, "o") == list(range(20)))
 
     def alter(statement: str, *options: str, code: int = 0) -> dict[str, list[dict[str, str]]]:
         found: dict[str, list[dict[str, str]]] = project.json(
@@ -94,7 +90,7 @@ def test_break_refuse_and_repair(
     broken = alter("ALTER CONNECTION al_pg SET PORT = 1 WITH (VALIDATE = false)", "--wait", "60s", code=8)
     assert [p["condition"] for p in broken["pending"]] == ["rejected"]
     produce_json(kafka.bootstrap, orders_in, orders(20, 30), key="id")
-    eventually("the rejected change stops nothing", lambda: ids(dsn, "o") == list(range(30)))
+    eventually("the rejected change stops nothing", lambda: ids_in(dsn, "o") == list(range(30)))
     alter(f"ALTER CONNECTION al_pg SET PORT = {postgres.port}")
     text = (project.folder / "alter.yaml").read_text()
     assert "# rotated each month" in text and f"    port: {postgres.port}\n" in text
@@ -111,7 +107,7 @@ def test_break_refuse_and_repair(
     after = project.run_ids("al_")
     assert {a for a in after if after[a] != running[a]} == {"sink.al_o"}
     produce_json(kafka.bootstrap, orders_in, orders(30, 40), key="id")
-    eventually("rows after the rotation, each once", lambda: ids(dsn, "o") == list(range(40)))
+    eventually("rows after the rotation, each once", lambda: ids_in(dsn, "o") == list(range(40)))
     eventually("the new value is the one in use", lambda: project.json("plan")["changes"] == [])
     for file in (project.folder / "state").rglob("*"):
         assert not file.is_file() or b"-word" not in file.read_bytes()

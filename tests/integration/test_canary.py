@@ -13,12 +13,12 @@ from tests.support import (
     Project,
     eventually,
     execute,
+    ids_in,
     kafka_connection,
     orders,
     orders_sink,
     orders_source,
     postgres_connection,
-    rows_of,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Pairs:
             assert self.ids(i) == list(range(self.sent))
 
     def ids(self, table: int) -> list[int]:
-        return [row[0] for row in rows_of(self.dsn, f"SELECT id FROM t{table} ORDER BY id")]
+        return ids_in(self.dsn, f"t{table}")
 
     def restarted(self, before: dict[str, str]) -> set[str]:
         now = self.project.run_ids("ca_")

@@ -3,7 +3,6 @@ checkout: what a scheduled job sees, which has the store and nothing else. All s
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from mzplan.model.resources import Retries
 from mzplan.store.backends.local import STATE_KEY
 from tests.integration.crew import Crew
 from tests.integration.spark_lab import read_delta
-from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
+from tests.support import drop_file, eventually, execute, kafka_connection, orders, orders_source, rows_of
 from tests.unit.cli_runs import Ran, apply, mzplan
 
 if TYPE_CHECKING:
@@ -33,10 +32,8 @@ READINGS = "{interval: 500ms}, format: {type: json, schema: 'id BIGINT'}"
 
 
 def drop(folder: Path, *ids: int) -> None:
-    """Readings, in a file that appears whole."""
-    beside = folder / f".{ids[0]}"
-    beside.write_text("".join(json.dumps({"id": i}) + "\n" for i in ids))
-    beside.rename(folder / f"{ids[0]}.json")
+    """Readings, in a file."""
+    drop_file(folder / f"{ids[0]}.json", ({"id": id_} for id_ in ids))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,16 @@ import pytest
 from examples.servers import produce_json
 from tests.integration.crew import Crew
 from tests.integration.spark_lab import read_delta
-from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
+from tests.support import (
+    drop_file,
+    eventually,
+    execute,
+    ids_in,
+    kafka_connection,
+    orders,
+    orders_source,
+    rows_of,
+)
 from tests.unit.cli_runs import apply, mzplan
 
 if TYPE_CHECKING:
@@ -123,10 +131,7 @@ def test_a_query_from_kafka(
     apply(crew.folder, "--wait", "60s")
     dsn = postgres.dsn(db)
     produce_json(kafka.bootstrap, name, orders(40, 50), key="id")
-    eventually(
-        "50 rows in PostgreSQL",
-        lambda: [r[0] for r in rows_of(dsn, "SELECT id FROM sales ORDER BY 1")] == list(range(50)),
-    )
+    eventually("50 rows in PostgreSQL", lambda: ids_in(dsn, "sales") == list(range(50)))
     eventually("the last of each", lambda: rows_of(dsn, "SELECT count(*), max(id) FROM last") == [(7, 49)])
     shown = mzplan(crew.folder, "steps", "source.sales", "--json")
     assert shown.code == 0 and shown.json()["steps"][-1]["step"] >= steps
@@ -146,9 +151,7 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     inbox = crew.folder / "inbox"
 
     def drop(*ids_: int) -> None:
-        beside = inbox / f".{ids_[0]}"
-        beside.write_text("".join(json.dumps({"id": i}) + "\n" for i in ids_))
-        beside.rename(inbox / f"{ids_[0]}.json")
+        drop_file(inbox / f"{ids_[0]}.json", ({"id": id_} for id_ in ids_))
 
     drop(1, 2, 3)
     query = started(crew.spark.readStream.schema("id BIGINT").json(str(inbox)), tmp_path)

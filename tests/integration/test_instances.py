@@ -22,6 +22,7 @@ from tests.support import (
     Project,
     eventually,
     execute,
+    ids_in,
     kafka_connection,
     orders,
     orders_sink,
@@ -62,11 +63,8 @@ class Moving:
         """More rows, and each of all is there once."""
         produce_json(self.kafka.bootstrap, self.topic, orders(self.sent, self.sent + 10), key="id")
         self.sent += 10
-        eventually(f"{self.sent} rows", lambda: len(self.ids()) >= self.sent)
-        assert self.ids() == list(range(self.sent))
-
-    def ids(self) -> list[int]:
-        return [row[0] for row in rows_of(self.dsn, "SELECT id FROM o ORDER BY id")]
+        eventually(f"{self.sent} rows", lambda: len(ids_in(self.dsn, "o")) >= self.sent)
+        assert ids_in(self.dsn, "o") == list(range(self.sent))
 
     def epoch(self) -> int:
         """Of the runner that has written to the table last."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -64,10 +63,9 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
     # No runner: the step is durable all the same, and is read by the next one.
     assert project.json("append", "source.adjustments", "--file", file, "--id", "tuesday")["step"] == 2
     assert project.json(*append)["repeated"]
-    row = project.folder / "row.jsonl"
     for day in range(5):  # what waits is read together
-        row.write_text(json.dumps({"account": f"z-{day}", "amount": "1.00", "booked": "2027-01-01"}))
-        assert project.json("append", "source.adjustments", "--file", str(row))["step"] == 3 + day
+        row = {"account": f"z-{day}", "amount": "1.00", "booked": "2027-01-01"}
+        assert project.append("adjustments", [row])["step"] == 3 + day
     assert project.apply()["changes"] == []
     eventually("the rows are in the lake", lambda: len(lake(project)) >= 9)
     steps = project.json("steps", "source.adjustments")["steps"]

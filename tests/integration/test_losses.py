@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from examples.servers import produce_json
 from tests.integration.spark_lab import read_delta
-from tests.support import Project, eventually, kafka_connection, orders
+from tests.support import Project, drop_file, eventually, kafka_connection, orders
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker
@@ -87,8 +86,7 @@ def test_files_that_are_gone_are_found_by_the_runner_before_it_stops_anything(pr
     inbox.mkdir(parents=True)
 
     def write(name: str, *rows: int) -> None:
-        (inbox / f"{name}.tmp").write_text("".join(json.dumps({"id": id_}) + "\n" for id_ in rows))
-        (inbox / f"{name}.tmp").rename(inbox / f"{name}.json")
+        drop_file(inbox / f"{name}.json", ({"id": id_} for id_ in rows))
 
     def declare(type_: str) -> None:
         text = "connections:\n  go_f: {type: files, path: gone}\n"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support import Project, eventually
 
+QUERIES, STEPS = 12, 6
 FILES = 200  # more than a query reads in the test
 
 
-@pytest.mark.parametrize(
-    ("number", "steps"), [(12, 6), pytest.param(40, 4, marks=pytest.mark.nightly, id="40 queries")]
-)
-def test_no_query_starves_on_one_core(number: int, steps: int, tmp_path: Path) -> None:
+def test_no_query_starves_on_one_core(tmp_path: Path) -> None:
     """Spark gives a free core to the first of equal pools by name: five of twelve made no step in minutes."""
     master = {"PYSPARK_SUBMIT_ARGS": "--master local[1] pyspark-shell"}
     project = Project(tmp_path / "p", "shared", master)
-    names = [f"q{n:02}" for n in range(number)]
+    names = [f"q{n:02}" for n in range(QUERIES)]
     for name in names:
         folder = project.folder / "in" / name
         folder.mkdir(parents=True)
@@ -45,7 +41,7 @@ def test_no_query_starves_on_one_core(number: int, steps: int, tmp_path: Path) -
 
     try:
         project.apply("--wait", "10m", seconds=700.0)
-        eventually("one of them has done its steps", lambda: max(done()) >= steps, 600.0)
+        eventually("one of them has done its steps", lambda: max(done()) >= STEPS, 600.0)
         counts = done()
         assert min(counts) >= max(counts) / 4, counts
     finally:

@@ -140,9 +140,7 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: 
     assert dsn is not None
     target = postgres.dsn(dsn[1].strip("\"'},"))
     execute(target, "ALTER TABLE rows RENAME TO away")
-    rows = shop.folder / "rows.jsonl"
-    rows.write_text('{"id": 1}\n')
-    shop.json("append", "source.made", "--file", str(rows))
+    shop.append("made", [{"id": 1}])
     eventually("the sink fails", lambda: shop.queries()["sink.out"]["condition"] == "failed")
     execute(target, "ALTER TABLE away RENAME TO rows")
     applied = shop.run("apply", "--auto-approve")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,30 +212,6 @@ def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_commits_of_a_delta_table_are_not_read_again(lab: Lab, tmp_path: Path) -> None:
-    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/orders`"
-    assert spark is not None
-    spark.sql(f"CREATE TABLE {table} (id INT, n INT) USING DELTA")
-    spark.sql(f"INSERT INTO {table} VALUES (1, 10), (2, 20)")
-    lake = {"type": "files", "path": str(tmp_path / "lake")}
-    source = lab.source("delta", lake, path="orders", schema="id INT, n INT")
-    sink = lab.sink(source, "delta", {"type": "files", "path": str(tmp_path)}, path="out", select=["id"])
-    target = tmp_path / "out"
-    lab.start(source, sink)
-    until("both are there", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2])
-    lab.finish(source, sink)
-    wider = after(source, "id BIGINT, n DECIMAL(12,1)")
-    wider_sink = reading(sink, wider)
-    assert lab.codes(wider) == []
-    spark.sql(f"INSERT INTO {table} VALUES (3, 30)")
-    lab.start(wider)
-    lab.start(wider_sink)
-    until("the new one as well", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2, 3])
-    assert sorted((r["id"], r["n"]) for r in lab.read(wider)) == [(1, 10), (2, 20), (3, 30)]
-    lab.finish(wider, wider_sink)
-
-
-@pytest.mark.nightly
 def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_path: Path) -> None:
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"
     assert spark is not None
@@ -261,73 +236,3 @@ def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_
     holds(other, (1, 10), (3, 31))
     until("that is one step", lambda: lab.last_step(other) == 1)
     lab.finish(other)
-
-
-@pytest.mark.nightly
-def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) -> None:
-    """The changes that the slot holds come behind the rows of the former generation, twice in a row; then the
-    last one to go on with it gives it up."""
-    shop, target = database("shop"), tmp_path / "out"
-    lab.execute(
-        shop,
-        "CREATE TABLE t (id bigint PRIMARY KEY, n int, gone text)",
-        "ALTER TABLE t REPLICA IDENTITY FULL",
-        "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 100) g",
-    )
-    tables, columns = ["public.t"], "id BIGINT, n INT, gone STRING"
-    source = lab.source("postgres", lab.postgres_body(shop), tables=tables, schema=columns, key=["id"])
-    to = {"type": "files", "path": str(tmp_path)}
-    sink = lab.sink(source, "delta", to, path="out", mode="upsert", key=["id"], select=["id"])
-
-    def holds(of: Description, cast: Callable[[int], Any]) -> None:
-        def same() -> bool:
-            wanted = [(id_, cast(n)) for id_, n in lab.rows(shop, "SELECT id, n FROM t ORDER BY id")]
-            return sorted((row["id"], row["n"]) for row in lab.read(of)) == wanted
-
-        until("the collection is as the table", same)
-
-    def slots() -> list[str]:
-        found = lab.rows(
-            shop, "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
-        )
-        return [name for (name,) in found]
-
-    lab.start(source, sink)
-    holds(source, int)
-    lab.execute(shop, "DELETE FROM t WHERE id = 1", "UPDATE t SET n = 0 WHERE id = 2")
-    holds(source, int)
-    lab.finish(source, sink)
-    (slot,) = slots()
-
-    lab.execute(shop, "DELETE FROM t WHERE id = 3", "UPDATE t SET n = -4 WHERE id = 4")
-    wide = after(source, "id BIGINT, n BIGINT")
-    wide_sink = reading(sink, wide)
-    assert lab.codes(wide) == []
-    lab.start(wide)
-    lab.start(wide_sink)
-    holds(wide, int)
-    first = StepHistory(str(lab.folder / "warehouse"), wide.place).read().records[0]
-    assert (first.step, first.rows, first.migrated) == (0, 99, 1)
-    assert lab.waits(wide) is not None
-    lab.executor.release_upstream(*source.place)
-    assert slots() == [slot]
-    lab.finish(wide, wide_sink)
-
-    lab.execute(shop, "INSERT INTO t VALUES (1000, 7, 'x')", "DELETE FROM t WHERE id = 5")
-    wider = after(wide, "id BIGINT, n DECIMAL(20,0)")
-    wider_sink = reading(sink, wider)
-    assert lab.codes(wider) == []
-    lab.start(wider)
-    lab.start(wider_sink)
-    holds(wider, Decimal)
-    lab.execute(shop, "UPDATE t SET n = 8 WHERE id = 1000", "DELETE FROM t WHERE id = 6")
-    holds(wider, Decimal)
-    ids = [id_ for (id_,) in lab.rows(shop, "SELECT id FROM t ORDER BY id")]
-    until("the target, too", lambda: sorted(row["id"] for row in read_delta(target)) == ids)
-    assert slots() == [slot]
-    lab.finish(wider, wider_sink)
-    assert lab.codes(wider) == []
-    lab.executor.release_upstream(*wide.place)
-    assert slots() == [slot]
-    lab.executor.release_upstream(*wider.place)
-    assert slots() == []

@@ -28,10 +28,8 @@ def declare(project: Project, total: str) -> None:
 
 
 def append(project: Project, step: int) -> None:
-    path = project.folder / "rows.jsonl"
-    rows = [{"id": i, "customer": f"c{i % 3}"} for i in range(step * ROWS, (step + 1) * ROWS)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    project.json("append", "source.orders", "--file", str(path))
+    ids = range(step * ROWS, (step + 1) * ROWS)
+    project.append("orders", ({"id": id_, "customer": f"c{id_ % 3}"} for id_ in ids))
     count = str((step + 1) * ROWS)
     eventually(
         f"{count} rows", lambda: project.run("snapshot", "source.orders", "--count").stdout.strip() == count

@@ -43,9 +43,7 @@ class Shop:
         self.project.write("shop", f"{sources}{VIEW % (reads, tag)}{SINKS}")
 
     def append(self, source: str, *ids: int) -> None:
-        path = self.project.folder / "rows.jsonl"
-        path.write_text("".join(json.dumps({"id": id_}) + "\n" for id_ in ids))
-        self.project.json("append", f"source.{source}", "--file", str(path))
+        self.project.append(source, ({"id": id_} for id_ in ids))
         self.sent.update((id_, source) for id_ in ids)
 
     def rows(self) -> list[tuple[int, str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
@@ -55,10 +54,8 @@ class Shop:
         )
 
     def append(self, count: int = 10) -> None:
-        rows = [{"id": i, "customer": f"c{i % 3}", "amount": i} for i in range(self.sent, self.sent + count)]
-        path = self.project.folder / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self.project.json("append", "source.orders", "--file", str(path))
+        ids = range(self.sent, self.sent + count)
+        self.project.append("orders", ({"id": i, "customer": f"c{i % 3}", "amount": i} for i in ids))
         self.sent += count
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -195,10 +192,8 @@ def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
     )
 
     def append(*rows: tuple[int, str, int], delete: bool = False) -> None:
-        path = project.folder / "rows.jsonl"
         named = ({"id": id_} if delete else {"id": id_, "name": n, "age": age} for id_, n, age in rows)
-        path.write_text("".join(json.dumps(row) + "\n" for row in named))
-        project.json("append", "source.people", "--file", str(path), *(["--delete"] if delete else []))
+        project.append("people", named, *(["--delete"] if delete else []))
 
     def shows(*rows: tuple[int, str]) -> None:
         wanted = list(rows)
