@@ -98,10 +98,6 @@ class Machine:
             self._lines.put(line)
 
 
-def _always(tools: Path) -> dict[str, str]:
-    return {"PATH": f"{tools}:{os.environ['PATH']}", "LANG": "C.UTF-8"}
-
-
 def command_line(pid: int) -> str:
     """A process's arguments; empty for one that has ended."""
     return _of(pid, "cmdline")

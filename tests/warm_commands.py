@@ -49,14 +49,19 @@ def warm_mzplan() -> str:
     return str(path)
 
 
-def _serve(place: str) -> None:
+def import_commands() -> None:
+    """Import what commands import, for a process whose forks run them."""
     import mzplan.cli.apply
     import mzplan.cli.plan
     import mzplan.cli.status
     import mzplan.config
     import mzplan.features.alter.command
-    import mzplan.operations.validation  # noqa: F401
+    import mzplan.operations.validation
+    import mzplan.runner.main  # noqa: F401
 
+
+def _serve(place: str) -> None:
+    import_commands()
     gc.freeze()  # or the first collection of each fork would copy all that was imported
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)

@@ -5,15 +5,18 @@ The campaigns are small here, with fixed seeds. `MZPLAN_CAMPAIGN=10` makes them 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mzplan.operations.alter_journal import editing
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.store import Store
-from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.cli_runs import Ran, mzplan, write
 
 SIZE = int(os.environ.get("MZPLAN_CAMPAIGN", "1"))
 
@@ -81,6 +84,14 @@ class Before:
         backend = self.store.backend
         blobs = {key: backend.read(key) for key in backend.list("history/")}
         return {key: blob.data for key, blob in blobs.items() if blob is not None}
+
+
+def checkout(folder: Path, state: Mapping[str, Any]) -> Path:
+    """A project whose broker is a variable, by default `a`, with this place for its state."""
+    write(folder, broker="${var.broker}")
+    with (folder / "mzplan.yaml").open("a") as file:
+        file.write(f"variables: {{broker: {{default: a}}}}\nstate: {json.dumps(state)}\n")
+    return folder
 
 
 def fresh_copy(origin: Path, folder: Path) -> Path:

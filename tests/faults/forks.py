@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.unit.cli_runs import Ran
+from tests.warm_commands import import_commands
 
 SENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -74,14 +75,7 @@ def _begin(arguments: list[str], out: Any, err: Any) -> int:
 
 
 def _serve() -> None:
-    import mzplan.cli.apply
-    import mzplan.cli.plan
-    import mzplan.cli.status
-    import mzplan.config
-    import mzplan.features.alter.command
-    import mzplan.operations.validation
-    import mzplan.runner.main  # noqa: F401
-
+    import_commands()
     for line in sys.stdin:
         asked = json.loads(line)
         pairs = [(tempfile.TemporaryFile(), tempfile.TemporaryFile()) for _ in asked["commands"]]  # noqa: SIM115

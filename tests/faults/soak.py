@@ -23,15 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from confluent_kafka import Producer
 
 from examples.servers import KafkaBroker, PostgresServer, create_topic
 from examples.servers.process import descendants_of, send
 from mzplan.connectors.files.manifest import committed_files
+from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_table, ids_in_topic
 from tests.faults.proxy import Proxy
 from tests.integration.committed import committed
-from tests.support import Project, execute, kafka_connection, orders_source, postgres_connection
+from tests.support import Project, execute, kafka_connection, orders_source, postgres_connection, rows_of
 
 FAULTS = ("runner", "workers", "postgres", "broker", "connection")
 INPUT, OUTPUT = "soak-in", "soak-out"
@@ -198,28 +198,17 @@ class Soak:
         }
 
     def _postgres_count(self) -> int:
-        with psycopg.connect(self.dsn) as connection:
-            row = connection.execute("SELECT count(*) FROM orders").fetchone()
-        return int(row[0]) if row else 0
+        return int(rows_of(self.dsn, "SELECT count(*) FROM orders")[0][0])
 
     def _found(self) -> dict[str, tuple[int, int]]:
-        import pyarrow.parquet as pq
-        from deltalake import DeltaTable
-
-        with psycopg.connect(self.dsn) as connection:
-            row = connection.execute("SELECT count(*), count(DISTINCT id) FROM orders").fetchone()
-            assert row is not None
-        kafka = [value["id"] for _, _, value in committed(self.kafka.bootstrap, OUTPUT)]
-        delta = DeltaTable(str(self.folder / "lake" / "delta")).to_pyarrow_table(columns=["id"])
-        files = pq.ParquetDataset(committed_files(self.folder / "lake" / "files")).read(columns=["id"])
-        return {
-            "postgres": (int(row[0]), int(row[1])),
-            "kafka": (len(kafka), len(set(kafka))),
-            **{
-                name: (table.num_rows, len(set(table["id"].to_pylist())))
-                for name, table in (("delta", delta), ("files", files))
-            },
+        lake = self.folder / "lake"
+        found = {
+            "postgres": ids_in_table(self.dsn, "orders"),
+            "kafka": ids_in_topic(self.kafka.bootstrap, OUTPUT),
+            "delta": ids_in_delta(lake / "delta"),
+            "files": ids_in_files(lake / "files"),
         }
+        return {name: (len(ids), len(set(ids))) for name, ids in found.items()}
 
 
 class Flow(threading.Thread):

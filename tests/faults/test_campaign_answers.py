@@ -14,7 +14,7 @@ import pytest
 from mzplan.store.backends.objects import ObjectStoreBackend
 from mzplan.store.store import Store
 from tests.contract import stores
-from tests.faults.campaigns import Before, goes_on
+from tests.faults.campaigns import Before, checkout, goes_on
 from tests.faults.failing_objects import FailingObjects
 from tests.faults.proxy import Proxy
 from tests.unit.cli_runs import Ran, apply, mzplan, write
@@ -29,7 +29,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "gone before it": {"lasting": True},
     "gone after it": {"late": True, "lasting": True},
 }
-STATE = "state: {backend: object-store, url: 's3://bucket/shop', region: r}\n"
+STATE = {"backend": "object-store", "url": "s3://bucket/shop", "region": "r"}
 
 
 def ended(folder: Path, server: FailingObjects, *arguments: str) -> Ran:
@@ -51,9 +51,7 @@ def unlocked(folder: Path, server: FailingObjects, ran: Ran, id_: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_request_of_an_apply(tmp_path: Path, fault: str) -> None:
     server = FailingObjects()
-    folder = write(tmp_path, broker="${var.broker}")
-    with (folder / "mzplan.yaml").open("a") as file:
-        file.write(f"variables: {{broker: {{default: a}}}}\n{STATE}")
+    folder = checkout(tmp_path, STATE)
     command = ("apply", "--auto-approve", "--parallelism", "2", "--var")
     with server.failing():
         apply(folder)
@@ -92,10 +90,7 @@ def test_each_commit_of_postgres(
     server, database = request.getfixturevalue("postgres"), request.getfixturevalue("database")("answers")
     case = stores.postgres(tmp_path, server, database)
     proxy = Proxy(server.port)
-    folder = write(tmp_path, broker="${var.broker}")
-    settings = {**case.make.args[1], "port": proxy.port}  # type: ignore[attr-defined]
-    with (folder / "mzplan.yaml").open("a") as file:
-        file.write(f"variables: {{broker: {{default: a}}}}\nstate: {json.dumps(settings)}\n")
+    folder = checkout(tmp_path, {**case.make.args[1], "port": proxy.port})  # type: ignore[attr-defined]
     apply(folder)
     proxy.watched = b"COMMIT"
     apply(folder, "--parallelism", "2", "--var", "broker=b")
@@ -126,9 +121,10 @@ def test_each_commit_of_postgres(
 def test_an_edit_whose_commit_is_not_known_to_be_there_waits(tmp_path: Path) -> None:
     """The put of the state is done, and the server gone: the file follows what is committed."""
     server = FailingObjects()
-    folder = write(tmp_path)
-    with (folder / "mzplan.yaml").open("a") as file:
-        file.write(STATE)
+    write(tmp_path)
+    with (tmp_path / "mzplan.yaml").open("a") as settings:
+        settings.write(f"state: {json.dumps(STATE)}\n")
+    folder = tmp_path
     with server.failing():
         apply(folder)
     file, old = folder / "pipeline.yaml", (folder / "pipeline.yaml").read_bytes()

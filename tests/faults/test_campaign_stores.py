@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import signal
@@ -14,9 +13,9 @@ import pytest
 
 from tests.contract import stores
 from tests.contract.stores import Case, ObjectServer
-from tests.faults.campaigns import SIZE, Before, goes_on
+from tests.faults.campaigns import SIZE, Before, checkout, goes_on
 from tests.faults.forks import Forks
-from tests.unit.cli_runs import apply, write
+from tests.unit.cli_runs import apply
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -46,21 +45,13 @@ def case_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Case:
     return stores.local(folder)
 
 
-def checkout(folder: Path, case: Case) -> Path:
-    """The project, applied; its broker is a variable."""
-    write(folder, broker="${var.broker}")
-    with (folder / "mzplan.yaml").open("a") as file:
-        file.write(f"variables: {{broker: {{default: a}}}}\nstate: {json.dumps(case.make.args[1])}\n")  # type: ignore[attr-defined]
-    apply(folder)
-    return folder
-
-
 @pytest.mark.parametrize("kind", ["local", "object-store"])
 def test_a_signal_at_any_moment_of_an_apply(
     request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
 ) -> None:
     case = case_of(kind, request, tmp_path)
-    folder = checkout(tmp_path, case)
+    folder = checkout(tmp_path, case.make.args[1])  # type: ignore[attr-defined]
+    apply(folder)
 
     def command(broker: str) -> list[str]:
         return ["-C", str(folder), "apply", "--auto-approve", "--json", "--var", f"broker={broker}"]
@@ -91,7 +82,8 @@ def test_twenty_applies_at_once(
 ) -> None:
     """Each of something else: each serial is one of theirs, and what was told to be committed is there."""
     case = case_of(kind, request, tmp_path)
-    folder = checkout(tmp_path, case)
+    folder = checkout(tmp_path, case.make.args[1])  # type: ignore[attr-defined]
+    apply(folder)
     before = Before(folder, case.make())
     options = ("--auto-approve", "--wait", "10s", "--json", "--var")
     ended = forks.run(*(["-C", str(folder), "apply", *options, f"broker=c{n}"] for n in range(20)))

@@ -97,10 +97,10 @@ def test_three_kills_and_each_row_is_there_once(
     ]
     assert written("latest") == ROWS
     assert project.json("plan")["changes"] == []
-    _told(project)
+    _starts_say_why(project)
 
 
-def _told(project: Project) -> None:
+def _starts_say_why(project: Project) -> None:
     """The runner that came says why it started what it found; what the killed one wrote is still there."""
     found = project.json("why", "source.s")
     assert found["cause"]["cause"] == "runner" and "was killed" in found["cause"]["detail"]

@@ -3,7 +3,6 @@ is downstream exactly once."""
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mzplan.host.failpoints import Failpoint
-from tests.faults.doomed import Doomed
+from tests.faults.doomed import SECONDS, Doomed, steps_of, verify
 from tests.support import Project, eventually, execute, postgres_connection, rows_of
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 Make = Callable[..., str]
 TABLES = ("a", "b", "c")
 ROWS = 300
-SECONDS = 300.0
 # What the sink does to its table, and how often.
 _LOG = """
 CREATE TABLE latest (shard text, id bigint, v bigint, PRIMARY KEY (shard, id));
@@ -47,9 +45,8 @@ class Tables(Doomed):
         for table in TABLES:
             execute(self.upstream, f"CREATE TABLE {table} (id bigint PRIMARY KEY, v bigint)")
         listed = ", ".join(f"public.{table}" for table in TABLES)
-        connections = postgres_connection("up", postgres, upstream) + postgres_connection(
-            "to", postgres, target
-        )
+        connections = postgres_connection("up", postgres, upstream)
+        connections += postgres_connection("to", postgres, target)
         self.project.write(
             "kills",
             f"connections:\n{connections}"
@@ -94,11 +91,6 @@ class Tables(Doomed):
     def is_alive(self) -> bool:
         return bool(self.project.json("status")["instances"][0]["alive"])
 
-    def doomed(self, point: Failpoint) -> None:
-        """A runner that dies there."""
-        runner = self.runner(point.value)
-        assert runner.wait(SECONDS) == -signal.SIGKILL, (self.project.folder / "runner.log").read_text()
-
 
 @pytest.fixture
 def tables(tmp_path: Path, postgres: PostgresServer, database: Make) -> Iterator[Tables]:
@@ -116,7 +108,7 @@ def test_killed_in_the_snapshot_and_in_the_changes(tables: Tables) -> None:
     eventually("a step is durable", lambda: tables.steps() == 1, SECONDS)
     eventually("and it is dead", lambda: not tables.is_alive(), SECONDS)
     tables.change()
-    tables.doomed(Failpoint.SOURCE_MERGED)
+    tables.dies_at(Failpoint.SOURCE_MERGED)
     assert tables.steps() == 1
     tables.change()
     # Another one is killed wherever it is, in the middle of the snapshot or soon after.
@@ -129,7 +121,7 @@ def test_killed_in_the_snapshot_and_in_the_changes(tables: Tables) -> None:
     tables.arrives()
     tables.project.down()
     tables.change()
-    tables.doomed(Failpoint.SOURCE_MERGED)
+    tables.dies_at(Failpoint.SOURCE_MERGED)
     tables.change()
     tables.project.run("up")
     tables.arrives()
@@ -137,8 +129,5 @@ def test_killed_in_the_snapshot_and_in_the_changes(tables: Tables) -> None:
     written = Counter(rows_of(tables.target, "SELECT what, shard, id, v FROM log"))
     twice = {change: count for change, count in written.items() if count > 1}
     assert not twice
-    steps = tables.project.json("steps", "source.s")["steps"]
-    assert [step["step"] for step in steps] == list(range(len(steps)))
-    for address in ("source.s", "sink.t"):
-        found = tables.project.json("verify", address)
-        assert found["difference"] is None and found["verified"] > 0, found
+    steps_of(tables.project, "source.s")
+    verify(tables.project, "source.s", "sink.t")

@@ -59,55 +59,25 @@ class Lab:
 
     def kafka_source(self, topic: str, schema: str = ORDERS, brokers: str = "", **body: Any) -> Description:
         """A source of JSON records. `body` is what stands in the configuration beside it."""
-        name = f"s{uuid.uuid4().hex[:8]}"
-        connection = {"type": "kafka", "brokers": [brokers or self.kafka.bootstrap]}
-        return Description(
-            address=Address("source", name),
-            id=f"{name}-id",
-            generation=1,
-            digest="1:a",
-            type="kafka",
-            body={
-                "connection": "cluster",
-                "topic": topic,
-                "format": {"type": "json", "schema": schema},
-                "trigger": TRIGGER,
-                **body,
-            },
-            connections={"connection": _connection("cluster", connection)},
-        )
+        cluster = {"type": "kafka", "brokers": [brokers or self.kafka.bootstrap]}
+        given = {
+            "connection": "cluster",
+            "topic": topic,
+            "format": {"type": "json", "schema": schema},
+            **body,
+        }
+        return _described("source", "kafka", given, "cluster", cluster)
 
     def files_source(self, folder: Path, schema: str = ORDERS, **body: Any) -> Description:
         """A source of JSON files."""
-        name = f"s{uuid.uuid4().hex[:8]}"
-        return Description(
-            address=Address("source", name),
-            id=f"{name}-id",
-            generation=1,
-            digest="1:a",
-            type="files",
-            body={
-                "connection": "folder",
-                "path": folder.name,
-                "format": {"type": "json", "schema": schema},
-                "trigger": TRIGGER,
-                **body,
-            },
-            connections={"connection": _connection("folder", {"type": "files", "path": str(folder.parent)})},
-        )
+        files = {"type": "files", "path": str(folder.parent)}
+        format_ = {"type": "json", "schema": schema}
+        given = {"connection": "folder", "path": folder.name, "format": format_, **body}
+        return _described("source", "files", given, "folder", files)
 
     def source(self, type_: str, connection: Mapping[str, Any] | None, **body: Any) -> Description:
         """A source of any type."""
-        name = f"s{uuid.uuid4().hex[:8]}"
-        return Description(
-            address=Address("source", name),
-            id=f"{name}-id",
-            generation=1,
-            digest="1:a",
-            type=type_,
-            body={"trigger": TRIGGER, **body},
-            connections={"connection": _connection("upstream", connection)} if connection else {},
-        )
+        return _described("source", type_, body, "upstream", connection)
 
     def postgres_sink(self, source: Description, database: str, table: str, **body: Any) -> Description:
         """A sink into a table of the session's server."""
@@ -140,25 +110,16 @@ class Lab:
     def sink(
         self, source: Description, type_: str, connection: Mapping[str, Any] | None, **body: Any
     ) -> Description:
-        name = f"k{uuid.uuid4().hex[:8]}"
-        return Description(
-            address=Address("sink", name),
-            id=f"{name}-id",
-            generation=1,
-            digest="1:a",
-            type=type_,
-            body={"from": source.address.name, "trigger": TRIGGER, **body},
-            connections={"connection": _connection("target", connection)} if connection else {},
-            reads={
-                source.address.name: CollectionRead(
-                    address=source.address,
-                    id=source.id,
-                    generation=source.generation,
-                    type=source.type,
-                    body=source.body,
-                )
-            },
+        given = {"from": source.address.name, **body}
+        read = CollectionRead(
+            address=source.address,
+            id=source.id,
+            generation=source.generation,
+            type=source.type,
+            body=source.body,
         )
+        sink = _described("sink", type_, given, "target", connection)
+        return replace(sink, reads={source.address.name: read})
 
     # ── doing
 
@@ -320,5 +281,22 @@ def until(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> Non
         began = time.monotonic()
 
 
-def _connection(name: str, body: Mapping[str, Any]) -> InlinedConnection:
-    return InlinedConnection(address=Address("connection", name), type=body["type"], body=dict(body))
+def _described(
+    kind: str, type_: str, body: Mapping[str, Any], name: str, connection: Mapping[str, Any] | None
+) -> Description:
+    """A query with a name of its own, and with the connection of this name if there is one."""
+    own = f"{'k' if kind == 'sink' else 's'}{uuid.uuid4().hex[:8]}"
+    connections = {}
+    if connection:
+        connections["connection"] = InlinedConnection(
+            address=Address("connection", name), type=connection["type"], body=dict(connection)
+        )
+    return Description(
+        address=Address(kind, own),
+        id=f"{own}-id",
+        generation=1,
+        digest="1:a",
+        type=type_,
+        body={"trigger": TRIGGER, **body},
+        connections=connections,
+    )

@@ -22,7 +22,7 @@ from mzplan.store.backends.local import STATE_KEY
 from tests.integration.crew import Crew
 from tests.integration.spark_lab import read_delta
 from tests.support import drop_file, eventually, execute, kafka_connection, orders, orders_source, rows_of
-from tests.unit.cli_runs import Ran, apply, mzplan
+from tests.unit.cli_runs import apply, mzplan
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
@@ -200,24 +200,18 @@ def test_a_rotated_secret(crew: Crew, postgres: PostgresServer) -> None:
     crew.is_clean()
 
 
+def is_replaced(crew: Crew, address: str, *more: str) -> None:
+    """The query begins anew, and then there is no drift."""
+    apply(crew.folder, "--replace", address, "--allow-replace", *more, "--wait", "60s")
+    crew.is_clean()
+
+
 def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
     delete_topic(kafka.bootstrap, "drift-again")
     create_topic(kafka.bootstrap, "drift-again", 1)
     produce_json(kafka.bootstrap, "drift-again", orders(0, 9))
     crew.finds("source.again", "upstream-changed")
-    ran = mzplan(
-        crew.folder,
-        "apply",
-        "--replace",
-        "source.again",
-        "--allow-replace",
-        "--allow-loss",
-        "--auto-approve",
-        "--wait",
-        "60s",
-    )
-    assert ran.code == 0, ran
-    crew.is_clean()
+    is_replaced(crew, "source.again", "--allow-loss")
 
 
 def test_a_folder_made_anew(crew: Crew) -> None:
@@ -229,10 +223,7 @@ def test_a_folder_made_anew(crew: Crew) -> None:
     drop(inbox, 1, 4, 5)
     crew.finds("source.again_files", "upstream-changed")
     assert "MZ043" in crew.detail("source.again_files")
-    replace = ("--replace", "source.again_files", "--allow-replace", "--allow-loss", "--auto-approve")
-    ran = mzplan(crew.folder, "apply", *replace, "--wait", "60s")
-    assert ran.code == 0, ran
-    crew.is_clean()
+    is_replaced(crew, "source.again_files", "--allow-loss")
     collection = crew.storage("collections", "source.again_files") / "g2"
     eventually("every row once", lambda: _ids(collection) == [1, 4, 5])
 
@@ -279,11 +270,7 @@ def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: s
     )
     assert query["condition"] == "failed"
     assert not any(f":{address}:" in (q.name or "") for q in crew.spark.streams.active)
-    ran: Ran = mzplan(
-        crew.folder, "apply", "--replace", address, "--allow-replace", "--auto-approve", "--wait", "60s"
-    )
-    assert ran.code == 0, ran
-    crew.is_clean()
+    is_replaced(crew, address)
     collection = crew.storage("collections", address) / "g2"
     rows = [1, 2, 3, 4] if kind == "collection-missing" else [1, 2, 3]
     eventually("every row once", lambda: _ids(collection) == rows)

@@ -4,7 +4,6 @@ hands it what it has, and a refusal leaves everything as it was."""
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,31 +20,42 @@ if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
 WRONG = {"TEST_PG_PASSWORD": "wrong"}
+SINK = "{from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}"
+
+
+class Shop(Project):
+    """A local source and a sink, with a runner that is not started yet."""
+
+    def __init__(self, folder: Path, postgres: PostgresServer, database: str):
+        super().__init__(folder, "shop", {"TEST_PG_PASSWORD": postgres.password})
+        self.dsn, self.database = postgres.dsn(database), database
+        self.pipeline = folder / "pipeline.yaml"
+        execute(self.dsn, "CREATE TABLE rows (id bigint)")
+        self.write(
+            "pipeline",
+            "connections:\n" + postgres_connection("pg", postgres, database)
+            + "sources:\n  made: {type: local, schema: id BIGINT, trigger: {interval: 500ms}}\nsinks:\n"
+            f"  out: {SINK}\n",
+        )  # fmt: skip
+
+    def edit(self, before: str, after: str) -> None:
+        text = self.pipeline.read_text()
+        assert before in text
+        self.pipeline.write_text(text.replace(before, after))
 
 
 @pytest.fixture
-def shop(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Project]:
-    """A project with a runner of its own, which is not started yet."""
-    name = database("validated")
-    execute(postgres.dsn(name), "CREATE TABLE rows (id bigint)")
-    project = Project(tmp_path / "shop", "shop", {"TEST_PG_PASSWORD": postgres.password})
-    project.write(
-        "pipeline",
-        "connections:\n" + postgres_connection("pg", postgres, name) + "sources:\n  made: {type: local, "
-        "schema: id BIGINT, trigger: {interval: 500ms}}\nsinks:\n"
-        "  out: {from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}\n",
-    )
-    yield project
-    project.down()
+def shop(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop", postgres, database("validated"))
+    yield shop
+    shop.down()
 
 
-def is_down(project: Project) -> bool:
-    return not any(one["alive"] for one in project.json("status")["instances"])
+def is_down(shop: Shop) -> bool:
+    return not any(one["alive"] for one in shop.json("status")["instances"])
 
 
-def test_what_is_refused_leaves_everything_as_it_was(
-    shop: Project, postgres: PostgresServer, database: Callable[..., str]
-) -> None:
+def test_a_refused_change_leaves_everything_as_it_was(shop: Shop) -> None:
     def refused(*arguments: str, code: str, **more: object) -> None:
         found = shop.json(*arguments, "--auto-approve", code=1, **more)["diagnostics"]
         assert [one["code"] for one in found] == [code]
@@ -64,19 +74,20 @@ def test_what_is_refused_leaves_everything_as_it_was(
 
     # With one that is down: it is down again, and files and state are as they were.
     shop.down()
-    state, text = shop.state_bytes(), (shop.folder / "pipeline.yaml").read_bytes()
+    state, text = shop.state_bytes(), shop.pipeline.read_bytes()
     refused("alter", "ALTER CONNECTION pg SET PORT = 1", code="MZ050")
     refused("apply", code="MZ051", environment=WRONG)
     assert is_down(shop) and shop.state_bytes() == state
-    assert (shop.folder / "pipeline.yaml").read_bytes() == text
+    assert shop.pipeline.read_bytes() == text
 
 
 @pytest.mark.nightly
-def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
-    def killed(interval: str, serial: int) -> tuple[int, str]:
+def test_a_runner_that_is_killed_after_the_commit(shop: Shop) -> None:
+    sink = "append, trigger: {interval: %s}"
+
+    def killed(before: str, after: str, serial: int) -> tuple[int, str]:
         """An apply of one change, whose runner is killed as soon as that is committed."""
-        text = (shop.folder / "pipeline.yaml").read_text()
-        (shop.folder / "pipeline.yaml").write_text(re.sub(r"mode: append, trigger: .*", interval, text))
+        shop.edit(sink % before, sink % after)
         command = [sys.executable, "-m", "mzplan", "-C", str(shop.folder), "apply", "--auto-approve"]
         applying = subprocess.Popen(
             command,
@@ -91,20 +102,18 @@ def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
         return applying.wait(120), applying.stdout.read() if applying.stdout else ""
 
     # The command has started it: it is started once more, and the change converges.
-    code, said = killed("mode: append, trigger: {interval: 600ms}}", 1)
+    code, said = killed("500ms", "600ms", 1)
     assert code == 0 and said.count("Starting the runner") == 2, said
 
     # It was there before: one sentence says what to do, about the one query that was changed.
-    code, said = killed("mode: append, trigger: {interval: 700ms}}", 2)
+    code, said = killed("600ms", "700ms", 2)
     assert code == 8 and "a runner applies it once you start one (mzplan up):" in said, said
     end = said[said.index("Committed serial 2") :]
     assert "The runner of instance local has ended. Fix: restart it: mzplan up." in end, said
     assert "sink.out" in end and "source.made" not in end, said
 
     # The command itself is killed while the runner that it has started validates, with the shell's values.
-    (shop.folder / "pipeline.yaml").write_text(
-        (shop.folder / "pipeline.yaml").read_text().replace("interval: 700ms", "interval: 800ms")
-    )
+    shop.edit(sink % "700ms", sink % "800ms")
     proposed = {**WRONG, "MZPLAN_FAILPOINT": Failpoint.APPLY_PROPOSED.value}
     assert shop.run("apply", "--auto-approve", environment=proposed).returncode == -signal.SIGKILL
     eventually("its runner ends as well", lambda: is_down(shop))
@@ -112,12 +121,7 @@ def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: PostgresServer) -> None:
-    pipeline = shop.folder / "pipeline.yaml"
-
-    def edit(before: str, after: str) -> None:
-        pipeline.write_text(pipeline.read_text().replace(before, after))
-
+def test_values_that_nobody_has_validated_are_not_used(shop: Shop) -> None:
     def refused(*arguments: str) -> None:
         found = shop.json(*arguments, "--auto-approve", code=1, environment=WRONG)["diagnostics"]
         assert [one["code"] for one in found] == ["MZ051"]
@@ -136,13 +140,10 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: 
 
     # What is mended outside the files is tried at once, and judged by that.
     shop.apply()
-    dsn = re.search(r"database: (\S+)", pipeline.read_text())
-    assert dsn is not None
-    target = postgres.dsn(dsn[1].strip("\"'},"))
-    execute(target, "ALTER TABLE rows RENAME TO away")
+    execute(shop.dsn, "ALTER TABLE rows RENAME TO away")
     shop.append("made", [{"id": 1}])
     eventually("the sink fails", lambda: shop.queries()["sink.out"]["condition"] == "failed")
-    execute(target, "ALTER TABLE away RENAME TO rows")
+    execute(shop.dsn, "ALTER TABLE away RENAME TO rows")
     applied = shop.run("apply", "--auto-approve")
     assert applied.returncode == 0, applied.stdout + applied.stderr
 
@@ -154,7 +155,9 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: 
 
     # A runner that is started for one query runs the others as well, with the same values.
     shop.down()
-    edit("schema: id BIGINT, trigger: {interval: 500ms}", "schema: id BIGINT, trigger: {interval: 400ms}")
+    shop.edit(
+        "schema: id BIGINT, trigger: {interval: 500ms}", "schema: id BIGINT, trigger: {interval: 400ms}"
+    )
     refused("apply", "--target", "source.made")
     assert is_down(shop)
 
@@ -162,16 +165,11 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: 
 @pytest.mark.nightly
 @pytest.mark.parametrize("alive", [True, False])
 def test_every_command_that_starts_a_query_validates_it_first(
-    shop: Project, postgres: PostgresServer, alive: bool
+    shop: Shop, postgres: PostgresServer, alive: bool
 ) -> None:
-    pipeline = shop.folder / "pipeline.yaml"
-    found = re.search(r"database: (\w+)", pipeline.read_text())
-    assert found is not None
-    target = postgres.dsn(found[1])
-    sink = "{from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}"
-    with pipeline.open("a") as text:
-        text.writelines(f"  {name}: {sink}\n" for name in ("paused", "forgotten"))
-    other = postgres_connection("other", postgres, found[1]).replace("127.0.0.1", "localhost")
+    with shop.pipeline.open("a") as text:
+        text.writelines(f"  {name}: {SINK}\n" for name in ("paused", "forgotten"))
+    other = postgres_connection("other", postgres, shop.database).replace("127.0.0.1", "localhost")
     shop.write("other", f"connections:\n{other}")
     shop.apply()
     commands = [
@@ -201,7 +199,7 @@ def test_every_command_that_starts_a_query_validates_it_first(
 
     if alive:
         refused("MZ051", WRONG)
-        execute(target, "ALTER TABLE rows RENAME TO away")
+        execute(shop.dsn, "ALTER TABLE rows RENAME TO away")
         refused("MZ052", {})
     else:  # each command starts a runner, and stops it again
         refused("MZ051", WRONG)
