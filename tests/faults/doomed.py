@@ -79,7 +79,7 @@ class Doomed:
         return {query["condition"] for query in self.project.queries().values()} == {"running"}
 
     def has_nothing_to_do(self) -> bool:
-        tasks = [task for query in self.project.queries().values() for task in query["tasks"]]
+        tasks = [task for query in self.project.queries().values() for task in query.get("tasks", ())]
         return all(task["done"] for task in tasks) and self.project.json("plan")["pending"] == []
 
     def log(self) -> str:

@@ -244,7 +244,7 @@ def succeeded(folder: Path) -> Status:
 
 
 @pytest.mark.parametrize("point", [*DROPPED, *CLAIMS])
-def test_what_a_killed_runner_was_to_drop_is_dropped(tmp_path: Path, point: Failpoint) -> None:
+def test_a_successor_drops_what_a_killed_runner_was_dropping(tmp_path: Path, point: Failpoint) -> None:
     """Killed in the middle of a serial without a source and its sink: nothing of them runs again, and their
     storage is removed once. A controller validates a drop against what it knew before it was killed
     (tests/contract)."""

@@ -264,7 +264,7 @@ def upgraded(
 
 @pytest.mark.smoke
 @pytest.mark.timeout(1200)
-def test_another_line_goes_on_in_the_middle_of_a_batch_and_back(upgraded: Upgraded) -> None:
+def test_another_spark_line_continues_in_the_middle_of_a_batch_and_back(upgraded: Upgraded) -> None:
     here, there = installed_line(), other_line()
     upgraded.project.apply()  # its runner is of this line
     upgraded.send()

@@ -137,7 +137,7 @@ def test_a_remote_runner_is_applied_for(installed: Installed) -> None:
     assert "missing-query" in installed.run("drift", "--detailed-exitcode", code=3)
 
 
-def test_what_runs_says_what_to_type(installed: Installed) -> None:
+def test_a_command_that_needs_an_extra_says_which(installed: Installed) -> None:
     place(installed, "embedded")
     for command in (("up",), ("run", "--instance", "prod"), ("apply", "--auto-approve")):
         assert "Fix: pip install 'mzplan[runner]'\n" in installed.run(*command, code=1)

@@ -72,7 +72,7 @@ def ended(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.nightly
-def test_one_goes_first_and_the_others_process_meanwhile(
+def test_a_canary_goes_first_while_the_others_process(
     project: Project,
     kafka: KafkaBroker,
     postgres: PostgresServer,

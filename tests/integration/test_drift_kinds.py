@@ -123,7 +123,9 @@ def test_a_healthy_project_gives_no_false_alarm_under_load(
     )
 
 
-def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_stopped_by_hand_is_missing_until_it_heals(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert crew.controller.queries is not None
     monkeypatch.setattr(crew.controller.queries, "backoff", Retries(first=12.0))  # to be looked at meanwhile
     before = crew.run_id("source.halted")
@@ -138,7 +140,7 @@ def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) ->
     assert crew.run_id("source.halted") != before
 
 
-def test_a_failed_one(crew: Crew, kafka: KafkaBroker) -> None:
+def test_a_failed_query_is_drift(crew: Crew, kafka: KafkaBroker) -> None:
     crew.is_clean()
     produce_json(kafka.bootstrap, "drift-bad", [{"id": "no number"}])
     crew.finds("source.bad", "failed-query")
@@ -150,7 +152,7 @@ def test_a_failed_one(crew: Crew, kafka: KafkaBroker) -> None:
     crew.is_clean()
 
 
-def test_a_foreign_one(crew: Crew) -> None:
+def test_a_foreign_query_is_drift(crew: Crew) -> None:
     rows = crew.spark.readStream.format("rate").load()
     query = rows.writeStream.format("noop").queryName("by_hand").start()
     try:
@@ -161,7 +163,7 @@ def test_a_foreign_one(crew: Crew) -> None:
     crew.is_clean()
 
 
-def test_an_outdated_digest(crew: Crew, kafka: KafkaBroker) -> None:
+def test_a_query_that_rejects_its_change_is_outdated(crew: Crew, kafka: KafkaBroker) -> None:
     statement = "ALTER CONNECTION k_old SET BROKER '%s' WITH (VALIDATE = false)"
     before = crew.run_id("source.old")
     ran = mzplan(crew.folder, "alter", statement % "127.0.0.1:1", "--auto-approve", "--wait", "30s", "--json")
@@ -173,7 +175,7 @@ def test_an_outdated_digest(crew: Crew, kafka: KafkaBroker) -> None:
     crew.is_clean()
 
 
-def test_a_stalled_one(
+def test_a_stalled_query_is_drift(
     crew: Crew, kafka: KafkaBroker, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Input waits, and its target does not take it: another session holds the table."""
@@ -191,7 +193,7 @@ def test_a_stalled_one(
     crew.is_clean()
 
 
-def test_a_rotated_secret(crew: Crew, postgres: PostgresServer) -> None:
+def test_a_rotated_secret_is_drift(crew: Crew, postgres: PostgresServer) -> None:
     (crew.elsewhere / "word").write_text("second-word\n")
     assert crew.drift() == {("sink.flow_pg", "secret-rotated"), ("sink.stuck_pg", "secret-rotated")}
     report = (crew.elsewhere / "drift.md").read_text()
@@ -206,7 +208,7 @@ def is_replaced(crew: Crew, address: str, *more: str) -> None:
     crew.is_clean()
 
 
-def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
+def test_a_recreated_topic_is_drift(crew: Crew, kafka: KafkaBroker) -> None:
     delete_topic(kafka.bootstrap, "drift-again")
     create_topic(kafka.bootstrap, "drift-again", 1)
     produce_json(kafka.bootstrap, "drift-again", orders(0, 9))
@@ -214,7 +216,7 @@ def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
     is_replaced(crew, "source.again", "--allow-loss")
 
 
-def test_a_folder_made_anew(crew: Crew) -> None:
+def test_a_recreated_folder_is_drift(crew: Crew) -> None:
     """With files of the same names, which Spark takes for those that it has read."""
     inbox = crew.folder / "again_files"
     shutil.rmtree(inbox)
@@ -229,7 +231,7 @@ def test_a_folder_made_anew(crew: Crew) -> None:
 
 
 @pytest.mark.nightly
-def test_a_restored_database(crew: Crew, postgres: PostgresServer) -> None:
+def test_a_restored_database_is_drift(crew: Crew, postgres: PostgresServer) -> None:
     """Its tables are from before the last step, under a sink that runs and has nothing to write."""
     dsn = postgres.dsn("drifting")
     behind = "UPDATE mzplan.writers SET step = step %s 1 WHERE address = 'sink.flow_pg'"
@@ -247,7 +249,9 @@ def test_a_restored_database(crew: Crew, postgres: PostgresServer) -> None:
         ("collections", "source.swept", "collection-missing", "MZ161"),
     ],
 )
-def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: str) -> None:
+def test_missing_storage_is_drift_and_nothing_begins_again(
+    crew: Crew, what: str, address: str, kind: str, code: str
+) -> None:
     """Its runner tells, wherever the warehouse is; and starts nothing that would begin again."""
     crew.is_clean()
     shutil.rmtree(crew.storage(what, address))
@@ -280,7 +284,7 @@ def _ids(collection: Path) -> list[int]:
     return sorted(row["id"] for row in read_delta(collection))
 
 
-def test_a_state_edited_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_edited_by_hand_changes_no_query(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told, nothing acts on it, and the runner goes on with what it has taken in: it heals."""
     path = crew.state / STATE_KEY
     whole = path.read_text()

@@ -181,7 +181,7 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     crew.is_clean()
 
 
-def test_one_that_cannot_be_adopted(
+def test_a_query_that_cannot_be_imported_changes_nothing(
     crew: Crew, kafka: KafkaBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """All reasons at once, nothing changed, nothing copied."""

@@ -42,7 +42,9 @@ def nothing_runs(example: str, root: Path) -> bool:
         ("examples.capture", "cdc", {"mzplan apply", "the changes", "mzplan destroy"}),
     ],
 )
-def test_it_shows_what_it_says(module: str, example: str, phases: set[str], tmp_path: Path) -> None:
+def test_an_example_shows_what_it_says_and_stops_what_it_started(
+    module: str, example: str, phases: set[str], tmp_path: Path
+) -> None:
     done = run(module, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -70,7 +72,7 @@ def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> None:
     assert nothing_runs("shop", tmp_path)
 
 
-def test_what_can_not_be_started_ends_the_others(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_stops_the_others(tmp_path: Path) -> None:
     done = run("examples.quickstart", tmp_path, JDK_JAVA_OPTIONS="-XX:+NoSuchOption")
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "✗ Kafka" in done.stdout and "mzplan apply" not in done.stdout

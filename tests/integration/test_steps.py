@@ -96,7 +96,7 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
 
 
 @pytest.mark.nightly
-def test_what_a_crash_left_out_is_filled_in(lab: Lab, topic: Make) -> None:
+def test_step_records_lost_in_a_crash_are_filled_in(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
     for step in range(3):

@@ -82,7 +82,7 @@ def test_a_refused_change_leaves_everything_as_it_was(shop: Shop) -> None:
 
 
 @pytest.mark.nightly
-def test_a_runner_that_is_killed_after_the_commit(shop: Shop) -> None:
+def test_a_change_converges_when_its_runner_is_killed_after_the_commit(shop: Shop) -> None:
     sink = "append, trigger: {interval: %s}"
 
     def killed(before: str, after: str, serial: int) -> tuple[int, str]:

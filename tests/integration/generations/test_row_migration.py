@@ -109,7 +109,7 @@ def test_rows_are_cast_and_no_record_is_read_twice(
     assert oldest_needed_step(StepHistory(warehouse, late.place, wider.place)) is None
 
 
-def test_rows_that_would_not_stay_as_they_are_are_named_and_nothing_is_lost(lab: Lab, topic: Make) -> None:
+def test_a_migration_that_would_change_values_is_refused_and_nothing_is_lost(lab: Lab, topic: Make) -> None:
     records = topic("uncast", partitions=1)
     columns = "id BIGINT, n INT, s STRUCT<net: INT, gross: INT>, a ARRAY<DOUBLE>, d DOUBLE"
     source = lab.kafka_source(records, columns, envelope={"type": "upsert", "key": ["id"]})
@@ -212,7 +212,7 @@ def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_path: Path) -> None:
+def test_a_followed_delta_table_migrates_to_another_key(lab: Lab, tmp_path: Path) -> None:
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"
     assert spark is not None
     feed = "USING DELTA TBLPROPERTIES (delta.enableChangeDataFeed = true)"

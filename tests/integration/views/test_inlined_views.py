@@ -115,7 +115,7 @@ def _project() -> str:
     return f"{source}views:\n{chr(10).join(views)}\nsinks:\n{chr(10).join(sinks)}\n"
 
 
-def test_spark_makes_the_same_of_both(lab: Lab, tmp_path: Path) -> None:
+def test_an_inlined_view_is_what_spark_makes_of_nested_queries(lab: Lab, tmp_path: Path) -> None:
     resources = load_configuration(write(tmp_path, {"a.yaml": _project()})).resources
     assert {address.kind for address in resources} == {"source", "sink"}
     spark = lab.executor._spark

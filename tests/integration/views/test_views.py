@@ -234,7 +234,7 @@ def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
 
 
 @pytest.mark.nightly
-def test_a_view_goes_on_behind_the_rows_that_its_source_begins_with(tmp_path: Path) -> None:
+def test_a_view_continues_behind_migrated_rows(tmp_path: Path) -> None:
     project, lake = Project(tmp_path / "p", "migrated"), tmp_path / "lake"
 
     def write(first: int, last: int) -> None:
