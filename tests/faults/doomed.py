@@ -35,14 +35,14 @@ class Doomed:
         self.project = project
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def runner(self, failpoint: str = "") -> subprocess.Popen[bytes]:
+    def runner(self, failpoint: str = "", instance: str = "local") -> subprocess.Popen[bytes]:
         """Start a runner, which dies at the failpoint."""
         log = (self.project.folder / "runner.log").open("ab")
         command = [sys.executable, "-m", "mzplan", "-C", str(self.project.folder)]
         environment = {**os.environ, **self.project.environment, "MZPLAN_FAILPOINT": failpoint}
         self.started.append(
             subprocess.Popen(
-                [*command, "run", "--instance", "local"], stdout=log, stderr=log, env=environment
+                [*command, "run", "--instance", instance], stdout=log, stderr=log, env=environment
             )
         )
         return self.started[-1]

@@ -1,23 +1,16 @@
-"""Queries that move: between two embedded runners, and to one on a standalone cluster by spark-submit."""
+"""Queries that move between two embedded runners, and to one that nobody starts but its operator."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 
 from examples.servers import produce_json
-from mzplan.host.spark_lines import installed_line
-from tests.integration.spark_cluster import SparkCluster
+from tests.faults.doomed import Doomed
 from tests.support import (
     Project,
     eventually,
@@ -35,14 +28,13 @@ if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
 INSTANCES = "instances: {one: {type: embedded}, two: {type: embedded}, far: {type: cluster}}\n"
-RUN = "from mzplan.cli.main import main\n\nmain()\n"  # as in docs/deploy.md
 
 
-class Moving:
+class Moving(Doomed):
     """A source and an appending sink, each on the instance that the test says."""
 
     def __init__(self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: str, database: str):
-        self.project = Project(folder, "moving", {"TEST_PG_PASSWORD": postgres.password})
+        super().__init__(Project(folder, "moving", {"TEST_PG_PASSWORD": postgres.password}))
         settings = folder / "mzplan.yaml"
         settings.write_text(settings.read_text() + INSTANCES)
         self.kafka, self.topic, self.dsn = kafka, topic, postgres.dsn(database)
@@ -75,47 +67,13 @@ class Moving:
         status = json.loads((self.project.folder / "state" / "status" / f"{instance}.json").read_text())
         return set(status["observations"])
 
-    def ended(self) -> bool:
+    def all_ended(self) -> bool:
         leases = (self.project.folder / "state" / "leases").glob("[a-z]*.json")
         return all(json.loads(lease.read_text())["released"] for lease in leases)
 
 
-@contextmanager
-def submitted(project: Project, cluster: SparkCluster, instance: str) -> Iterator[None]:
-    """The runner of an instance, as spark-submit starts it."""
-    script, log = project.folder / "run.py", project.folder / f"{instance}.log"
-    script.write_text(RUN)
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.master]
-    command += ["--packages", ",".join(installed_line().packages), "--driver-java-options", "-Xss8m"]
-    command += ["--executor-memory", "512m", "--conf", "spark.driver.host=127.0.0.1", str(script)]
-    environment = {**os.environ, **project.environment, "PYSPARK_PYTHON": sys.executable, **_path()}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "-C", str(project.folder), "run", "--instance", instance],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-        )
-    lease = project.folder / "state" / "leases" / f"{instance}.json"
-    try:
-        eventually("the runner leads", lease.exists, 120)  # `apply` waits 10 s for one that is not there
-        yield
-    except BaseException:
-        print(log.read_text(errors="replace")[-4000:])
-        raise
-    finally:
-        # spark-submit passes no signal on to the driver's Python.
-        os.kill(json.loads(lease.read_text())["pid"] if lease.exists() else process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def _path() -> dict[str, str]:
-    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-
-
 @pytest.mark.nightly
-def test_queries_move_between_two_embedded_runners_and_to_a_cluster(
+def test_queries_move_between_embedded_runners_and_to_a_cluster_instance(
     tmp_path: Path,
     kafka: KafkaBroker,
     postgres: PostgresServer,
@@ -141,16 +99,11 @@ def test_queries_move_between_two_embedded_runners_and_to_a_cluster(
         assert [e["cause"]["cause"] for e in stopped] == ["hand-over"]
         assert moving.epoch() > epoch
 
-        with (
-            SparkCluster(tmp_path / "cluster", environment=_path()) as cluster,
-            submitted(project, cluster, "far"),
-        ):
-            moving.apply("far", "far")
-            moving.flow()
-            assert moving.shown("far") == {"source.o", "sink.out"}
-            assert not moving.shown("one") and not moving.shown("two")
-            applications = sorted((tmp_path / "cluster").glob("worker*/app-*/*"))
-            assert len(applications) == 2  # an executor on each worker
+        moving.runner(instance="far")
+        moving.apply("far", "far")
+        moving.flow()
+        assert moving.shown("far") == {"source.o", "sink.out"}
+        assert not moving.shown("one") and not moving.shown("two")
     finally:
-        project.down()
-    eventually("all runners have ended", moving.ended)
+        moving.close()
+    eventually("all runners have ended", moving.all_ended)
