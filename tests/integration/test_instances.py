@@ -99,11 +99,14 @@ def test_queries_move_between_embedded_runners_and_to_a_cluster_instance(
         assert [e["cause"]["cause"] for e in stopped] == ["hand-over"]
         assert moving.epoch() > epoch
 
-        moving.runner(instance="far")
+        far = moving.runner(instance="far")
+        lease = project.folder / "state" / "leases" / "far.json"
+        eventually("the runner leads", lease.exists, 120)  # `apply` waits 10 s for it
         moving.apply("far", "far")
         moving.flow()
         assert moving.shown("far") == {"source.o", "sink.out"}
         assert not moving.shown("one") and not moving.shown("two")
+        moving.stop(far)
     finally:
         moving.close()
     eventually("all runners have ended", moving.all_ended)
