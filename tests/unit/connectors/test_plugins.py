@@ -87,7 +87,7 @@ def sqlite(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "mzplan-sqlite", "sqlite = mzplan_sqlite:connector")
 
 
-def test_its_types_are_as_mzplans_own(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugins_types_are_used_like_mzplans_own(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sqlite(site, monkeypatch)
     assert is_type("sink", "sqlite") and not is_type("sink", "sqlit")
     assert "sqlite" in types_of("source") and "connection.sqlite" in schema_names()
@@ -99,7 +99,9 @@ def test_its_types_are_as_mzplans_own(site: Path, monkeypatch: pytest.MonkeyPatc
     assert isinstance(connectors.sink("sqlite"), EndpointSink)
 
 
-def test_a_project_is_planned_with_it(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_project_is_planned_with_a_plugin(
+    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     sqlite(site, monkeypatch)
     folder = tmp_path / "p"
     folder.mkdir()
@@ -135,7 +137,7 @@ def test_a_project_is_planned_with_it(site: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_state_with_a_type_that_is_not_installed_is_refused(
     site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    test_a_project_is_planned_with_it(site, monkeypatch, tmp_path)
+    test_a_project_is_planned_with_a_plugin(site, monkeypatch, tmp_path)
     for file in site.glob("*.dist-info/*"):
         file.unlink()
     forget()
@@ -178,10 +180,6 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
             "at /properties/table: 'x-sensitive' is a required property; x-sensitive: true or false: whether",
         ),
         (
-            "del schema['properties']['table']['x-sql']",
-            "at /properties/table: 'x-sql' is a required property; x-sql: the option's name in ALTER",
-        ),
-        (
             "schema['properties']['table']['x-chnage'] = 'restart'",
             "at /properties/table: x-chnage isn't a keyword of mzplan's schemas; did you mean x-change?",
         ),
@@ -199,26 +197,23 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
             "at /properties/table/pattern: '(' is not a 'regex'",
         ),
         ("schema['properties']['table'] = True", "at /properties/table: True is not of type 'object'"),
-        ("schema['properties'] = 5", "is wrong at /properties: 5 is not of type 'object'"),
-        ("schema['allOf'] = [True]", "is wrong at /allOf/0: True is not of type 'object'"),
-        ("schema['required'] = {'table'}", "is wrong at /required: {'table'} is not of type 'array'"),
         ("del schema['properties']['schema']['x-diff']", 'has no property with "x-diff": "columns"'),
     ],
 )
-def test_a_broken_one_is_told_with_its_package(site: Path, change: str, said: str) -> None:
+def test_a_broken_plugin_is_named_with_its_package(site: Path, change: str, said: str) -> None:
     install(site, "acme", "acme = acme:connector", acme(change))
     assert said in error()
     forget()
     assert types_of("source") and is_type("source", "kafka"), "the others work"
 
 
-def test_two_packages_with_one_type(site: Path) -> None:
+def test_two_packages_with_one_type_are_an_error(site: Path) -> None:
     install(site, "acme", "acme = acme:connector", acme())
     install(site, "acme-two", "acme = acme:connector")
     assert "more than one package provides this type" in error()
 
 
-def test_a_broken_one_is_told_at_its_place(site: Path, tmp_path: Path) -> None:
+def test_a_broken_plugin_is_an_error_where_it_is_used(site: Path, tmp_path: Path) -> None:
     install(site, "acme", "acme = acme:none", acme())
     (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: p\n")
     (tmp_path / "p.yaml").write_text("sources:\n  s: {type: acme, table: t}\n  k: {type: nothing}\n")
@@ -226,7 +221,7 @@ def test_a_broken_one_is_told_at_its_place(site: Path, tmp_path: Path) -> None:
     assert [(d["code"], d["range"]["line"]) for d in found] == [("MZ080", 2), ("MZ005", 3)]
 
 
-def test_plug_ins_cost_nothing_where_no_type_of_theirs_is_met(tmp_path: Path) -> None:
+def test_plugins_are_not_looked_up_for_mzplans_own_types(tmp_path: Path) -> None:
     program = (
         "import sys; from mzplan.schema.loading import is_type; "
         "assert is_type('source', 'kafka') and is_type('sink', 'postgres'); "

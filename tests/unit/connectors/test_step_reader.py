@@ -95,7 +95,7 @@ def rows(made: StepReader, partition: Any) -> list[Any]:
     return [row for batch in made.read(partition) for row in batch.to_pylist()]
 
 
-def test_a_micro_batch() -> None:
+def test_a_micro_batch_is_committed_before_it_is_read() -> None:
     upstream = Upstream()
     made = reader(upstream)
     # The first one, with nothing there: Spark's micro-batch 0 is step 0 all the same.
@@ -121,7 +121,7 @@ def test_a_micro_batch() -> None:
     assert upstream.calls[-1] == ("expire", 2)
 
 
-def test_what_waits_is_one_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_steps_are_one_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small steps in one task, each read once and under its own number."""
     upstream = Upstream()
     upstream.rows, upstream.bounds = [7, 8, 9, 10], [0, 1, 1, 3, 4]
@@ -157,7 +157,7 @@ def test_an_endpoint_may_bound_what_is_read_together() -> None:
     assert reader(upstream, resume=3).latestOffset() == {"step": 5}
 
 
-def test_after_a_crash_the_partitions_come_first() -> None:
+def test_a_step_logged_before_a_crash_is_read_again() -> None:
     """The offsets were logged; whether the step was committed before the crash is not known."""
     upstream = Upstream()
     upstream.rows += [7]
@@ -171,17 +171,8 @@ def test_after_a_crash_the_partitions_come_first() -> None:
     assert made.latestOffset() == {"step": 2}
 
 
-def test_a_restart_goes_on_after_the_last_logged_step() -> None:
-    upstream = Upstream()
-    upstream.rows, upstream.bounds = [1, 2, 3], [0, 1, 2, 3]
-    made = reader(upstream, resume=2)
-    assert made.latestOffset() == {"step": 3}
-    made.partitions({"step": 2}, {"step": 3})
-    assert made.latestOffset() == {"step": 3}
-
-
 @pytest.mark.parametrize(("resume", "start"), [(5, 0), (1, 2)])
-def test_steps_that_are_gone_are_told(resume: Step, start: Step) -> None:
+def test_missing_steps_are_an_error(resume: Step, start: Step) -> None:
     upstream = Upstream()
     upstream.rows, upstream.bounds, upstream.start = [1, 2, 3], [0, 1, 2, 3], start
     made = reader(upstream, resume=resume)
@@ -193,16 +184,12 @@ def test_steps_that_are_gone_are_told(resume: Step, start: Step) -> None:
 
 
 def test_steps_are_read_again_without_spark() -> None:
-    """The same rows, with the same positions, as Spark has got them."""
+    """The rows and their positions are equal to those that Spark read."""
     upstream = Upstream()
     upstream.rows, upstream.bounds = [1, 2, 3], [0, 2, 3]
-    query = ResolvedQuery(
-        description=local_source("a").query,
-        body={},
-        connection=None,
-        columns=parse_columns("id BIGINT, more STRING"),
-        directory=".",
-    )
+    columns = parse_columns("id BIGINT, more STRING")
+    described = local_source("a").query
+    query = ResolvedQuery(description=described, body={}, connection=None, columns=columns, directory=".")
     again = EndpointUpstream(upstream, query)
     made = reader(upstream)
     for step in range(2):
@@ -211,12 +198,11 @@ def test_steps_are_read_again_without_spark() -> None:
         assert again.content_hash(StepRecord(step=step, start=start, end={"step": step + 1})) == read
     both = content_hash(made.read(StepPartition(0, count=2)))
     assert again.content_hash(StepRecord(step=0, end={"step": 2})) == both
-    upstream.calls = upstream.calls[:4]
+    assert {call for call, _ in upstream.calls} == {"read"}, "nothing is committed or expired"
     with pytest.raises(GoneError, match=r"step 2 is gone; only steps 0 to 2 \(excluded\) exist"):
         again.content_hash(StepRecord(step=2, start={"step": 2}, end={"step": 3}))
     with pytest.raises(GoneError, match="no longer known"):
         again.content_hash(StepRecord(step=2, end={"step": 3}))
-    assert [call[0] for call in upstream.calls] == ["read"] * 4, "nothing is committed or expired"
 
 
 def test_a_reader_is_pickled_without_an_endpoint() -> None:
@@ -227,7 +213,7 @@ def test_a_reader_is_pickled_without_an_endpoint() -> None:
     assert rows(made, StepPartition(0))[0]["id"] == 1
 
 
-def test_rows_that_do_not_fit() -> None:
+def test_an_unfit_row_is_an_error() -> None:
     upstream = Upstream()
     upstream.rows = [300]
     made = reader(upstream, columns="id TINYINT")
@@ -251,7 +237,7 @@ def test_rows_that_do_not_fit() -> None:
         (ValueError(""), "MZ082", "ValueError"),
     ],
 )
-def test_what_a_connector_raises_is_told_without_secrets(problem: Exception, code: str, said: str) -> None:
+def test_an_error_of_a_connector_is_shown_without_secrets(problem: Exception, code: str, said: str) -> None:
     found = as_error(problem, "source.s", ("hunter2",))
     assert isinstance(found, MzplanError)
     (one,) = found.diagnostics
