@@ -16,74 +16,56 @@ from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats.avro.encoder import Encoder
 from mzplan.connectors.formats.registry_fit import avro_writable
 
+
+def logical(type_: str, name: str) -> dict[str, str]:
+    return {"type": type_, "logicalType": name}
+
+
 LINE = {
     "name": "line",
     "type": "record",
     "fields": [{"name": "b", "type": "string"}, {"name": "a", "type": "int"}],
 }
-FIELDS: dict[str, Any] = {
-    "id": "long",
-    "amount": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4}],
-    "exact": {
-        "type": "fixed",
-        "name": "exact",
-        "size": 8,
-        "logicalType": "decimal",
-        "precision": 10,
-        "scale": 2,
-    },
-    "at": {"type": "long", "logicalType": "timestamp-micros"},
-    "wall": {"type": "long", "logicalType": "local-timestamp-micros"},
-    "day": {"type": "int", "logicalType": "date"},
-    "color": {"type": "enum", "name": "color", "symbols": ["red", "blue"]},
-    "tags": {"type": "map", "values": ["null", "long"]},
-    "lines": ["null", {"type": "array", "items": LINE}],
+AMOUNT = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4}
+EXACT = {"type": "fixed", "name": "exact", "size": 8, "logicalType": "decimal", "precision": 10, "scale": 2}
+WALL = datetime.datetime(2026, 5, 3, 17, 30, 0, 123456)
+AT = WALL.replace(tzinfo=datetime.UTC)
+DECIMAL = pa.decimal128(10, 2)
+LINES = pa.list_(pa.struct({"a": pa.int32(), "b": pa.string()}))
+# The Avro type of each field, the column's type, its Arrow type, and a value.
+COLUMNS: dict[str, tuple[Any, str, pa.DataType, Any]] = {
+    "id": ("long", "INT", pa.int32(), 1),
+    "amount": (["null", AMOUNT], "DECIMAL(10,2)", DECIMAL, Decimal("9.99")),
+    "exact": (EXACT, "DECIMAL(10,2)", DECIMAL, Decimal("-0.01")),
+    "at": (logical("long", "timestamp-micros"), "TIMESTAMP", pa.timestamp("us", "UTC"), AT),
+    "wall": (logical("long", "local-timestamp-micros"), "TIMESTAMP_NTZ", pa.timestamp("us"), WALL),
+    "day": (logical("int", "date"), "DATE", pa.date32(), WALL.date()),
+    "color": ({"type": "enum", "name": "color", "symbols": ["red", "blue"]}, "STRING", pa.string(), "red"),
+    "tags": (
+        {"type": "map", "values": ["null", "long"]},
+        "MAP<STRING,INT>",
+        pa.map_(pa.string(), pa.int32()),
+        {"a": 1, "b": None},
+    ),
+    "lines": (
+        ["null", {"type": "array", "items": LINE}],
+        "ARRAY<STRUCT<a: INT, b: STRING>>",
+        LINES,
+        [{"a": 1, "b": "x"}],
+    ),
 }
 SCHEMA = {
     "type": "record",
     "name": "orders",
     "fields": [
-        *({"name": name, "type": type_} for name, type_ in FIELDS.items()),
+        *({"name": name, "type": avro} for name, (avro, *_) in COLUMNS.items()),
         {"name": "note", "type": "string", "default": "none"},
         {"name": "more", "type": ["null", "string"]},
     ],
 }
-TYPES = {
-    "id": "INT",
-    "amount": "DECIMAL(10,2)",
-    "exact": "DECIMAL(10,2)",
-    "at": "TIMESTAMP",
-    "wall": "TIMESTAMP_NTZ",
-    "day": "DATE",
-    "color": "STRING",
-    "tags": "MAP<STRING,INT>",
-    "lines": "ARRAY<STRUCT<a: INT, b: STRING>>",
-}
-ARROW = pa.struct(
-    {
-        "id": pa.int32(),
-        "amount": pa.decimal128(10, 2),
-        "exact": pa.decimal128(10, 2),
-        "at": pa.timestamp("us", "UTC"),
-        "wall": pa.timestamp("us"),
-        "day": pa.date32(),
-        "color": pa.string(),
-        "tags": pa.map_(pa.string(), pa.int32()),
-        "lines": pa.list_(pa.struct({"a": pa.int32(), "b": pa.string()})),
-    }
-)
-WALL = datetime.datetime(2026, 5, 3, 17, 30, 0, 123456)
-ROW = {
-    "id": 1,
-    "amount": Decimal("9.99"),
-    "exact": Decimal("-0.01"),
-    "at": WALL.replace(tzinfo=datetime.UTC),
-    "wall": WALL,
-    "day": WALL.date(),
-    "color": "red",
-    "tags": {"a": 1, "b": None},
-    "lines": [{"a": 1, "b": "x"}],
-}
+TYPES = {name: type_ for name, (_, type_, *_) in COLUMNS.items()}
+ARROW = pa.struct({name: arrow for name, (_, _, arrow, _) in COLUMNS.items()})
+ROW = {name: value for name, (*_, value) in COLUMNS.items()}
 
 
 def problems(schema: Any, **types: str | None) -> list[str]:
@@ -125,29 +107,23 @@ def test_error_of_an_unfit_row_shows_no_values(change: dict[str, Any], said: str
         encode({**ROW, **change})
     text, _, fix = str(problem.value).partition(". Fix: ")
     assert text == f"mzplan[MZ059]: a row can't be written with schema 7: {said}"
-    assert (
-        fix
-        == "change the row by `select` or `where`, or register a schema that allows it and restart the sink."
-    )
+    assert "select" in fix and "restart the sink" in fix
 
 
 @pytest.mark.parametrize(
-    ("name", "type_", "said"),
+    ("name", "type_", "avro"),
     [
-        ("id", "DOUBLE", "its field id is long, but the sink writes DOUBLE"),
-        ("id", "INTERVAL DAY TO SECOND", "its field id is long, but the sink writes INTERVAL DAY TO SECOND"),
-        ("amount", "DECIMAL(12,2)", "its field amount is decimal(12,4), but the sink writes DECIMAL(12,2)"),
-        ("at", "TIMESTAMP_NTZ", "its field at is timestamp-micros (long), but the sink writes TIMESTAMP_NTZ"),
-        ("tags", "MAP<INT,INT>", "its field tags is map, but the sink writes MAP<INT,INT>"),
-        (
-            "lines",
-            "ARRAY<STRUCT<a: INT>>",
-            "its field lines is array, but the sink writes ARRAY<STRUCT<a: INT>>",
-        ),
+        ("id", "DOUBLE", "long"),
+        ("id", "INTERVAL DAY TO SECOND", "long"),
+        ("amount", "DECIMAL(12,2)", "decimal(12,4)"),
+        ("at", "TIMESTAMP_NTZ", "timestamp-micros (long)"),
+        ("tags", "MAP<INT,INT>", "map"),
+        ("lines", "ARRAY<STRUCT<a: INT>>", "array"),
     ],
 )
-def test_lossy_column_types_are_refused(name: str, type_: str, said: str) -> None:
-    assert problems(SCHEMA, **{**TYPES, name: type_}) == [said]
+def test_lossy_column_types_are_refused(name: str, type_: str, avro: str) -> None:
+    expected = [f"its field {name} is {avro}, but the sink writes {type_}"]
+    assert problems(SCHEMA, **{**TYPES, name: type_}) == expected
 
 
 def test_fields_without_a_column_and_columns_without_a_field() -> None:
@@ -160,7 +136,7 @@ def test_fields_without_a_column_and_columns_without_a_field() -> None:
     assert problems(SCHEMA, **{**TYPES, "id": None}) == []
 
 
-def test_schemas_that_are_no_record_and_unions() -> None:
+def test_a_schema_that_is_no_record_or_has_a_lossy_union_is_refused() -> None:
     assert problems("string", id="INT") == ["its schema is string, not a record"]
     assert problems({"type": "nonsense"}, id="INT")[0].startswith("its schema is not an Avro schema")
     either = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "float", "double"]}]}

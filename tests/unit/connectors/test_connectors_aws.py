@@ -20,8 +20,9 @@ from mzplan.connectors.network.aws import librdkafka_options, s3a_settings, sign
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import ResourceState
-from mzplan.schema.description import Description, InlinedConnection, packages_of, references_of
+from mzplan.schema.description import Description, packages_of, references_of
 from mzplan.secrets.references import Secrets
+from tests.unit.connectors.queries import described, inlined
 
 ROLE = "arn:aws:iam::123456789012:role/mzplan"
 KEY = {"access_key_id": "AKIA1", "secret_access_key": 'hunter2"\\'}
@@ -33,32 +34,30 @@ def aws(**body: Any) -> ResolvedConnection:
     )
 
 
-def stripped(settings: dict[str, str]) -> dict[str, str]:
-    assert all(name.startswith("fs.s3a.bucket.lake.") for name in settings)
-    return {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in settings.items()}
-
-
 def test_s3a_settings_are_for_one_bucket() -> None:
-    assert s3a_settings(aws(), "lake") == {}
+    def settings(**body: Any) -> dict[str, str]:
+        found = s3a_settings(aws(**body), "lake")
+        assert all(name.startswith("fs.s3a.bucket.lake.") for name in found)
+        return {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in found.items()}
+
+    assert settings() == {}
     s3a = "org.apache.hadoop.fs.s3a"
-    assert stripped(s3a_settings(aws(**KEY, region="eu-central-1"), "lake")) == {
+    assert settings(**KEY, region="eu-central-1") == {
         "access.key": "AKIA1",
         "secret.key": 'hunter2"\\',
         "aws.credentials.provider": f"{s3a}.SimpleAWSCredentialsProvider",
         "endpoint.region": "eu-central-1",
     }
-    temporary = stripped(s3a_settings(aws(**KEY, session_token="t"), "lake"))
+    temporary = settings(**KEY, session_token="t")
     assert temporary["aws.credentials.provider"] == f"{s3a}.TemporaryAWSCredentialsProvider"
     assert temporary["session.token"] == "t"
-    role = stripped(s3a_settings(aws(**KEY, role_arn=ROLE, region="eu-central-1"), "lake"))
-    assert role["aws.credentials.provider"] == f"{s3a}.auth.AssumedRoleCredentialProvider"
-    assert role["assumed.role.credentials.provider"] == f"{s3a}.SimpleAWSCredentialsProvider"
-    assert (role["assumed.role.arn"], role["assumed.role.sts.endpoint"]) == (
-        ROLE,
-        "sts.eu-central-1.amazonaws.com",
-    )
-    other = stripped(s3a_settings(aws(endpoint="http://minio:9000"), "lake"))
-    assert other == {
+    assert settings(**KEY, role_arn=ROLE, region="eu-central-1").items() >= {
+        ("aws.credentials.provider", f"{s3a}.auth.AssumedRoleCredentialProvider"),
+        ("assumed.role.credentials.provider", f"{s3a}.SimpleAWSCredentialsProvider"),
+        ("assumed.role.arn", ROLE),
+        ("assumed.role.sts.endpoint", "sts.eu-central-1.amazonaws.com"),
+    }
+    assert settings(endpoint="http://minio:9000") == {
         "endpoint": "http://minio:9000",
         "path.style.access": "true",
         "endpoint.region": "us-east-1",
@@ -67,36 +66,19 @@ def test_s3a_settings_are_for_one_bucket() -> None:
 
 
 def description(aws_body: dict[str, Any]) -> Description:
-    cloud = InlinedConnection(address=Address("connection", "cloud"), type="aws", body=aws_body)
-    cluster = InlinedConnection(
-        address=Address("connection", "msk"),
-        type="kafka",
-        body={
-            "type": "kafka",
-            "brokers": ["127.0.0.1:1"],
-            "security": {"protocol": "SASL_SSL"},
-            "aws": "cloud",
-        },
-        connections={"aws": cloud},
-    )
-    return Description(
-        address=Address("source", "s"),
-        id="s",
-        generation=1,
-        digest="1:a",
-        type="kafka",
-        body={"topic": "t", "format": {"type": "json", "schema": "id INT"}},
-        connections={"connection": cluster},
-    )
+    body = {"type": "kafka", "brokers": ["127.0.0.1:1"], "security": {"protocol": "SASL_SSL"}, "aws": "cloud"}
+    format_ = {"type": "json", "schema": "id INT"}
+    cluster = inlined("msk", body, aws=inlined("cloud", aws_body))
+    return described("source.s", "kafka", {"topic": "t", "format": format_}, cluster)
 
 
 SECRET = {"type": "aws", "access_key_id": "AKIA1", "secret_access_key": "${env:AWS}", "role_arn": ROLE}
 
 
 def test_kafka_with_iam() -> None:
-    described = description({**SECRET, "region": "eu-central-1"})
-    assert references_of(described) == {"${env:AWS}"}
-    query = resolve(described, Secrets(".", {"AWS": 'hunter2"\\'}), ".")
+    msk = description({**SECRET, "region": "eu-central-1"})
+    assert references_of(msk) == {"${env:AWS}"}
+    query = resolve(msk, Secrets(".", {"AWS": 'hunter2"\\'}), ".")
     assert "hunter2" not in repr(query)
     for options in (reader_options(query.link, "."), writer_options(query.link, ".", "t")):
         assert options["kafka.security.protocol"] == "SASL_SSL"
@@ -112,7 +94,7 @@ def test_kafka_with_iam() -> None:
     assert "hunter2" not in repr(options) + str(options) + f"{options['oauth_cb']}"
     again = all_librdkafka_options(query.link, ".")
     assert fingerprint(options) == fingerprint(again)
-    rotated = resolve(described, Secrets(".", {"AWS": "other"}), ".")
+    rotated = resolve(msk, Secrets(".", {"AWS": "other"}), ".")
     assert fingerprint(options) != fingerprint(all_librdkafka_options(rotated.link, "."))
 
 
@@ -135,16 +117,16 @@ def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    described = description({"type": "aws", "region": "eu-central-1"})
-    (found,) = check_description(described, Secrets(".", {})).diagnostics
+    msk = description({"type": "aws", "region": "eu-central-1"})
+    (found,) = check_description(msk, Secrets(".", {})).diagnostics
     assert found.code == "MZ051" and "no AWS credentials here" in found.detail
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    (found,) = check_description(described, Secrets(".", {})).diagnostics
+    (found,) = check_description(msk, Secrets(".", {})).diagnostics
     assert found.code == "MZ050" and "hunter2" not in repr(found)  # nobody listens there
 
 
-def test_the_credentials_of_the_machine_are_used() -> None:
+def test_without_a_key_the_credentials_of_the_machine_are_used() -> None:
     query = resolve(description({"type": "aws", "region": "eu-central-1"}), Secrets(".", {}), ".")
     options = reader_options(query.link, ".")
     assert options["kafka.sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
@@ -177,14 +159,19 @@ def test_a_task_gets_a_token_and_no_credentials() -> None:
 
 
 def test_connections_that_use_aws_need_jars() -> None:
-    def state(name: str, type_: str, **body: Any) -> ResourceState:
-        return ResourceState(address=Address("connection", name), id=name, type=type_, body=body)
-
-    def packages(*resources: ResourceState) -> dict[str, tuple[str, ...]]:
-        return packages_of({resource.address: resource for resource in resources})
-
-    assert packages(state("cloud", "aws"), state("lake", "files", path="/lake")) == {}
-    both = packages(state("lake", "files", path="s3://lake", aws="cloud"), state("msk", "kafka", aws="cloud"))
-    assert any("hadoop-aws" in name for name in both["spark.jars.packages"])
-    assert any("aws-msk-iam-auth" in name for name in both["spark.jars.packages"])
-    assert both["spark.jars.excludes"] == ("software.amazon.awssdk:bundle",)
+    cloud, lake, secured_lake, msk = (
+        ResourceState(address=Address("connection", f"c{n}"), id=f"c{n}", type=type_, body=body)
+        for n, (type_, body) in enumerate(
+            [
+                ("aws", {}),
+                ("files", {"path": "/lake"}),
+                ("files", {"path": "s3://lake", "aws": "c0"}),
+                ("kafka", {"aws": "c0"}),
+            ]
+        )
+    )
+    assert packages_of({one.address: one for one in (cloud, lake)}) == {}
+    packages = packages_of({one.address: one for one in (secured_lake, msk)})
+    for jar in ("hadoop-aws", "aws-msk-iam-auth"):
+        assert any(jar in name for name in packages["spark.jars.packages"])
+    assert packages["spark.jars.excludes"] == ("software.amazon.awssdk:bundle",)

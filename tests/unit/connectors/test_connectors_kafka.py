@@ -23,9 +23,10 @@ from mzplan.connectors.kafka.source import record_options, stream_options
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.words import nearest
-from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
+from tests.unit.connectors.queries import described, inlined
 
 RECORDED = {"type": "kafka", "cluster_id": "c1", "topic": "orders", "topic_id": "t1", "partitions": 3}
 
@@ -42,16 +43,7 @@ def connection(**body: Any) -> ResolvedConnection:
 def source(security: dict[str, Any] | None = None, **body: Any) -> Description:
     cluster = {"type": "kafka", "brokers": ["a:1"], **({"security": security} if security else {})}
     given = {"connection": "k", "topic": "orders", "format": {"type": "json", "schema": "id BIGINT"}}
-    link = InlinedConnection(address=Address("connection", "k"), type="kafka", body=cluster)
-    return Description(
-        address=Address("source", "orders"),
-        id="id",
-        generation=1,
-        digest="1:a",
-        type="kafka",
-        body={**given, **body},
-        connections={"connection": link},
-    )
+    return described("source.orders", "kafka", {**given, **body}, inlined("k", cluster))
 
 
 def query(security: dict[str, Any] | None = None, **body: Any) -> ResolvedQuery:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,15 +20,12 @@ from mzplan.connectors.frames.types import ddl
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import longest, parse_columns
-from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import absolute, local_path
-from tests.unit.connectors.lake_queries import on_table
+from tests.unit.connectors.queries import described, on_table
 
 QUERY = ResolvedQuery(
-    description=Description(
-        address=Address("sink", "x"), id="x", generation=1, digest="1:a", type="postgres", body={}
-    ),
+    description=described("sink.x", "postgres", {}),
     body={},
     connection=None,
     columns=parse_columns("id BIGINT, amount DECIMAL(10,2), `odd name` STRING"),
@@ -54,16 +50,13 @@ def test_select_without_spark(item: str, output: Output) -> None:
     assert outputs_without_spark(replace(QUERY, body={"select": [item]})) == (output,)
 
 
-def test_all_columns_without_select() -> None:
-    names = [output.name for output in outputs_without_spark(QUERY)]
-    assert names == ["id", "amount", "odd name"]
-    assert [o.name for o in outputs_without_spark(replace(QUERY, body={"select": ["*", "1 AS one"]}))] == [
-        *names,
-        "one",
-    ]
+def test_without_select_a_sink_writes_all_columns() -> None:
+    names = ["id", "amount", "odd name"]
+    for select, expected in ({}, names), ({"select": ["*", "1 AS one"]}, [*names, "one"]):
+        assert [output.name for output in outputs_without_spark(replace(QUERY, body=select))] == expected
 
 
-def test_an_item_that_can_not_be_read_is_left_to_spark() -> None:
+def test_an_item_that_cannot_be_parsed_is_left_to_spark() -> None:
     assert outputs_without_spark(replace(QUERY, body={"select": ["((", "id"]}))[-1].name == "id"
 
 
@@ -94,7 +87,7 @@ def test_columns_for_spark() -> None:
     assert [longest(c.type) for c in columns] == [5, None]
 
 
-def test_a_memo_is_made_once_and_waited_for() -> None:
+def test_threads_share_a_memo_until_it_is_dropped_or_old() -> None:
     memo: Memo[int] = Memo(10)
     made: list[int] = []
 
@@ -103,29 +96,21 @@ def test_a_memo_is_made_once_and_waited_for() -> None:
         made.append(1)
         return len(made)
 
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(memo.get("k", make))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (made, found) == ([1], [1] * 8)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: memo.get("k", make), range(8))) == [1] * 8
     memo.drop("k")
     assert memo.get("k", make) == 2
-
-
-def test_a_memo_forgets() -> None:
-    memo: Memo[Any] = Memo(0.01)
-    memo.get("k", lambda: 1)
+    old: Memo[int] = Memo(0.01)
+    old.get("k", lambda: 1)
     time.sleep(0.02)
-    assert memo.get("k", lambda: 2) == 2
+    assert old.get("k", lambda: 2) == 2
 
-    def fails() -> int:
-        raise ValueError
 
-    with pytest.raises(ValueError):
-        memo.get("other", fails)
-    assert memo.get("other", lambda: 3) == 3
+def test_a_failure_is_not_remembered() -> None:
+    memo: Memo[float] = Memo(10)
+    with pytest.raises(ZeroDivisionError):
+        memo.get("k", lambda: 1 / 0)
+    assert memo.get("k", lambda: 3) == 3
 
 
 def test_a_fingerprint_holds_no_secret() -> None:
@@ -133,15 +118,14 @@ def test_a_fingerprint_holds_no_secret() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
 
 
-def test_a_type_without_connector() -> None:
-    with pytest.raises(MzplanError) as caught:
-        Connectors().sink("nonsense")
-    assert caught.value.diagnostics[0].code == "MZ063"
+def test_a_type_without_a_connector_is_an_error() -> None:
     connectors = Connectors()
+    with pytest.raises(MzplanError, match="MZ063"):
+        connectors.sink("nonsense")
     assert connectors.sink("console") is connectors.sink("console")
 
 
-def test_files_that_spark_takes_for_hidden_ones_are_said(tmp_path: Path) -> None:
+def test_files_that_spark_hides_are_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     query = on_table(folder, Address("source", "s"), {}, "id BIGINT")
@@ -155,8 +139,8 @@ def test_files_that_spark_takes_for_hidden_ones_are_said(tmp_path: Path) -> None
     assert ": .x.csv, _late.json. Spark" in found.detail
 
 
-def test_a_folder_that_was_made_anew_is_another_upstream(tmp_path: Path) -> None:
-    """Spark reads no file of a name that it has read: what is in the new ones would be skipped in silence."""
+def test_a_folder_with_other_files_of_the_same_names_is_another_upstream(tmp_path: Path) -> None:
+    """Spark reads no name twice, so it would silently skip the rows of the new files."""
     folder, checkpoint = tmp_path / "in", Checkpoint.of(tmp_path.as_uri(), "id", 1)
     folder.mkdir()
     files = [folder / f"{name}.json" for name in ("a b", "b", "c")]

@@ -40,8 +40,9 @@ from mzplan.connectors.postgres.types import (
 from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.description import CollectionRead, Description, InlinedConnection
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.secrets.references import Secrets
+from tests.unit.connectors.queries import described, inlined
 
 
 def column(type_: str, category: str = "U", typmod: int = -1, **other: Any) -> TargetColumn:
@@ -155,18 +156,9 @@ def sink(**body: Any) -> Description:
     link = {"type": "postgres", "host": "db", "database": "shop", "user": "app", "password": "${env:PW}"}
     source = {"topic": "orders", "format": {"type": "json", "schema": "id BIGINT, note STRING"}}
     address = Address("source", "orders")
-    return Description(
-        address=Address("sink", "orders_pg"),
-        id="id",
-        generation=1,
-        digest="1:a",
-        type="postgres",
-        body={"from": "orders", "connection": "pg", "table": "public.orders", **body},
-        connections={
-            "connection": InlinedConnection(address=Address("connection", "pg"), type="postgres", body=link)
-        },
-        reads={"orders": CollectionRead(address=address, id="s", generation=1, type="kafka", body=source)},
-    )
+    read = CollectionRead(address=address, id="s", generation=1, type="kafka", body=source)
+    given = {"from": "orders", "connection": "pg", "table": "public.orders", **body}
+    return described("sink.orders_pg", "postgres", given, inlined("pg", link), reads={"orders": read})
 
 
 def resolved(password: str = "pass word", **body: Any) -> ResolvedQuery:

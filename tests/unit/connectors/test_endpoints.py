@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,14 +80,6 @@ def digest(*batches: pa.RecordBatch) -> str | None:
     for batch in batches:
         replay.push(batch)
     return replay.finish().digest
-
-
-@settings(deadline=None)  # the first call loads pyarrow
-@given(st.sets(st.integers(0, len(ROWS))))
-def test_a_digest_does_not_depend_on_the_cuts(cuts: set[int]) -> None:
-    bounds = sorted({0, len(ROWS), *cuts})
-    parts = [WHOLE.slice(a, b - a) for a, b in pairwise(bounds)]
-    assert digest(*parts) == digest(WHOLE)
 
 
 @pytest.mark.parametrize("name", SCHEMA.names)

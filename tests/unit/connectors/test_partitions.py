@@ -25,7 +25,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.folder import remote
 from mzplan.warehouse.partitions import typed, with_nulls
-from tests.unit.connectors.lake_queries import on_table
+from tests.unit.connectors.queries import on_table
 
 SCHEMA = "id BIGINT, kind STRING, day DATE, raw BINARY, tags ARRAY<STRING>"
 ROWS = pa.table({"id": [1, 2, 3], "kind": ["a b", "a/b=ü", None], "day": [date(2024, 2, 29), None, None]})
@@ -36,8 +36,9 @@ def sink(table: Path, **body: Any) -> ResolvedQuery:
 
 
 def found(query: ResolvedQuery) -> list[tuple[str, str, str]]:
-    probed = DeltaSink().probe(query, outputs_without_spark(query))
-    return [(one.code, one.detail, one.hint) for one in probed.diagnostics]
+    connector = FilesSink() if "format" in query.body else DeltaSink()
+    diagnostics = connector.probe(query, outputs_without_spark(query)).diagnostics
+    return [(one.code, one.detail, one.hint) for one in diagnostics]
 
 
 def test_a_table_keeps_its_partition_columns(tmp_path: Path) -> None:
@@ -59,11 +60,6 @@ def of_files(folder: Path, format_: str = "parquet", **body: Any) -> ResolvedQue
     return sink(folder, format={"type": format_}, **body)
 
 
-def found_in_files(query: ResolvedQuery) -> list[tuple[str, str, str]]:
-    probed = FilesSink().probe(query, outputs_without_spark(query))
-    return [(one.code, one.detail, one.hint) for one in probed.diagnostics]
-
-
 def put(*files: Path) -> None:
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +71,7 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
     for number in range(100):
         (divided / f"old={number}").mkdir(parents=True)  # emptied
     put(divided / "README.md", divided / "notes/a.parquet", divided / "_temporary/a.parquet")
-    assert found_in_files(of_files(divided, partition_by=["day"])) == []
+    assert found(of_files(divided, partition_by=["day"])) == []
     put(*(divided / f"kind={number}/d%61y=x/part-0.snappy.parquet" for number in range(3)))
     put(whole / "part-0.json")
     for fits in (
@@ -84,62 +80,56 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
         of_files(whole, "json"),
         of_files(tmp_path / "none", partition_by=["day"]),
     ):
-        assert found_in_files(fits) == []
+        assert found(fits) == []
 
-    ((code, detail, hint),) = found_in_files(of_files(divided, partition_by=["day", "kind"]))
+    ((code, detail, hint),) = found(of_files(divided, partition_by=["day", "kind"]))
     assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a path")
     assert "is partitioned by kind, day, but the sink has partition_by: [day, kind]" in detail
-    ((_, detail, _),) = found_in_files(of_files(divided))
+    ((_, detail, _),) = found(of_files(divided))
     assert "but the sink has no partition_by" in detail
-    ((code, detail, hint),) = found_in_files(of_files(whole, "json", partition_by=["day"]))
+    ((code, detail, hint),) = found(of_files(whole, "json", partition_by=["day"]))
     assert code == "MZ053" and "has no partition columns" in detail
     assert hint.startswith("remove `partition_by`; or give the sink a path")
 
     strange = tmp_path / "strange"
-    put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that is no text
-    ((_, detail, hint),) = found_in_files(of_files(strange))
+    put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that isn't text
+    ((_, detail, hint),) = found(of_files(strange))
     assert "is partitioned by \\udcff\\x1b[2J, but" in detail and (detail + hint).isprintable()
 
     # What a files sink has written can be removed by the next one.
     put(whole / LOG / "0")
-    ((_, _, hint),) = found_in_files(other := of_files(whole, "json", partition_by=["day"]))
+    ((_, _, hint),) = found(other := of_files(whole, "json", partition_by=["day"]))
     assert "on_replace: truncate" in hint
-    emptied = replace(
-        other,
-        body={**other.body, "on_replace": "truncate"},
-        description=replace(other.description, generation=2),
-    )
-    assert found_in_files(emptied) == []
+    second = replace(other.description, generation=2)
+    emptied = replace(other, body={**other.body, "on_replace": "truncate"}, description=second)
+    assert found(emptied) == []
     # What others put beside the files of a sink that runs is nothing of its target.
     put(begun / "spark/offsets/0")
-    assert found_in_files(replace(other, checkpoint=Checkpoint(str(begun)))) == []
+    assert found(replace(other, checkpoint=Checkpoint(str(begun)))) == []
 
 
-def test_a_file_of_the_list_has_the_escapes_of_a_uri_in_an_object_store() -> None:
-    assert (
-        hadoop_path("s3a://lake/out/at=03%253A04/kind=a%20b/part-0")
-        == "s3a://lake/out/at=03%3A04/kind=a b/part-0"
-    )
-    assert hadoop_path("/lake/out/at=03%3A04/part-0") == "/lake/out/at=03%3A04/part-0"
-
-
-def test_uris_as_hadoop_writes_them() -> None:
+def test_paths_in_an_object_store_have_the_escapes_of_a_uri() -> None:
+    listed = {
+        "s3a://lake/out/at=03%253A04/kind=a%20b/part-0": "s3a://lake/out/at=03%3A04/kind=a b/part-0",
+        "/lake/out/at=03%3A04/part-0": "/lake/out/at=03%3A04/part-0",
+    }
+    assert [hadoop_path(path) for path in listed] == list(listed.values())
     _, path = remote("s3a://lake/kind=é%20a%252Fb/part 0?region=us-east-1")
     assert path == "lake/kind=é a%2Fb/part 0"
 
 
-def test_links_in_a_folder_of_files_lead_nowhere(tmp_path: Path) -> None:
+def test_links_in_a_folder_of_files_are_not_followed(tmp_path: Path) -> None:
     put(tmp_path / "elsewhere/part-0.parquet", tmp_path / "out/_x")
     (tmp_path / "out/kind=1").symlink_to(tmp_path / "elsewhere")
-    assert found_in_files(of_files(tmp_path / "out", partition_by=["day"])) == []
+    assert found(of_files(tmp_path / "out", partition_by=["day"])) == []
 
 
-def test_what_no_folder_can_be_named_for(tmp_path: Path) -> None:
+def test_a_column_whose_values_name_no_folder_is_refused(tmp_path: Path) -> None:
     ((code, detail, _),) = found(sink(tmp_path / "out", partition_by=["id", "RAW", "tags"]))
     assert code == "MZ053" and "raw (BINARY), tags (ARRAY<STRING>)" in detail
 
 
-def test_rows_count_with_the_values_of_their_folders(tmp_path: Path) -> None:
+def test_rows_are_hashed_with_the_values_of_their_folders(tmp_path: Path) -> None:
     write_deltalake(tmp_path, ROWS, partition_by=["kind", "day"])
     log = CollectionLog(str(tmp_path))
     assert log.partitions() == {"kind": "string", "day": "date"}
@@ -169,11 +159,11 @@ def test_rows_count_with_the_values_of_their_folders(tmp_path: Path) -> None:
         (pa.timestamp("us"), "2024-01-02 03:04:05", datetime(2024, 1, 2, 3, 4, 5)),
     ],
 )
-def test_values_as_spark_names_folders_for_them(type_: pa.DataType, text: str, value: Any) -> None:
+def test_a_folders_name_is_read_as_a_value(type_: pa.DataType, text: str, value: Any) -> None:
     assert typed({"p": text, "q": None}, {"p": type_, "q": type_})["p"].as_py() == value
 
 
-def test_a_timestamp_is_hashed_as_that_of_a_file() -> None:
+def test_a_timestamp_in_a_folders_name_has_the_hash_of_one_in_a_file() -> None:
     at = datetime(2024, 1, 2, 3, 4, 5, 678901, UTC)
     type_ = pa.timestamp("us", "UTC")
     named = typed({"at": "2024-01-02T03:04:05.678901Z"}, {"at": type_})["at"]
@@ -181,7 +171,7 @@ def test_a_timestamp_is_hashed_as_that_of_a_file() -> None:
     assert content_hash([both[0]]) == content_hash([both[1]])
 
 
-def test_texts_that_are_null_in_the_name_of_a_folder() -> None:
+def test_empty_texts_in_a_folders_name_are_null() -> None:
     texts = ["", "__HIVE_DEFAULT_PARTITION__", None, " "]
     (batch,) = pa.table({"Kind": texts, "other": texts}).to_batches()
     stored = with_nulls(batch, ["kind"])
@@ -189,7 +179,7 @@ def test_texts_that_are_null_in_the_name_of_a_folder() -> None:
     assert stored.column("other").to_pylist() == texts
 
 
-def test_a_decimal_that_spark_did_not_write_is_refused() -> None:
+def test_a_decimal_that_spark_would_not_write_is_refused() -> None:
     """pyarrow crashes at some of them, and anybody can name a folder."""
     type_ = pa.decimal128(38, 18)
     texts = {"1E-7": Decimal("1E-7"), "-1.50": Decimal("-1.5"), "1E+2": Decimal(100), "0E-18": Decimal(0)}
