@@ -310,7 +310,7 @@ DEEP = "[" * 100_000
     ("name", "text"),
     [
         *(("expired.json", text) for text in ('{"start": 0, "i', '{"start": 1e999}', "[1]", DEEP)),
-        *(("expired-ids.json", text) for text in ("[1]", '{"x": [1, "2", "9:none"]}')),
+        *(("expired-ids.json", text) for text in ('{"x": [1, "2", "9:none"]}', '{"x": [1, 2, {}]}')),
     ],
 )
 def test_a_damaged_record_of_expired_steps_is_an_error(tmp_path: Path, name: str, text: str) -> None:
