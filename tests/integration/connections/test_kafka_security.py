@@ -1,4 +1,4 @@
-"""TLS, mutual TLS, SASL PLAIN and SCRAM against brokers that insist on them; and where no secret may be."""
+"""TLS, mutual TLS, SASL PLAIN and SCRAM with brokers that require them. No secret is written anywhere."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_rows_arrive_over_each_protocol_and_go_back(lab: Lab, secured: Secured, 
     lab.stop(source, sink, back)
 
 
-def wrong_ways(secured: Secured, protocol: str) -> dict[str, Any]:
-    """The connection with what the broker does not accept."""
+def refused_connection(secured: Secured, protocol: str) -> dict[str, Any]:
+    """Return the connection with a login or a certificate that the broker refuses."""
     connection = secured.connection(protocol)
     security = connection["security"]
     match protocol:
@@ -79,9 +79,9 @@ def wrong_ways(secured: Secured, protocol: str) -> dict[str, Any]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_the_broker_refuses_is_told_without_a_secret(lab: Lab, secured: Secured, protocol: str) -> None:
+def test_a_refused_login_is_an_error_without_a_secret(lab: Lab, secured: Secured, protocol: str) -> None:
     lab.secrets.environment.update({**secured.secrets, "WRONG": WRONG})
-    source = source_over(lab, wrong_ways(secured, protocol), "any")
+    source = source_over(lab, refused_connection(secured, protocol), "any")
     (found,) = lab.check(source).diagnostics
     assert found.code == "MZ051", found.detail
     assert "connection.cluster" in found.detail
@@ -91,8 +91,10 @@ def test_what_the_broker_refuses_is_told_without_a_secret(lab: Lab, secured: Sec
 
 
 def install_keeper(folder: Path) -> dict[str, str]:
-    """A package of somebody else's that brings a remote provider of secrets: a file for each. Returns the
-    environment in which it is installed, and asked every second."""
+    """Install a package with a remote provider of secrets, which has a file for each secret.
+
+    Return the environment in which it is installed, and asked every second.
+    """
     (folder / "some_keeper.py").write_text(
         "from pathlib import Path\n\n\nclass Keeper:\n    def read(self, path):\n"
         "        file = Path(__file__).with_name(path)\n"
@@ -146,7 +148,7 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
         for said in (planned, applied, project.run("status", "--json"), project.run("show", "connection.c2")):
             assert not [word for word in words if word in said.stdout + said.stderr]
         assert not list(files_with(project.folder, words))
-        assert list(files_with(events, ["kafka.ssl.keystore.key"]))  # that it is looked at where it would be
+        assert list(files_with(events, ["kafka.ssl.keystore.key"]))  # the events show the options
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command = path.read_bytes().decode(errors="replace")
@@ -161,10 +163,10 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
 
 
 def _rotated(project: Project, secured: Secured, kept: Path) -> None:
-    """The broker wants another password, and the keeper knows it: the runner finds that by itself, and
-    exactly the source that uses it restarts."""
+    """The broker and the keeper get a new password. The runner notices, and only the source that uses it
+    restarts."""
     assert project.json("plan")["changes"] == []
-    # A review job has neither the variables nor what is kept elsewhere: unchanged, and it says so.
+    # A review job can't resolve the secrets: it treats them as unchanged, and says so.
     (kept / "empty").mkdir()
     job = Project(project.folder, "secured", install_keeper(kept / "empty"))
     review = job.json("plan")
@@ -182,12 +184,14 @@ def _rotated(project: Project, secured: Secured, kept: Path) -> None:
     assert {a for a in after if after[a]["run_id"] != before[a]["run_id"]} == {"source.s3"}
     produce_json(secured.broker("scram").internal, "project-scram", [{"id": 9}])
     step = before["source.s3"]["step"]
-    eventually("it goes on from its checkpoint", lambda: (project.queries()["source.s3"]["step"] or 0) > step)
+    eventually(
+        "it continues from its checkpoint", lambda: (project.queries()["source.s3"]["step"] or 0) > step
+    )
     eventually("the new value is the one in use", lambda: project.json("plan")["changes"] == [])
 
 
 def files_with(folder: Path, words: list[str]) -> Iterator[Path]:
-    """Files below a folder that hold one of the words, but for the secret's own file."""
+    """Yield the files in a folder that contain one of the words, except for the secret's own file."""
     for path in folder.rglob("*"):
         if path.is_file() and path.name != "secret.txt":
             text = path.read_bytes()

@@ -1,8 +1,9 @@
-"""One step into Kafka, without Spark: what becomes of its transaction when something fails in the middle."""
+"""One step into Kafka, without Spark: its transaction when something fails."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_rows_and_record_are_there_together(kafka: KafkaBroker, topic: Make) -> 
     assert ids(kafka.bootstrap, name) == list(range(20))
 
 
-def test_what_is_remembered_fits_into_a_record(kafka: KafkaBroker, topic: Make) -> None:
+def test_a_step_record_fits_into_kafkas_limit(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
     first = replace(FIRST, query="6f9619ff-8b86-d011-b42d-00cf4fc964ff", epoch=1_000_000, step=-1)
     large = first
@@ -104,7 +105,7 @@ def test_what_is_remembered_fits_into_a_record(kafka: KafkaBroker, topic: Make) 
     one.close()
 
 
-def test_rows_that_fail_to_come_leave_nothing(kafka: KafkaBroker, topic: Make) -> None:
+def test_a_task_that_fails_leaves_no_rows(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
     claim(kafka.bootstrap, name)
 
@@ -119,7 +120,7 @@ def test_rows_that_fail_to_come_leave_nothing(kafka: KafkaBroker, topic: Make) -
 
 
 @pytest.mark.nightly
-def test_an_older_writer_that_froze_in_the_middle_is_fenced(kafka: KafkaBroker, topic: Make) -> None:
+def test_a_frozen_older_writer_is_fenced(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
     claim(kafka.bootstrap, name)
     newer: list[dict[str, Any]] = []
@@ -141,7 +142,7 @@ def test_an_older_writer_that_froze_in_the_middle_is_fenced(kafka: KafkaBroker, 
     assert ids(kafka.bootstrap, name) == list(range(101))
 
 
-def test_a_transaction_that_takes_too_long_is_told_from_a_fenced_one(kafka: KafkaBroker, topic: Make) -> None:
+def test_a_transaction_that_takes_too_long_leaves_no_rows(kafka: KafkaBroker, topic: Make) -> None:
     name = topic(partitions=2)
     claim(kafka.bootstrap, name)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -165,7 +166,7 @@ def test_a_transaction_that_takes_too_long_is_told_from_a_fenced_one(kafka: Kafk
 
 
 @pytest.mark.nightly
-def test_a_broker_that_dies_in_the_middle(own_kafka: KafkaBroker) -> None:
+def test_a_step_is_written_whole_or_not_at_all_if_the_broker_dies(own_kafka: KafkaBroker) -> None:
     name = "mid-transaction"
     create_topic(own_kafka.bootstrap, name, 2)
     claim(own_kafka.bootstrap, name)
@@ -185,9 +186,7 @@ def test_a_broker_that_dies_in_the_middle(own_kafka: KafkaBroker) -> None:
 
 
 @pytest.mark.nightly
-def test_a_dead_broker_is_said_within_its_time(own_kafka: KafkaBroker) -> None:
-    import time
-
+def test_a_dead_broker_is_an_error_within_its_time(own_kafka: KafkaBroker) -> None:
     create_topic(own_kafka.bootstrap, "gone", 2)
     claim(own_kafka.bootstrap, "gone")
     own_kafka.kill()
@@ -198,7 +197,7 @@ def test_a_dead_broker_is_said_within_its_time(own_kafka: KafkaBroker) -> None:
 
 
 @pytest.mark.nightly
-def test_what_may_not_be_used_is_named(tmp_path: Path) -> None:
+def test_a_forbidden_transactional_id_or_group_is_named(tmp_path: Path) -> None:
     broker = KafkaBroker(
         tmp_path / "kafka",
         properties={
@@ -216,24 +215,13 @@ def test_what_may_not_be_used_is_named(tmp_path: Path) -> None:
             name = f"denied-{type_.name.lower().replace('_', '-')}"
             create_topic(broker.bootstrap, name, 1)
             claim(broker.bootstrap, name)
-            _deny(broker, type_, f"mzplan.{name}")
+            deny = ("User:ANONYMOUS", "*", AclOperation.ALL, AclPermissionType.DENY)
+            binding = AclBinding(type_, f"mzplan.{name}", ResourcePatternType.LITERAL, *deny)
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            (future,) = admin.create_acls([binding]).values()
+            future.result(20)
             sent = send(transaction(broker.bootstrap, name), 0, [batch(0, 1)])
             assert sent["outcome"] == outcome, sent
             assert ids(broker.bootstrap, name) == []
     finally:
         broker.remove_data()
-
-
-def _deny(broker: KafkaBroker, type_: ResourceType, name: str) -> None:
-    binding = AclBinding(
-        type_,
-        name,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.ALL,
-        AclPermissionType.DENY,
-    )
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    (future,) = admin.create_acls([binding]).values()
-    future.result(20)

@@ -1,4 +1,4 @@
-"""From an inline connection, or another one, to a new one with the same upstream; and a server that moves."""
+"""Changes to a new connection with the same upstream, and servers that move."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def changed(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.nightly
-def test_checkpoints_are_kept_and_the_old_connections_can_go(
+def test_a_new_connection_to_the_same_server_keeps_checkpoints(
     project: Project,
     kafka: KafkaBroker,
     postgres: PostgresServer,
@@ -178,7 +178,7 @@ def resumed(query: str, outcome: str) -> tuple[str, int, int]:
 
 
 @pytest.mark.nightly
-def test_status_names_the_server_that_is_gone_and_what_it_prints_repairs_it(
+def test_the_statement_that_status_prints_repairs_a_moved_server(
     project: Project, own_kafka: KafkaBroker, own_postgres: PostgresServer
 ) -> None:
     create_topic(own_kafka.bootstrap, "gone", partitions=1)

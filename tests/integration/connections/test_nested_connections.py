@@ -1,4 +1,4 @@
-"""Connections of connections on real servers: what is behind an SSH server breaks with it, alone."""
+"""Connections through connections, on real servers: only queries behind a broken SSH server fail."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def restarts(document: Any) -> dict[str, str]:
 
 @pytest.mark.nightly
 @pytest.mark.programs
-def test_ssh_servers_two_hops_away(
+def test_only_queries_behind_a_broken_ssh_server_fail(
     project: Project,
     kafka: KafkaBroker,
     postgres: PostgresServer,

@@ -21,6 +21,7 @@ from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from tests.certificates import make_certificate
+from tests.unit.connectors.queries import described, inlined
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, SshServer
@@ -39,71 +40,64 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize(
-    ("columns", "wrong", "doubtful"),
+    ("columns", "wrong"),
     [
-        ("id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, who STRUCT<a: INT>", "", ""),
-        ("at STRING, who INT", "", ""),
-        ("id STRING", "its field id is integer, but the column is STRING", ""),
-        ("id TIMESTAMP", "its field id is integer, but the column is TIMESTAMP", ""),
-        ("tags STRING", "its field tags is array, but the column is STRING", ""),
-        ("id DOUBLE, at DECIMAL(3,1)", "", ""),
-        ("id BOOLEAN", "its field id is integer, but the column is BOOLEAN", ""),
-        ("amount BIGINT", "its field amount is number, but the column is BIGINT", ""),
-        ("at BIGINT, tags MAP<STRING,INT>", "its field at is string, but the column is BIGINT", ""),
-        ("id BIGINT, other STRING", "", "it has no field other: the column would be NULL in every row"),
-        ("ID BIGINT", "", "it has no field ID: the column would be NULL in every row"),
+        ("id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, who STRUCT<a: INT>", []),
+        ("at STRING, who INT", []),
+        ("id DOUBLE, at DECIMAL(3,1)", []),
+        ("id STRING", ["its field id is integer, but the column is STRING"]),
+        ("id TIMESTAMP", ["its field id is integer, but the column is TIMESTAMP"]),
+        ("id BOOLEAN", ["its field id is integer, but the column is BOOLEAN"]),
+        ("tags STRING", ["its field tags is array, but the column is STRING"]),
+        ("amount BIGINT", ["its field amount is number, but the column is BIGINT"]),
+        ("at BIGINT, tags MAP<STRING,INT>", ["its field at is string, but the column is BIGINT"]),
     ],
 )
-def test_what_can_be_read(columns: str, wrong: str, doubtful: str) -> None:
-    found = readable(SCHEMA, parse_columns(columns))
-    assert (found[0][:1], found[1][:1]) == ([wrong] if wrong else [], [doubtful] if doubtful else [])
+def test_a_column_that_cannot_hold_its_field_is_refused(columns: str, wrong: list[str]) -> None:
+    found, doubtful = readable(SCHEMA, parse_columns(columns))
+    assert (found[:1], doubtful) == (wrong, [])
 
 
-def test_what_can_be_read_where_values_are_converted() -> None:
+def test_a_column_without_a_field_is_doubtful() -> None:
+    null = "it has no field {}: the column would be NULL in every row"
+    found = readable(SCHEMA, parse_columns("ID BIGINT, other STRING"))
+    assert found == ([], [null.format("ID"), null.format("other")])
+    assert readable({"type": "array"}, parse_columns("x INT")) == ([], [])
+
+
+def test_converted_values_fit_other_types() -> None:
     columns = parse_columns("id TIMESTAMP, amount STRING, at DATE, tags STRING, who INT")
     assert readable(SCHEMA, columns, converted=True) == ([], [])
 
 
-def test_what_may_be_written() -> None:
-    def outputs(**types: str | None) -> list[Output]:
-        return [Output(name=name, type=type_) for name, type_ in types.items()]
+def test_rows_that_the_schema_forbids_are_refused() -> None:
+    def found(schema: Any = SCHEMA, **types: str | None) -> tuple[list[str], list[str]]:
+        return writable(schema, [Output(name=name, type=type_) for name, type_ in types.items()])
 
-    assert writable(SCHEMA, outputs(id="BIGINT", amount="INT", at="DATE", who=None)) == ([], [])
-    wrong, doubtful = writable(SCHEMA, outputs(amount="STRING", other="INT"))
-    assert wrong == [
-        "its field amount is number, but the sink writes string (STRING)",
-        "its field id is required, but the sink doesn't write it",
-    ]
-    assert doubtful == ["it has no field other, which the sink writes"]
-    closed = {**SCHEMA, "additionalProperties": False}
-    assert writable(closed, outputs(id="INT", other="INT")) == (
-        ["it has no field other, which the sink writes"],
-        [],
+    unknown = "it has no field other, which the sink writes"
+    assert found(id="BIGINT", amount="INT", at="DATE", who=None) == ([], [])
+    assert found(amount="STRING", other="INT") == (
+        [
+            "its field amount is number, but the sink writes string (STRING)",
+            "its field id is required, but the sink doesn't write it",
+        ],
+        [unknown],
     )
-    assert readable({"type": "array"}, parse_columns("x INT")) == ([], []) == writable(True, outputs(x="INT"))
+    assert found({**SCHEMA, "additionalProperties": False}, id="INT", other="INT") == ([unknown], [])
+    assert found(True, x="INT") == ([], [])
 
 
 def connection(url: str, **body: Any) -> InlinedConnection:
-    given = {"type": "schema-registry", "url": url, **body}
-    return InlinedConnection(address=Address("connection", "reg"), type="schema-registry", body=given)
+    return inlined("reg", {"type": "schema-registry", "url": url, **body})
 
 
 def source(
     kafka: KafkaBroker, registry: InlinedConnection, topic: str, columns: str, **body: Any
 ) -> Description:
-    cluster = {"type": "kafka", "brokers": [kafka.bootstrap]}
-    return Description(
-        address=Address("source", "s"),
-        id="s",
-        generation=1,
-        digest="1:a",
-        type="kafka",
-        body={"topic": topic, "format": {"type": "json", "schema": columns}, **body},
-        connections={
-            "connection": InlinedConnection(address=Address("connection", "k"), type="kafka", body=cluster),
-            "schema_registry": registry,
-        },
-    )
+    cluster = inlined("k", {"type": "kafka", "brokers": [kafka.bootstrap]})
+    given = {"topic": topic, "format": {"type": "json", "schema": columns}, **body}
+    connections = {"connection": cluster, "schema_registry": registry}
+    return described("source.s", "kafka", given, connections=connections)
 
 
 def sink(of: Description, topic: str, **body: Any) -> Description:
@@ -157,12 +151,8 @@ def test_validation_asks_the_registry(
         # Through an SSH server, two hops away from the source.
         door = ssh_servers("door")
         door.authorize(key.export_public_key().decode())
-        tunnel = InlinedConnection(
-            address=Address("connection", "door"),
-            type="ssh-tunnel",
-            body={"host": "127.0.0.1", "port": door.port, "user": door.user, "host_keys": [door.host_key]}
-            | {"private_key": "${env:KEY}"},
-        )
+        way = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": door.port, "user": door.user}
+        tunnel = inlined("door", {**way, "host_keys": [door.host_key], "private_key": "${env:KEY}"})
         far = replace(registry, connections={"ssh_tunnel": tunnel})
         assert found(source(kafka, far, name, "id STRING")) == []
         assert door.sessions() == 1
@@ -177,7 +167,7 @@ def test_validation_asks_the_registry(
     assert first(source(kafka, connection("http://nowhere.invalid"), name, "id STRING")).code == "MZ050"
 
 
-def test_certificates(tmp_path: Path) -> None:
+def test_the_registrys_certificate_is_checked(tmp_path: Path) -> None:
     secrets = Secrets(str(tmp_path), {})
 
     def problem(inlined: InlinedConnection) -> str:
@@ -194,9 +184,9 @@ def test_certificates(tmp_path: Path) -> None:
         # What people write beside the certificates, in whatever encoding.
         whole = (tmp_path / "ca.pem").read_bytes()
         for comment in ("# Autoridad Raíz: é ü".encode("latin-1"), "# 根证书".encode()):
-            (tmp_path / "told.pem").write_bytes(comment + b"\n" + whole + comment)
-            assert problem(connection(server.url, tls={"ca": "told.pem"})) == ""
-        (tmp_path / "told.pem").write_bytes(comment)
-        assert "no certificates in PEM" in problem(connection(server.url, tls={"ca": "told.pem"}))
+            (tmp_path / "commented.pem").write_bytes(comment + b"\n" + whole + comment)
+            assert problem(connection(server.url, tls={"ca": "commented.pem"})) == ""
+        (tmp_path / "commented.pem").write_bytes(comment)
+        assert "no certificates in PEM" in problem(connection(server.url, tls={"ca": "commented.pem"}))
     with SchemaRegistry() as server:
         assert "doesn't use TLS" in problem(connection(server.url.replace("http:", "https:")))

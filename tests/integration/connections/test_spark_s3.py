@@ -1,4 +1,4 @@
-"""Folders at s3://, with the credentials of an aws connection, on an object store that checks them."""
+"""Folders at s3:// with the credentials of an aws connection, in an object store that checks them."""
 
 from __future__ import annotations
 
@@ -159,8 +159,7 @@ def in_files(lab: Lab) -> list[tuple[int, str]]:
 
 
 @pytest.mark.nightly
-def test_jars_that_spark_was_not_started_with(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told in validation, before anything is stopped."""
+def test_missing_jars_are_an_error_before_anything_stops(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     source = lab.kafka_source("orders", "id BIGINT", "127.0.0.1:1")

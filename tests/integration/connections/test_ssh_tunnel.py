@@ -33,6 +33,7 @@ from mzplan.warehouse.content_hash import HASH
 from tests.executors import run_elsewhere
 from tests.support import eventually, execute, rows_of
 from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.connectors.queries import described, inlined
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer, SshServer
@@ -132,7 +133,9 @@ def test_a_forward_survives_its_ssh_server(
         assert says(port) == b"hello"  # it can be used again
 
 
-def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: Forwards) -> None:
+def test_a_refused_tunnel_names_its_server_and_the_reason(
+    door: SshServer, servers: Servers, forwards: Forwards
+) -> None:
     other = servers("other")
     other.authorize(PUBLIC)
     rsa = asyncssh.generate_private_key("ssh-rsa").export_public_key().decode()
@@ -158,12 +161,11 @@ def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: For
         assert (found.value.reason, found.value.hop) == (why, way[-1])
         assert text in str(found.value)
         assert "hunter2" not in repr(found.value) + repr(way) and PRIVATE not in repr(way)
-        shown = {"not trusted": way[-1].port}.get(text)
-        server = door if shown == door.port else other
-        assert found.value.shown_key == (server.host_key if shown else "")
+        server = door if way[-1].port == door.port else other
+        assert found.value.shown_key == (server.host_key if text == "not trusted" else "")
 
 
-def test_what_nobody_uses_is_closed(
+def test_an_unused_tunnel_is_closed(
     door: SshServer, forwards: Forwards, echo: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwards_module, "IDLE_S", 0.6)
@@ -203,39 +205,19 @@ def test_known_hosts_and_a_second_key(door: SshServer, forwards: Forwards, echo:
 
 def bastion(server: SshServer, through: InlinedConnection | None = None, **body: Any) -> InlinedConnection:
     given = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": server.port, "user": server.user}
-    return InlinedConnection(
-        address=Address("connection", f"t{server.port}"),
-        type="ssh-tunnel",
-        body={**given, "host_keys": [server.host_key], "private_key": "${env:KEY}", **body},
-        connections={"ssh_tunnel": through} if through else {},
-    )
+    given |= {"host_keys": [server.host_key], "private_key": "${env:KEY}", **body}
+    return inlined(f"t{server.port}", given, **({"ssh_tunnel": through} if through else {}))
 
 
 def behind(tunnel: InlinedConnection, server: PostgresServer, database: str) -> InlinedConnection:
     body = {"type": "postgres", "host": "127.0.0.1", "port": server.port, "database": database}
-    return InlinedConnection(
-        address=Address("connection", "pg"),
-        type="postgres",
-        body={**body, "user": server.user, "password": "${env:PG}"},
-        connections={"ssh_tunnel": tunnel},
-    )
+    return inlined("pg", {**body, "user": server.user, "password": "${env:PG}"}, ssh_tunnel=tunnel)
 
 
 def sink(connection: InlinedConnection, table: str = "o") -> Description:
-    format_ = {"type": "json", "schema": "id BIGINT"}
-    source = CollectionRead(
-        address=Address("source", "s"), id="s", generation=1, type="kafka", body={"format": format_}
-    )
-    return Description(
-        address=Address("sink", "o"),
-        id="o",
-        generation=1,
-        digest="1:a",
-        type="postgres",
-        body={"from": "s", "table": table},
-        connections={"connection": connection},
-        reads={"s": source},
-    )
+    body, address = {"format": {"type": "json", "schema": "id BIGINT"}}, Address("source", "s")
+    source = CollectionRead(address=address, id="s", generation=1, type="kafka", body=body)
+    return described("sink.o", "postgres", {"from": "s", "table": table}, connection, reads={"s": source})
 
 
 def test_validation_goes_through_the_tunnel(
@@ -268,12 +250,8 @@ def test_validation_goes_through_the_tunnel(
     assert found.code == "MZ120" and door.host_key in found.detail
     assert codes(behind(bastion(door, private_key="${env:PG}"), postgres, name)) == ["MZ174"]
     assert codes(behind(bastion(door, private_key="${env:NOPE}"), postgres, name)) == ["MZ056"]
-    nobody = InlinedConnection(
-        address=Address("connection", "pg"),
-        type="postgres",
-        body={**behind(far, postgres, name).body, "port": 1},
-        connections={"ssh_tunnel": far},
-    )
+    nobody = behind(far, postgres, name)
+    nobody.body["port"] = 1
     (found,) = check_description(sink(nobody), secrets).diagnostics
     assert found.code == "MZ050" and "it can't reach 127.0.0.1:1" in found.detail
     # A tunnel alone, a database alone; a file of host keys, which is looked for where the query runs.
@@ -320,7 +298,7 @@ def test_keys_of_a_tunnel_that_nothing_uses_are_rotated_live(door: SshServer, tm
     tunnels.close_forwards()
 
 
-def test_the_certificate_is_still_that_of_the_database(
+def test_the_certificate_is_checked_against_the_databases_name(
     door: SshServer, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """With a tunnel the client talks to 127.0.0.1, and yet checks the name that the connection gives."""
@@ -340,14 +318,12 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
     execute(postgres.dsn(name), "CREATE TABLE o (_attempt bigint, id bigint)")
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
     connection = resolve_connection(behind(bastion(door), postgres, name), secrets)
-    info = conninfo(connection, ".", tunnel_port=1)
-    elsewhere = remote_options_of(connection, ".")
     target = Target(
-        conninfo=info,
+        conninfo=conninfo(connection, ".", tunnel_port=1),
         table=("public", "o"),
         columns=("id",),
         secret=postgres.password,
-        remote_options=elsewhere,
+        remote_options=remote_options_of(connection, "."),
     )
     task = staging_task(target, 0, None, None, "warn")
     batch = pa.RecordBatch.from_pydict({"id": [1, 2], HASH: pa.array([5, 6], pa.int64())})
