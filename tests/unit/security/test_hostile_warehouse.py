@@ -21,7 +21,7 @@ from mzplan.connectors.local.steps import LocalSteps
 from mzplan.warehouse import copying
 from mzplan.warehouse.folder import remote
 from tests.unit.cli_runs import Ran, mzplan
-from tests.unit.features.steps.test_cli_steps import Shop
+from tests.unit.features.stored_shop import StoredShop
 
 SECONDS = 60
 STATE = [
@@ -57,7 +57,7 @@ KINDS = ("pipe", "link to a device", "folder")
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = Shop(tmp_path_factory.mktemp("shop") / "p")
+    made = StoredShop(tmp_path_factory.mktemp("shop") / "p")
     made.steps(2)
     made.source.checkpoint.joinpath("metadata").write_text('{"id": "q"}')
     sink = made.sink("out")
