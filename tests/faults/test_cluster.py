@@ -139,11 +139,11 @@ class Cluster:
         """The same of the collections."""
         found = {}
         for log in (self.folder / "srv" / "warehouse").rglob("_delta_log"):
-            table = DeltaTable(str(log.parent)).to_pyarrow_table()
-            if "page" in table.column_names:
-                found["clicks"] = Counter(int(page[1:]) for page in table["page"].to_pylist())
-            elif "id" in table.column_names:
-                found["orders"] = Counter(table["id"].to_pylist())
+            table = DeltaTable(str(log.parent))
+            for column, name in (("page", "clicks"), ("id", "orders")):
+                if column in {field.name for field in table.schema().fields}:
+                    values = table.to_pyarrow_table([column])[column].to_pylist()
+                    found[name] = Counter(int(str(value).lstrip("/")) for value in values)
         return found
 
 
