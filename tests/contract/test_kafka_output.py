@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -82,8 +83,17 @@ def kafka_output(folder: Path) -> OutputSubject:
     return OutputSubject(
         factory=made,
         config={},
-        contents=lambda: [value for _, _, value in committed(made.bootstrap, topic)],
+        contents=lambda: _settled(made.bootstrap, topic),
     )
+
+
+def _settled(bootstrap: str, topic: str) -> list[Any]:
+    """Read the committed values until two reads agree: a commit returns before its markers are written."""
+    before = None
+    while (values := [value for _, _, value in committed(bootstrap, topic)]) != before:
+        before = values
+        time.sleep(0.3)
+    return values
 
 
 TestKafkaOutput = output_contract(kafka_output)
