@@ -144,4 +144,4 @@ def test_a_command_that_needs_an_extra_says_which(installed: Installed) -> None:
     assert installed.run("state", "list").strip() == ""
     said = installed.run("validate", "--live", "--send-secrets", code=1)
     extras = set(re.findall(r"Fix: pip install 'mzplan\[(.*)\]'\n", said))
-    assert extras == {"collections", "kafka", "postgres"} and "defect" not in said
+    assert extras == {"collections", "kafka", "postgres", "runner"} and "bug" not in said
