@@ -142,7 +142,7 @@ class Cluster:
             table = DeltaTable(str(log.parent))
             for column, name in (("page", "clicks"), ("id", "orders")):
                 if column in {field.name for field in table.schema().fields}:
-                    values = table.to_pyarrow_table([column])[column].to_pylist()
+                    values = table.to_pyarrow_table(columns=[column])[column].to_pylist()
                     found[name] = Counter(int(str(value).lstrip("/")) for value in values)
         return found
 

@@ -247,22 +247,22 @@ def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     source = orders.source
     at = "timestamp_micros(1700000000123456 + id) AS at"
     orders.run(
-        parquet=lab.files_sink(source, tmp_path, "parquet", where="id >= 0", select=["*", at]),
+        parquet=lab.files_sink(source, folder, "parquet", where="id >= 0", select=["*", at]),
         json=lab.files_sink(
             source,
-            tmp_path,
+            folder,
             "json",
             format={"type": "json"},
             select=["id", "nullif(id, 3) AS n", at],
         ),
         csv=lab.files_sink(
             source,
-            tmp_path,
+            folder,
             "csv",
             format={"type": "csv"},
             select=["id", "nullif(id, 3) AS n", "concat(customer, '\"', char(10), '\",') AS text", at],
         ),
-        divided=lab.files_sink(source, tmp_path, "divided", partition_by=["customer"]),
+        divided=lab.files_sink(source, folder, "divided", partition_by=["customer"]),
     )
     orders.require_equal()
     orders.stop()
