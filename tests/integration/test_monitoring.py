@@ -8,16 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from examples.servers.ports import free_port
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import MetricsPlace
+from mzplan.model.state import State
 from mzplan.plan.drift import drift_of_instance
 from mzplan.runner.metrics import serve_metrics
+from mzplan.schema.description import digest_of
 from tests.integration.prometheus import (
     DASHBOARD,
     MONITORING,
@@ -27,8 +31,9 @@ from tests.integration.prometheus import (
 )
 from tests.support import eventually
 from tests.unit.cli_runs import PIPELINE, PROJECT, mzplan
-from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
+from tests.unit.runner.test_runner import KAFKA, ORDERS, SINK, World, make_state
 
+PAYMENTS = Address("source", "payments")
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"][0]["rules"]
 
 
@@ -61,19 +66,37 @@ def test_the_dashboard_is_one_that_grafana_can_read(tmp_path: Path) -> None:
     assert set(re.findall(r"\$\{?(\w+)", str(DASHBOARD["panels"]))) <= variables
 
 
+def with_payments(state: State) -> State:
+    """The state and a source like ORDERS, whose Kafka cluster answers."""
+    other = Address("connection", "other")
+    connection = replace(state.resources[KAFKA], address=other, id="c2")
+    source = replace(
+        state.resources[ORDERS],
+        address=PAYMENTS,
+        id="p",
+        references={"connection": other},
+        dependencies=(other,),
+    )
+    resources = {**state.resources, other: connection, PAYMENTS: source}
+    resources[PAYMENTS] = replace(source, digest=digest_of(source, resources))
+    return replace(state, resources=resources)
+
+
 @pytest.fixture
 def troubled(tmp_path: Path) -> Iterator[int]:
-    """The port of a runner in memory: its source has stalled and its login is refused, its sink fails."""
+    """The port of a runner in memory. ORDERS has stalled and its login is refused, SINK fails, PAYMENTS runs."""
     world = World(tmp_path / "state")
-    world.executor.faults = lambda connection: (Diagnostic(code="MZ051", summary="Kafka refused"),)
+    refused = Diagnostic(code="MZ051", summary="Kafka refused")
+    world.executor.faults = lambda connection: (refused,) if connection.address == KAFKA else ()
     world.executor.fail_start = lambda one: "no room" if one.address == SINK else None
-    world.commit(make_state(1))
+    world.commit(with_payments(make_state(1)))
     world.settle()
-    name = world.executor.running()[ORDERS].name
-    late = time.time() - 400.0
-    world.executor.progress(
-        name, step=7, lag=12, last_progress_at=late, batch_seconds=0.4, latency_seconds=2.5
-    )
+    now = time.time()
+    for address, last in ((ORDERS, now - 400.0), (PAYMENTS, now)):
+        name = world.executor.running()[address].name
+        world.executor.progress(
+            name, step=7, lag=12, last_progress_at=last, batch_seconds=0.4, latency_seconds=2.5
+        )
     world.settle()
     server = serve_metrics(world.runner, MetricsPlace(port=0), str(tmp_path), drift_of_instance)
     assert server is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -39,9 +40,14 @@ class Forwards:
     def to(self, hops: Hops, host: str, port: int) -> Iterator[int]:
         """Yield a port of 127.0.0.1 that forwards to `host` and `port`, as the last hop resolves them.
 
-        Raises TunnelError if the SSH servers refuse. Doesn't check whether the target answers.
+        Raises TunnelError if the SSH servers refuse or don't answer. Doesn't check whether the target
+        answers.
         """
-        forward = self._run(self._open(hops, host, port), (len(hops) + 1) * OPEN_TIMEOUT_S)
+        importlib.import_module("asyncssh")  # before the time limit begins
+        try:
+            forward = self._run(self._open(hops, host, port), (len(hops) + 1) * OPEN_TIMEOUT_S)
+        except TimeoutError:
+            raise TunnelError(hops[-1], "unreachable", "no answer in time") from None
         try:
             yield forward.port
         finally:

@@ -89,9 +89,6 @@ def _open_forward(hops: Hops, host: str, port: int, address: Address) -> Iterato
             local = stack.enter_context(forwards().to(hops, host, port))
         except TunnelError as problem:
             raise MzplanError(_diagnostic(problem, address)) from None
-        except TimeoutError:
-            silent = TunnelError(hops[-1], "unreachable", "no answer in time")
-            raise MzplanError(_diagnostic(silent, address)) from None
         yield local
 
 

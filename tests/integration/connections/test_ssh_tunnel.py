@@ -190,6 +190,19 @@ def test_a_frozen_ssh_server_is_given_up(
         eventually("it works again", lambda: says(port) == b"hello", 60)
 
 
+def test_a_tunnel_that_takes_too_long_to_open_is_given_up(
+    door: SshServer, forwards: Forwards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwards_module, "OPEN_TIMEOUT_S", 0.2)
+    with door.frozen():
+        for _ in range(2):
+            with (
+                pytest.raises(TunnelError, match="no answer in time"),
+                forwards.to((hop(door),), "127.0.0.1", 1),
+            ):
+                pass
+
+
 def test_known_hosts_and_a_second_key(door: SshServer, forwards: Forwards, echo: int) -> None:
     line = f"[127.0.0.1]:{door.port} {door.host_key}\n"
     keys = (OTHER.export_private_key().decode(), PRIVATE)

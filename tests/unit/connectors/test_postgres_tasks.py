@@ -45,6 +45,14 @@ def test_errors_show_no_value_of_a_refused_row(details: dict[str, str], told: st
     assert str(raised.value) == f"mzplan[COPY]: {told}"
 
 
+def test_an_error_without_a_text_is_told_by_its_name() -> None:
+    def push(*_: Any) -> dict[str, Any]:
+        raise TimeoutError
+
+    with pytest.raises(RuntimeError, match=r"mzplan\[COPY\]: TimeoutError"):
+        list(tasks._task(push, None)(()))
+
+
 def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = MagicMock()
     copy = connection.__enter__().cursor().__enter__().copy().__enter__()

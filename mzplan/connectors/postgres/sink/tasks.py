@@ -155,7 +155,7 @@ def _primary_message(problem: Exception) -> str:
         bytes(name).decode(): bytes(text).decode() for name, text in getattr(problem, "details", None) or ()
     }
     if "PG_DIAG_MESSAGE_PRIMARY" not in fields:
-        return str(problem)
+        return str(problem) or type(problem).__name__
     _, has_column, column = fields.get("PG_DIAG_CONTEXT", "").partition(", column ")
     return fields["PG_DIAG_MESSAGE_PRIMARY"] + (f" (column {column})" if has_column else "")
 
