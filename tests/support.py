@@ -15,11 +15,11 @@ from unittest import mock
 
 import psycopg
 
+from mzplan.host.processes import is_alive
 from tests.unit import cli_runs
 
 APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
-# Run in this process, which saves each the start of a Python. All others may start a runner, and it is not to
-# be a child of the tests, or they are to be killed.
+# These never start a runner, which must not be a child of the tests. The others do if none is alive.
 LOOKING = {"drift", "graph", "plan", "show", "snapshot", "status", "steps", "validate", "verify"}
 
 
@@ -57,14 +57,27 @@ class Project:
         """Any command; never a traceback."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), *arguments]
         given = {**os.environ, **self.environment, **(environment or {})}
-        here = threading.current_thread() is threading.main_thread()
-        if here and arguments[0] in LOOKING and given.get("PYTHONPATH") == os.environ.get("PYTHONPATH"):
+        if self._may_run_here(arguments[0], given):
             with mock.patch.dict(os.environ, given, clear=True):
                 ran = cli_runs.run(*command[3:])
             return subprocess.CompletedProcess(command, ran.code, ran.out, ran.err)
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=given)
         assert "Traceback" not in done.stderr, done.stderr
         return done
+
+    def _may_run_here(self, command: str, given: Mapping[str, str]) -> bool:
+        """Whether a command can run in this process, which saves it the start of a Python."""
+        if threading.current_thread() is not threading.main_thread() or "MZPLAN_FAILPOINT" in given:
+            return False
+        if given.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
+            return False
+        return command in LOOKING or (command != "down" and self._has_runner())
+
+    def _has_runner(self) -> bool:
+        try:
+            return is_alive(self.lease()["pid"])
+        except FileNotFoundError:
+            return False
 
     def json(self, *arguments: str, code: int = 0, **more: Any) -> Any:
         """A command's JSON document; asserts its exit code."""

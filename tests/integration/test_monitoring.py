@@ -84,7 +84,7 @@ def with_payments(state: State) -> State:
 
 @pytest.fixture
 def troubled(tmp_path: Path) -> Iterator[int]:
-    """The port of a runner in memory. ORDERS has stalled and its login is refused, SINK fails, PAYMENTS runs."""
+    """The port of a runner in memory. ORDERS stalls, with its login refused; SINK fails; PAYMENTS runs."""
     world = World(tmp_path / "state")
     refused = Diagnostic(code="MZ051", summary="Kafka refused")
     world.executor.faults = lambda connection: (refused,) if connection.address == KAFKA else ()

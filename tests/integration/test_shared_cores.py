@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import Project, eventually
 
 QUERIES, STEPS = 12, 6
 FILES = 200  # more than a query reads in the test
 
 
+@pytest.mark.nightly
 def test_no_query_starves_on_one_core(tmp_path: Path) -> None:
     """Spark gives a free core to the first of equal pools by name: five of twelve made no step in minutes."""
     master = {"PYSPARK_SUBMIT_ARGS": "--master local[1] pyspark-shell"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from tests.faults.doomed import Doomed
@@ -25,18 +24,21 @@ VIEWS: dict[str, dict[str, Any]] = {
         "query": f"SELECT customer, unix_seconds({WINDOW}.start) AS minute, sum(amount) AS total FROM orders "
         f"GROUP BY customer, {WINDOW}",
         "watermarks": {"orders": MARK},
+        "partitions": 2,
         "schema": "customer STRING, minute BIGINT, total BIGINT",
     },
     "totals": {
         "query": "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer",
         "output": "update",
         "key": ["customer"],
+        "partitions": 2,
         "schema": "customer STRING, n BIGINT, total BIGINT",
     },
     "paid": {
         "query": "SELECT o.id, p.paid FROM orders o JOIN payments p ON o.id = p.id AND p.ts BETWEEN o.ts AND "
         "o.ts + INTERVAL 1 MINUTE",
         "watermarks": {"orders": MARK, "payments": MARK},
+        "partitions": 2,
         "schema": "id BIGINT, paid BIGINT",
     },
     "named": {
@@ -51,8 +53,8 @@ Rows = list[tuple[Any, ...]]
 class RelationalShop(Doomed):
     """Orders and payments, one a second, of seven customers; the cities of five are known."""
 
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None, more: str = ""):
-        super().__init__(Project(folder, "relational", environment))
+    def __init__(self, project: Project, more: str = ""):
+        super().__init__(project)
         self.sent = {"orders": 0, "payments": 0}
         shop = {
             "sources": {

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.integration.views.relational_shop import VIEWS, RelationalShop
-from tests.support import eventually, execute, postgres_connection, rows_of
+from tests.support import Project, eventually, execute, postgres_connection, rows_of
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -16,7 +15,7 @@ HOUR = 3600
 
 
 def test_each_shape_computes_what_its_sql_says(
-    tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]
+    project: Project, postgres: PostgresServer, database: Callable[..., str]
 ) -> None:
     name = database("relational")
     dsn = postgres.dsn(name)
@@ -25,31 +24,25 @@ def test_each_shape_computes_what_its_sql_says(
         f"connections:\n{postgres_connection('pg', postgres, name)}sinks:\n"
         "  out: {from: totals, connection: pg, table: totals, mode: upsert, key: [customer]}\n"
     )
-    shop = RelationalShop(tmp_path / "p", {"TEST_PG_PASSWORD": postgres.password}, sink)
-    try:
-        shop.project.apply()
-        shop.add_customers()
-        eventually("the customers are there", lambda: len(shop.customers()) == 5)
-        shop.add("orders", 100)
-        shop.add("payments", 90)
-        shop.add("orders", 1, later=HOUR)
-        shop.add("payments", 1, later=HOUR)
-        eventually("each view is as it should be", lambda: not shop.differs())
+    shop = RelationalShop(project, sink)
+    views = [f"view.{view}" for view in VIEWS]
+    project.apply()
+    shop.add_customers()
+    eventually("the customers are there", lambda: len(shop.customers()) == 5)
+    shop.add("orders", 100)
+    shop.add("payments", 90)
+    shop.add("orders", 1, later=HOUR)
+    shop.add("payments", 1, later=HOUR)
+    eventually("each view is as it should be", lambda: not shop.differs())
 
-        def totals() -> list[tuple[object, ...]]:
-            return sorted(rows_of(dsn, "SELECT customer, n, total FROM totals"))
+    def totals() -> list[tuple[object, ...]]:
+        return sorted(rows_of(dsn, "SELECT customer, n, total FROM totals"))
 
-        eventually("the totals are in the table", lambda: totals() == shop.expected("totals"))
-        assert shop.project.json("drift")["drift"] == []
-        queries = shop.project.queries()
-        eventually(
-            "nothing waits", lambda: all(shop.project.queries()[f"view.{v}"]["lag"] == 0 for v in VIEWS)
-        )
-        assert all(queries[f"view.{view}"]["error"] is None for view in VIEWS)
-        # Each restarts from its state.
-        shop.project.run("down")
-        shop.project.json("up")
-        shop.add("orders", 5, later=2 * HOUR)
-        eventually("the totals go on", lambda: totals() == shop.expected("totals"))
-    finally:
-        shop.close()
+    eventually("the totals are in the table", lambda: totals() == shop.expected("totals"))
+    assert project.json("drift")["drift"] == []
+    eventually("nothing waits", lambda: all(project.queries()[view]["lag"] == 0 for view in views))
+    assert all(project.queries()[view]["error"] is None for view in views)
+    # Each restarts from its state.
+    project.json("restart", *views)
+    shop.add("orders", 5, later=2 * HOUR)
+    eventually("the totals go on", lambda: totals() == shop.expected("totals"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from mzplan.warehouse.checkpoints import collection_path
@@ -55,6 +56,7 @@ def give_up(project: Project, step: int) -> None:
     project.json("up")
 
 
+@pytest.mark.nightly
 def test_the_rows_of_expired_steps_are_computed_again(tmp_path: Path) -> None:
     project = Project(tmp_path / "p", "replaced")
     declare(project, "count(*)")

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.doomed import ids_in_delta, verify
 from tests.integration.spark_lab import read_delta
 from tests.integration.views.relational_shop import EVERY, VIEWS, RelationalShop
-from tests.support import eventually
+from tests.support import Project, eventually
 
 SECONDS = 240.0
 KILLS = 4
@@ -40,7 +40,7 @@ def declare(shop: RelationalShop, version: int) -> None:
 def test_killed_while_views_compute(tmp_path: Path) -> None:
     """No row is lost or counted twice, and each is computed by a query that was committed then."""
     chance = random.Random(11)
-    shop = RelationalShop(tmp_path / "p")
+    shop = RelationalShop(Project(tmp_path / "p", "relational"))
     out = tmp_path / "p" / "lake" / "out"
 
     def computed(version: int) -> bool:
