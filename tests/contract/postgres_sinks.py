@@ -127,9 +127,7 @@ def write(query: ResolvedQuery, step: int, epoch: int, rows: int = 1) -> None:
         assert written is not None and written.rows == rows
 
 
-def stage(
-    connection: Connection, table: str, staged: Iterable[tuple[Any, ...]], exists_field: str | None
-) -> Move:
+def stage(connection: Connection, table: str, staged: Iterable[tuple[Any, ...]]) -> Move:
     """Stage rows of (attempt, two columns, version, 1 or 0 if deleted), and return their move into a table
     whose first column is the key."""
     connection.execute("DROP TABLE IF EXISTS stage")
@@ -144,5 +142,5 @@ def stage(
         targets=found.columns,
         keys=found.columns[:1],
         position=(("_version", "bigint"), ("_there", "integer")),
-        exists_field=exists_field,
+        exists_field="_there",
     )

@@ -178,6 +178,13 @@ class Tables:
         self.opened.append(Reading(self.query(id_, **body), *body.get("key", ["id"])))
         return self.opened[-1]
 
+    def read_one_row(self) -> Reading:
+        """Create table public.t with the row (1, 'a'), and return a source that has read it."""
+        self.run("CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
+        orders = self.read()
+        orders.follow()
+        return orders
+
     def close(self) -> None:
         for reading in self.opened:
             reading.input.close()

@@ -93,7 +93,7 @@ def test_rows_that_swap_unique_values(connection: Connection, refers: bool) -> N
         connection.execute("CREATE TABLE other (t bigint REFERENCES t ON DELETE CASCADE)")
         connection.execute("INSERT INTO other VALUES (1)")
     staged = [(1, 2, "a", 2, 0), (1, 2, "c", 2, 1), (1, 1, "b", 3, 0), (1, 1, "a", 3, 1)]
-    move = stage(connection, "t", staged, "_there")
+    move = stage(connection, "t", [*staged, (8, 3, "of a dead attempt", 9, 1)])
 
     def emails() -> dict[Any, Any]:
         return dict(connection.execute("SELECT id, email FROM t").fetchall())
@@ -108,25 +108,6 @@ def test_rows_that_swap_unique_values(connection: Connection, refers: bool) -> N
         assert move.move(connection, {1: len(staged)})
     assert emails() == {1: "a", 2: "c", 3: "z"}
     # Values that aren't unique in the end are an error.
-    move = stage(connection, "t", [(2, 1, "z", 9, 1)], "_there")
+    move = stage(connection, "t", [(2, 1, "z", 9, 1)])
     with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():
         move.move(connection, {2: 1})
-
-
-@pytest.mark.parametrize("exists_field", [None, "_there"], ids=["rows", "changes"])
-def test_the_latest_row_of_each_key_is_written(connection: Connection, exists_field: str | None) -> None:
-    """If a field says that a row exists, other rows are deletions. Rows of other attempts are ignored."""
-    connection.execute("CREATE TABLE latest (id bigint PRIMARY KEY, name text UNIQUE)")
-    connection.execute("INSERT INTO latest VALUES (1, 'one'), (2, 'two'), (3, 'three')")
-    rows = [(7, 1, "new", 5, 1), (7, 4, "two", 6, 1)]
-    deletions = [(7, 1, "one", 5, 0), (7, 2, "two", 6, 0), (7, 5, "gone", 7, 0)]
-    if exists_field is None:
-        connection.execute("DELETE FROM latest WHERE id = 2")
-    else:
-        rows += deletions
-    move = stage(connection, "latest", [*rows, (8, 3, "of a dead attempt", 9, 1)], exists_field)
-    with connection.transaction():
-        assert move.move(connection, {7: len(rows)})
-    found = dict(connection.execute("SELECT id, name FROM latest").fetchall())
-    assert found == {1: "new", 3: "three", 4: "two"}
-    assert connection.execute("SELECT count(*) FROM stage").fetchone() == (0,)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 import psycopg
 import pyarrow as pa
@@ -21,7 +22,7 @@ from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, 
 from mzplan.connectors.postgres.sink.records import _drop_tables
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, staging_shape
-from mzplan.connectors.postgres.sink.writer import SETUP_LOCK, Writer
+from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, batch_of, output_contract, rows, write_step
@@ -45,7 +46,9 @@ class Sinks:
         with psycopg.connect(self.dsn) as connection:
             # `n` is the order of the rows. JSON has to be staged.
             kind = "jsonb" if staged else "text"
-            connection.execute(f"CREATE TABLE {self.table} (id bigint, name {kind}, n bigserial)".encode())
+            connection.execute(
+                f"CREATE TABLE public.{self.table} (id bigint, name {kind}, n bigserial)".encode()
+            )
         ledger = Ledger(schema="mzplan", sink=self.table, generation=1, epoch=1, query_id="q")
         self.writer = Writer(address="sink.contract", ledger=ledger)
         self.connection = connect(self.dsn)
@@ -95,9 +98,16 @@ def _with_hash(batch: RecordBatch) -> RecordBatch:
     return batch.append_column(HASH, pa.array(row_hashes(batch).view("i8")))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def server(postgres: PostgresServer) -> Iterator[None]:
+    postgres.start()
+    Sinks.dsn = postgres.create_database("output_contract")
+    yield
+    postgres.drop_database("output_contract")
+
+
 @pytest.fixture(autouse=True)
-def server(postgres: PostgresServer, database: Any) -> Iterator[None]:
-    Sinks.dsn = postgres.dsn(database("contract"))
+def closing() -> Iterator[None]:
     yield
     for made in Sinks.opened:
         made.close()
@@ -141,13 +151,12 @@ def test_a_table_altered_during_a_step_gets_none_of_its_rows() -> None:
     assert [row["id"] for row in sinks.contents()] == [0.0, 1.0]
 
 
-ISOLATIONS = ["read committed", "repeatable read", "serializable"]
-
-
-def by_default(isolation: str) -> None:
-    with psycopg.connect(Sinks.dsn, autocommit=True) as connection:
-        setting = f"default_transaction_isolation = '{isolation}'"
-        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {setting}".encode())
+@pytest.fixture(params=["read committed", "repeatable read", "serializable"])
+def _isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection uses this isolation level, unless it sets another one."""
+    level = request.param.replace(" ", "\\ ")
+    setting = quote(f"-c default_transaction_isolation={level}")
+    monkeypatch.setattr(Sinks, "dsn", f"{Sinks.dsn}?options={setting}")
 
 
 def meanwhile(work: Callable[[], object], looking: Connection) -> threading.Thread:
@@ -160,9 +169,8 @@ def meanwhile(work: Callable[[], object], looking: Connection) -> threading.Thre
     return thread
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_an_old_generation_writes_nothing_while_a_new_one_begins(isolation: str) -> None:
-    by_default(isolation)
+@pytest.mark.usefixtures("_isolation")
+def test_an_old_generation_writes_nothing_while_a_new_one_begins() -> None:
     sinks = Sinks(staged=False)
     endpoint = sinks.new_endpoint("", {"compare": "warn"})
     endpoint.start_step(0)
@@ -182,9 +190,8 @@ def test_an_old_generation_writes_nothing_while_a_new_one_begins(isolation: str)
     assert sinks.contents() == [] and fenced.is_set()
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_sink_that_begins_during_a_removal_keeps_its_row(isolation: str) -> None:
-    by_default(isolation)
+@pytest.mark.usefixtures("_isolation")
+def test_a_sink_that_begins_during_a_removal_keeps_its_row() -> None:
     sinks = Sinks(staged=False)
     with connect(Sinks.dsn) as beginning, connect(Sinks.dsn) as removing, connect(Sinks.dsn) as looking:
         looking.execute("DELETE FROM mzplan.writers")
@@ -193,12 +200,3 @@ def test_a_sink_that_begins_during_a_removal_keeps_its_row(isolation: str) -> No
             dropping = meanwhile(lambda: _drop_tables(removing, sinks.writer), looking)
         dropping.join()
         assert looking.execute("SELECT sink FROM mzplan.writers").fetchall() == [("other",)]
-
-
-def test_another_users_advisory_lock_does_not_block_an_existing_sink() -> None:
-    """Every user may take an advisory lock."""
-    sinks = Sinks(staged=True)
-    with psycopg.connect(Sinks.dsn) as other, connect(Sinks.dsn) as beginning:
-        other.execute("SELECT pg_advisory_lock(%s)", (SETUP_LOCK,))
-        beginning.execute("SET lock_timeout = '2s'")
-        changed(sinks.writer, epoch=2).register(beginning, None)

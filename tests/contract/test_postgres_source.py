@@ -6,7 +6,6 @@ import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
@@ -20,9 +19,6 @@ from mzplan.model.diagnostics import MzplanError
 from tests.contract.postgres_sources import Reading, Tables, committed_step, offered
 from tests.support import eventually
 
-if TYPE_CHECKING:
-    pass
-
 COLUMNS = "(id bigint PRIMARY KEY, name varchar(40))"
 TABLE = f"CREATE TABLE t {COLUMNS}"
 
@@ -33,24 +29,6 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_input, "_TABLES_EVERY_S", 0.0)
 
 
-def test_a_snapshot_then_changes_each_once(shop: Tables) -> None:
-    shop.run(TABLE, "INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 1000) g")
-    orders = shop.read()
-    assert orders.follow() == [1000]
-    shop.run(
-        "INSERT INTO t VALUES (1001, 'new')",
-        "UPDATE t SET name = 'changed' WHERE id <= 2",
-        "UPDATE t SET id = 5000 WHERE id = 3",
-        "DELETE FROM t WHERE id = 4",
-        "INSERT INTO t VALUES (4, 'again')",
-        "BEGIN; INSERT INTO t VALUES (1002, 'x'); DELETE FROM t WHERE id = 1002; COMMIT",
-        "BEGIN; INSERT INTO t VALUES (1003, 'x'); ROLLBACK",
-    )
-    assert sum(orders.follow()) == 9
-    assert orders.names == dict(shop.rows("SELECT id, name FROM t"))
-    assert orders.follow() == []
-
-
 def test_an_interrupted_snapshot_continues_in_a_later_one(
     shop: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +37,7 @@ def test_an_interrupted_snapshot_continues_in_a_later_one(
     monkeypatch.setattr(postgres_snapshot, "_CHUNK_BLOCKS", 2)
     shop.run(
         "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(100)) WITH (fillfactor = 50)",
-        "INSERT INTO t SELECT g, repeat('n', 60) || g FROM generate_series(1, 1500) g",
+        "INSERT INTO t SELECT g, repeat('n', 60) || g FROM generate_series(1, 900) g",
     )
     orders = shop.read(snapshot={"parallelism": 2})
     between = [
@@ -80,7 +58,6 @@ def test_an_interrupted_snapshot_continues_in_a_later_one(
         orders.restart()
         orders.collection.take(orders.input, step)
         orders.input.expire(step + 1)
-        orders.restart()
         steps += 1
     assert steps > 4 and not between
     assert orders.names == dict(shop.rows("SELECT id, name FROM t"))
@@ -93,7 +70,7 @@ def test_a_durable_step_is_the_same_whenever_it_is_read(shop: Tables) -> None:
     orders.input.offers(0)
     orders.input.commit(0)
     with psycopg.connect(shop.dsn) as first, psycopg.connect(shop.dsn) as second:
-        first.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 120000) g")
+        first.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 60000) g")
         second.execute("INSERT INTO t VALUES (-1, 'other')")
         second.commit()
         assert offered(orders.input, 1)
@@ -110,10 +87,10 @@ def test_a_durable_step_is_the_same_whenever_it_is_read(shop: Tables) -> None:
         batches = list(orders.input.batches(part))
         assert max(batch.num_rows for batch in batches) <= 50_000
         read.append(pa.Table.from_batches(batches))
-    assert read[0].equals(read[1]) and read[0].num_rows == 120_000
+    assert read[0].equals(read[1]) and read[0].num_rows == 60_000
     places = read[0].column("_position").combine_chunks()
     assert len(pc.unique(places.field("lsn"))) == 1
-    assert places.field("sequence").to_pylist() == list(range(2, 240_001, 2))
+    assert places.field("sequence").to_pylist() == list(range(2, 120_001, 2))
 
 
 def test_the_slot_advances_after_expire_and_when_idle(shop: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,28 +181,21 @@ TYPES = {
     "k timestamp": ("TIMESTAMP_NTZ", "'2024-02-29 12:00:00.5'", datetime(2024, 2, 29, 12, 0, 0, 500000)),
     "l date": ("DATE", "'1900-01-31'", date(1900, 1, 31)),
     "m time": ("STRING", "'23:59:59.5'", "23:59:59.5"),
-    "n uuid": ("STRING", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
     "o jsonb": ("STRING", """'{"b": [1, null], "a": "x"}'""", '{"a": "x", "b": [1, null]}'),
-    "p json": ("STRING", """'{"b":1}'""", '{"b":1}'),
     "q bytea": ("BINARY", "'\\x00ff'", b"\x00\xff"),
     "r int[]": ("ARRAY<INT>", "'{1,NULL,3}'", [1, None, 3]),
     "s text[]": ("ARRAY<STRING>", """'{"a,b","NULL",NULL,"q\\"x\\\\y"}'""", ["a,b", "NULL", None, 'q"x\\y']),
     "t int[][]": ("ARRAY<ARRAY<INT>>", "'{{1,2},{3,4}}'", [[1, 2], [3, 4]]),
     "u mood": ("STRING", "'happy'", "happy"),
     "v posint": ("INT", "7", 7),
-    "w int4range": ("STRING", "'[1,5)'", "[1,5)"),
     "x interval": ("STRING", "'1 day 02:00:00'", "1 day 02:00:00"),
     "ya boolean": ("STRING", "true", "t"),
     "yb char(4)": ("STRING", "'ab'", "ab  "),
-    "y inet": ("STRING", "'10.0.0.1'", "10.0.0.1"),
-    "z numeric(5,0)[]": ("ARRAY<DECIMAL(5,0)>", "'{1,2}'", [Decimal(1), Decimal(2)]),
     "aa timestamptz[]": (
         "ARRAY<TIMESTAMP>",
         "'{2024-01-01 00:00:00+00}'",
         [datetime(2024, 1, 1, tzinfo=UTC)],
     ),
-    "ab varchar(5)": ("VARCHAR(5)", "'ab'", "ab"),
-    "ac boolean[]": ("ARRAY<BOOLEAN>", "'{t,f}'", [True, False]),
     "ad integer": ("BIGINT", "5", 5),
     "ae integer": ("DECIMAL(12,2)", "5", Decimal("5.00")),
     "af pair": ("STRING", "ROW(1, NULL)", "(1,)"),
@@ -233,7 +203,6 @@ TYPES = {
     "ah real": ("DOUBLE", "0.1", 0.10000000149011612),
     "ai real[]": ("ARRAY<DOUBLE>", "'{0.1,Infinity,NULL}'", [0.10000000149011612, float("inf"), None]),
     "aj ratio": ("DOUBLE", "0.1", 0.10000000149011612),
-    "ak double precision[]": ("ARRAY<DOUBLE>", "'{0.30000000000000004}'", [0.30000000000000004]),
     "al real": ("STRING", "0.1", "0.1"),
 }
 
@@ -301,28 +270,31 @@ def test_a_snapshot_may_exceed_the_roles_statement_timeout(shop: Tables) -> None
     assert "canceling statement due to user request" in stopped.value.diagnostics[0].detail
 
 
-@pytest.mark.parametrize(
-    ("type_", "value", "declared"),
-    [
-        ("numeric", "'NaN'", "DECIMAL(10,2)"),
-        ("numeric", "1.005", "DECIMAL(10,2)"),
-        ("timestamptz", "'infinity'", "TIMESTAMP"),
-        ("timestamp", "'-infinity'", "TIMESTAMP_NTZ"),
-        ("date", "'infinity'", "DATE"),
-        ("date", "'0044-03-15 BC'", "DATE"),
-        ("bigint", "3000000000", "INT"),
-        ("varchar(9)", "'abcdef'", "VARCHAR(5)"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_an_error(shop: Tables, type_: str, value: str, declared: str) -> None:
-    shop.run(f"CREATE TABLE t (id bigint PRIMARY KEY, v {type_})", f"INSERT INTO t VALUES (1, {value})")
-    schema = f"id BIGINT, v {declared}"
-    shop.read(schema=schema).refuses(r"MZ232.*public\.t\.v", restarts=0)
+UNFIT = [
+    ("numeric", "'NaN'", "DECIMAL(10,2)"),
+    ("numeric", "1.005", "DECIMAL(10,2)"),
+    ("timestamptz", "'infinity'", "TIMESTAMP"),
+    ("timestamp", "'-infinity'", "TIMESTAMP_NTZ"),
+    ("date", "'infinity'", "DATE"),
+    ("date", "'0044-03-15 BC'", "DATE"),
+    ("bigint", "3000000000", "INT"),
+    ("varchar(9)", "'abcdef'", "VARCHAR(5)"),
+]
+
+
+def test_a_value_that_does_not_fit_is_an_error(shop: Tables) -> None:
+    columns = [(f"v{number}", *types) for number, types in enumerate(UNFIT)]
+    created = ", ".join(f"{name} {type_}" for name, type_, _, _ in columns)
+    declared = ", ".join(f"{name} {type_}" for name, _, _, type_ in columns)
+    shop.run(f"CREATE TABLE t (id bigint PRIMARY KEY, {created})")
+    orders = shop.read(schema=f"id BIGINT, {declared}")
+    for name, _, value, _ in columns:
+        shop.run("DELETE FROM t", f"INSERT INTO t (id, {name}) VALUES (1, {value})")
+        orders.refuses(rf"MZ232.*public\.t\.{name}", restarts=0)
+        orders.restart()
+    # The snapshot is empty, so the first change that doesn't fit is next.
     shop.run("DELETE FROM t")
-    other = shop.read("cd34", schema=schema)
-    other.follow()
-    shop.run(f"INSERT INTO t VALUES (1, {value})")
-    other.refuses(r"MZ232.*public\.t\.v", restarts=0)
+    orders.refuses(r"MZ232.*public\.t\.v1", restarts=0)
 
 
 def test_unchanged_large_values_are_kept(shop: Tables) -> None:
@@ -343,9 +315,7 @@ def test_unchanged_large_values_are_kept(shop: Tables) -> None:
 
 
 def test_added_columns_are_ignored_and_a_renamed_column_is_an_error(shop: Tables) -> None:
-    shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
-    orders = shop.read()
-    orders.follow()
+    orders = shop.read_one_row()
     shop.run(
         "ALTER TABLE t ADD COLUMN more int DEFAULT 5",
         "INSERT INTO t VALUES (2, 'b', 1)",
@@ -362,14 +332,6 @@ def test_added_columns_are_ignored_and_a_renamed_column_is_an_error(shop: Tables
     orders.restart()
     orders.refuses("MZ230")  # the log still has rows with the other name
     assert orders.names == {1: "a", 2: "b", 3: "c"}
-
-
-def test_a_truncated_table_is_an_error(shop: Tables) -> None:
-    shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
-    orders = shop.read()
-    orders.follow()
-    shop.run("TRUNCATE t")
-    orders.refuses(r"MZ231.*public\.t was truncated")
 
 
 def test_several_tables_and_an_added_table(shop: Tables) -> None:
@@ -393,8 +355,11 @@ def test_several_tables_and_an_added_table(shop: Tables) -> None:
         "UPDATE t SET id = 200 WHERE id = 1",  # from one partition to another
         """UPDATE "Odd schema"."T" SET "Name" = 'odder'""",
         "INSERT INTO late VALUES (3, 'new')",
+        "BEGIN; INSERT INTO t VALUES (5, 'x'); DELETE FROM t WHERE id = 5; COMMIT",
+        "BEGIN; INSERT INTO t VALUES (6, 'x'); ROLLBACK",
     )
-    orders.follow()
+    assert sum(orders.follow()) == 6  # each change once
+    assert orders.follow() == []
     expected = {(100, "public.t"): "changed", (200, "public.t"): "low", (1, "Odd schema.T"): "odder"}
     assert {key: row["name"] for key, row in orders.collection.rows.items()} == expected
     shop.run("DELETE FROM late WHERE id = 2", "DELETE FROM t WHERE id = 200")
@@ -405,20 +370,6 @@ def test_several_tables_and_an_added_table(shop: Tables) -> None:
     del expected[200, "public.t"]
     expected |= {(1, "public.late"): "newer", (3, "public.late"): "new"}
     assert {key: row["name"] for key, row in orders.collection.rows.items()} == expected
-
-
-def test_lost_and_moved_slots_are_reported(shop: Tables) -> None:
-    shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
-    orders = shop.read()
-    orders.follow()
-    orders.restart()
-    slot = Names.of(orders.query).slot
-    shop.run("INSERT INTO t VALUES (2, 'b')")
-    shop.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
-    orders.refuses("MZ223", restarts=0)
-    orders.restart()
-    shop.run(f"SELECT pg_drop_replication_slot('{slot}')")
-    orders.refuses("MZ223")
 
 
 def test_only_own_slots_and_publications_are_dropped(shop: Tables) -> None:
@@ -447,10 +398,8 @@ def test_only_own_slots_and_publications_are_dropped(shop: Tables) -> None:
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_replaced_table_is_reported(shop: Tables) -> None:
-    shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
-    orders = shop.read()
-    orders.follow()
+def test_a_replaced_or_truncated_table_is_reported(shop: Tables) -> None:
+    orders = shop.read_one_row()
     # If the table is renamed and renamed back, nothing is lost, because the log identifies tables by oid.
     shop.run("ALTER TABLE t RENAME TO x", "INSERT INTO x VALUES (2, 'b')", "ALTER TABLE x RENAME TO t")
     orders.follow()
@@ -468,26 +417,20 @@ def test_a_replaced_table_is_reported(shop: Tables) -> None:
     shop.run("DROP TABLE t", "ALTER TABLE old RENAME TO t")
     orders.restart()
     orders.follow()
+    shop.run("TRUNCATE t")
+    orders.refuses(r"MZ231.*public\.t was truncated")
 
 
-@pytest.mark.parametrize(
-    ("statements", "why"),
-    [
-        (["DROP TABLE t"], "does not publish it"),
-        (["DROP TABLE t", "ADD TABLE t WHERE (id > 1)"], "WHERE (id > 1)"),
-    ],
-    ids=["dropped", "filtered"],
-)
-def test_a_table_that_is_no_longer_published_is_reported(
-    shop: Tables, statements: list[str], why: str
-) -> None:
-    shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
-    orders = shop.read()
-    orders.follow()
+def test_a_table_that_is_no_longer_published_is_reported(shop: Tables) -> None:
+    orders = shop.read_one_row()
     publication = Names.of(orders.query).publication
-    shop.run(*(f"ALTER PUBLICATION {publication} {statement}" for statement in statements))
-    found = orders.position_problem()
-    assert found.code == "MZ043" and why in found.detail
+    for statement, why in (
+        ("DROP TABLE t", "does not publish it"),
+        ("ADD TABLE t WHERE (id > 1)", "WHERE (id > 1)"),
+    ):
+        shop.run(f"ALTER PUBLICATION {publication} {statement}")
+        found = orders.position_problem()
+        assert found.code == "MZ043" and why in found.detail
 
 
 def test_a_key_that_is_no_longer_logged_is_reported(shop: Tables) -> None:
@@ -507,21 +450,24 @@ def test_a_key_that_is_no_longer_logged_is_reported(shop: Tables) -> None:
     orders.refuses(r"MZ228.*public\.t isn't in the log")
 
 
-def test_a_slot_advanced_by_another_client_is_reported(shop: Tables) -> None:
+def test_lost_and_moved_slots_are_reported(shop: Tables) -> None:
+    """Another client advances the slots of a running and a stopped source, and then drops one."""
     shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
     coming, durable = shop.read("cd34"), shop.read()
-    advance = "SELECT pg_replication_slot_advance('{}', pg_current_wal_lsn())"
     coming.follow()
     restart_with_free_slot(shop, coming)
     durable.follow()
     shop.run("INSERT INTO t VALUES (2, 'b')")
     step = committed_step(durable.input)
     for orders in (durable, coming):
-        shop.run(advance.format(Names.of(orders.query).slot))
+        slot = Names.of(orders.query).slot
+        shop.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
     with pytest.raises(MzplanError, match="MZ223"):
         durable.collection.take(durable.input, step)
-    with pytest.raises(MzplanError, match="MZ223"):
-        offered(coming.input, coming.input.steps().stop)
+    coming.refuses("MZ223", restarts=0)
+    restart_with_free_slot(shop, coming)
+    shop.run(f"SELECT pg_drop_replication_slot('{slot}')")
+    coming.refuses("MZ223")
 
 
 def test_a_partition_without_full_replica_identity_loses_no_value(shop: Tables) -> None:
@@ -661,9 +607,7 @@ def test_schema_changes_that_change_values_without_sending_rows(
 def test_a_column_declared_before_earlier_changes_are_read(shop: Tables) -> None:
     """Earlier rows have NULL in it, also in a step that was durable before. Dropping the column is an
     error."""
-    shop.run(TABLE, "INSERT INTO t VALUES (1, 'a')")
-    orders = shop.read()
-    orders.follow()
+    orders = shop.read_one_row()
     shop.run("INSERT INTO t VALUES (2, 'b')")
     committed_step(orders.input)
     orders.input.close()
