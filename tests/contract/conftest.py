@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer
+from tests.support import execute
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -27,12 +28,26 @@ def object_server() -> Iterator[ObjectServer]:
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def postgres_store(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Case, str]]:
+    """A store in PostgreSQL, and the address of its database, which is empty again for each test."""
+    postgres.start()
+    name = f"store_{next(_numbers)}"
+    dsn = postgres.create_database(name)
+    yield stores.postgres(tmp_path_factory.mktemp("store"), postgres, name), dsn
+    postgres.drop_database(name)
+
+
 @pytest.fixture(params=["local", "postgres", "object-store"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     match request.param:
         case "postgres":
-            server = request.getfixturevalue("postgres")
-            return stores.postgres(tmp_path, server, request.getfixturevalue("database")("store"))
+            made, dsn = request.getfixturevalue("postgres_store")
+            execute(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename ~ '^state_'")
+            execute(dsn, "DROP SCHEMA IF EXISTS mzplan CASCADE")
+            return made  # type: ignore[no-any-return]
         case "object-store":
             server = request.getfixturevalue("object_server")
             return stores.object_store(tmp_path, server, f"bucket-{next(_numbers)}")

@@ -40,9 +40,7 @@ def settings_of(case: stores.Case) -> dict[str, Any]:
 
 _SLOW = """
 import signal, sys, time
-# Where the tests run in the background, these are ignored; in a terminal they are not.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
 import mzplan.operations.validation as validation
 from mzplan.cli.main import main
 
@@ -55,7 +53,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_ended_by_a_signal_leaves_no_lock(
     object_server: ObjectServer, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -72,7 +70,8 @@ def test_a_command_ended_by_a_signal_leaves_no_lock(
     assert case.make().holder() is None
 
 
-def test_the_fix_of_a_lost_state_restores_it(case: stores.Case, tmp_path: Path) -> None:
+def test_the_fix_of_a_lost_state_restores_it(tmp_path: Path) -> None:
+    case = stores.local(tmp_path)
     folder = checkout(tmp_path, settings_of(case))
     assert apply(folder).code == 0
     assert mzplan(folder, "pause", "sink.few").code == 0
@@ -124,43 +123,16 @@ def on_each_backend(
     return [(checkout(one, settings_of(case)), case) for one, case in zip(folders, cases, strict=True)]
 
 
-def test_a_state_moves_from_backend_to_backend(
-    postgres: Any, database: Callable[..., str], object_server: ObjectServer, tmp_path: Path
-) -> None:
-    pulled, copy = b"", tmp_path / "state.json"
-    for folder, case in on_each_backend(tmp_path, postgres, database("team"), object_server, "team"):
-        if not pulled:
-            apply(folder)
-        else:
-            copy.write_bytes(pulled)
-            assert mzplan(folder, "state", "pull").code == 1  # the store is empty
-            assert mzplan(folder, "state", "push", str(copy)).code == 0
-        serial = mzplan(folder, "state", "list", "--json").json()["serial"]
-        assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
-        assert mzplan(folder, "pause", "sink.few", "--json").json()["serial"] == serial + 1
-        assert mzplan(folder, "drift", "--detailed-exitcode").code == 0
-
-        id_ = mzplan(folder, "state", "lock", "--json").json()["lock"]["id"]
-        assert mzplan(folder, "restart", "sink.out").code == 6
-        assert mzplan(folder, "state", "unlock", id_).code == 0
-        damaged_and_repaired(folder, case)
-        ran = mzplan(folder, "state", "rollback", str(serial), "--auto-approve", "--json")
-        assert ran.code == 0 and ran.json()["serial"] == serial + 4
-        pulled = mzplan(folder, "state", "pull").out.encode()
-        assert b"a-secret-key" not in pulled and b"pw-state" not in pulled
-    assert json.loads(pulled)["serial"] == 13
-
-
 def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
-    """Commands alone restore an unreadable state from the history, on every backend."""
+    """Commands alone restore an unreadable state from the history."""
     backend = case.make().backend
+    assert mzplan(folder, "pause", "sink.few").code == 0
     whole = mzplan(folder, "state", "pull").out
     serial, broken = json.loads(whole)["serial"], whole[: len(whole) // 2].encode()
     backend.write("mzplan.state.json", broken)
     copy = folder.parent / f"{folder.name}-earlier.json"
-    for command in (("plan",), ("state", "pull"), ("apply", "--auto-approve"), ("state", "rollback")):
-        ran = mzplan(folder, *command, "--json")
-        assert ran.code in (1, 64) and "MZ079" not in ran.out, ran
+    for command in (("plan",), ("apply", "--auto-approve")):
+        assert mzplan(folder, *command, "--json").error()["code"] == "MZ030"
     assert mzplan(folder, "state", "pull", "--serial", "9999", "--json").error()["code"] == "MZ038"
     assert mzplan(folder, "state", "pull", "--serial", str(serial - 1), "--out", str(copy)).code == 0
     assert mzplan(folder, "state", "push", str(copy), "--json").error()["code"] == "MZ030"
@@ -174,7 +146,7 @@ def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
     assert ran.code == 0 and ran.json()["serial"] == serial + 2
 
 
-def test_records_of_runners_move_with_the_state(
+def test_a_state_and_the_records_of_its_runners_move_between_backends(
     postgres: Any, database: Callable[..., str], object_server: ObjectServer, tmp_path: Path
 ) -> None:
     """Journals and accepted descriptions move from one backend to the next, and to a third."""
@@ -192,9 +164,12 @@ def test_records_of_runners_move_with_the_state(
     for before, after in itertools.pairwise(checkouts):
         before[1].make().write_prepared("local", [prepared])
         assert mzplan(before[0], "state", "pull", "--out", str(copy)).code == 0
+        assert "a-secret-key" not in copy.read_text() and "pw-state" not in copy.read_text()
         keys = json.loads(carried.read_text())["keys"]
         assert keys["journal/local.prepared.jsonl"].encode() == encode_journal([prepared])
+        assert mzplan(after[0], "state", "pull").code == 1  # the store is empty
         assert mzplan(after[0], "state", "push", str(copy)).code == 0
+        assert mzplan(after[0], "plan", "--detailed-exitcode").code == 0
         store = after[1].make()
         assert store.read_journal("local") == [dropped]
         # No sink of the state was prepared, so the runner there has cancelled the token.
@@ -204,6 +179,7 @@ def test_records_of_runners_move_with_the_state(
         # Targets refuse a runner whose epoch is lower than what they know.
         epochs.append(next_epoch(store.backend))
         assert epochs == sorted(set(epochs)), epochs
+    damaged_and_repaired(*checkouts[-1])
     # A damaged file, or one of another state, is refused before anything is written.
     whole = carried.read_text()
     other = checkout(tmp_path / "other", {"path": "state"})
