@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from pyarrow import RecordBatch
 
 from mzplan.connectors.api.queries import ResolvedConnection
@@ -22,7 +23,7 @@ from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, output_contract
 from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH, row_hashes
-from tests.integration.committed import committed
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker
@@ -83,16 +84,33 @@ def kafka_output(folder: Path) -> OutputSubject:
     return OutputSubject(
         factory=made,
         config={},
-        contents=lambda: _settled(made.bootstrap, topic),
+        contents=lambda: _committed(made.bootstrap, topic),
     )
 
 
-def _settled(bootstrap: str, topic: str) -> list[Any]:
-    """Read the committed values until two reads agree: a commit returns before its markers are written."""
-    before = None
-    while (values := [value for _, _, value in committed(bootstrap, topic)]) != before:
-        before = values
-        time.sleep(0.3)
+def _committed(bootstrap: str, topic: str) -> list[Any]:
+    """Read the committed values, once no transaction is undecided: a commit returns before its markers are
+    written."""
+    from examples.servers.topics import admin
+
+    client, place = admin(bootstrap), TopicPartition(topic, 0)
+
+    def end(level: IsolationLevel) -> int:
+        found = client.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)
+        return found[place].result(10).offset
+
+    levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+    eventually("all transactions have ended", lambda: len(set(map(end, levels))) == 1)
+    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[Any] = []
+    try:
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            values.append(json.loads(message.value() or b"null"))
+    finally:
+        consumer.close()
+    assert message is not None and message.error().name() == "_PARTITION_EOF"
     return values
 
 
