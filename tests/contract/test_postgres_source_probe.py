@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from tests.contract.postgres_sources import Tables, offered
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
-Database = Callable[..., str]
 T = "CREATE TABLE t (id bigint PRIMARY KEY, name"
 GOOD = f"{T} varchar(40))"
 PARTED = f"{GOOD} PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (9)"
@@ -187,6 +186,9 @@ def test_a_server_with_a_low_wal_level_or_without_slots(own_postgres: PostgresSe
     probe = PostgresSource().probe(orders.query)
     assert probe.diagnostics == () and probe.upstream is not None
     assert set(probe.upstream) == {"type", "system_identifier", "database", "database_oid"}
+    for changed in ({"system_identifier": "1"}, {"database_oid": "1"}):
+        refused = PostgresSource().compare(orders.query, probe.upstream, {**probe.upstream, **changed})
+        assert refused is not None and refused.code == "MZ043" and "is 1 instead of" in refused.detail
     restart(own_postgres, wal_level="replica", max_replication_slots="0")
     assert [one.code for one in found(shop)] == ["MZ220", "MZ220"]
     restart(own_postgres, wal_level="logical", max_replication_slots="4", max_wal_senders="1")
@@ -204,22 +206,6 @@ def test_a_server_with_a_low_wal_level_or_without_slots(own_postgres: PostgresSe
     assert offered(orders.input, 1)
     assert found(shop) == ()
     shop.close()
-
-
-def test_another_database_or_server_is_refused(
-    database: Database, postgres: PostgresServer, tmp_path: Path
-) -> None:
-    shops = [Tables(postgres.dsn(database(name)), tmp_path) for name in ("one", "two")]
-    for shop in shops:
-        shop.run(GOOD)
-    connector, queries = PostgresSource(), [shop.query() for shop in shops]
-    one, two = (connector.probe(query).upstream for query in queries)
-    assert one is not None and two is not None
-    assert connector.compare(queries[0], one, one) is None
-    refused = connector.compare(queries[1], one, two)
-    assert refused is not None and refused.code == "MZ043" and "instead of" in refused.detail
-    moved = connector.compare(queries[1], one, {**one, "system_identifier": "1"})
-    assert moved is not None and "system identifier is 1" in moved.detail
 
 
 def test_the_printed_fix_for_a_publication_of_partitions(shop: Tables) -> None:
