@@ -565,12 +565,9 @@ def test_unclaimed_queries_are_stopped_and_unclaimed_storage_is_listed(
     again.executor.start(stray, again.secrets, 1)
     create(again, local_source("b"))
     caplog.set_level(logging.INFO, "mzplan.controller")
-    caplog.clear()
-    again.reconcile_state()
     again.reconcile_state()
     assert running(again) == set()
-    listed = "unclaimed storage: a g1 (mzplan state gc)"
-    assert [m for m in caplog.messages if m.startswith("unclaimed storage")] == [listed, listed]
+    assert "unclaimed storage: a g1 (mzplan state gc)" in caplog.messages
     again.claim_storage([("a", 1)])
     caplog.clear()
     again.reconcile_state()

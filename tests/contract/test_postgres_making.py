@@ -173,6 +173,18 @@ def test_the_printed_alter_fixes_every_difference_and_keeps_the_values(server: S
     assert [types[name] for name in ("id", "d", "n")] == ["bigint", "double precision", "numeric(9,2)"]
 
 
+def test_differences_that_only_the_sink_can_fix(server: SinkDatabase) -> None:
+    sink = PostgresSink()
+    create_table(server, "id int PRIMARY KEY, n int GENERATED ALWAYS AS (id) STORED")
+    outputs = [Output(name="n", type="INT"), Output(name="twice", type=None)]
+    (found,) = sink.probe(server.query(ROLE, mode="append"), outputs).diagnostics
+    assert found.code == "MZ053" and "column id is NOT NULL" in found.detail and "ALTER" not in found.hint
+    assert "(only Spark knows the type of twice, so declare it: CAST(… AS …) AS twice)" in found.hint
+    missing = server.query(ROLE, mode="append", table="new.none")
+    (found,) = (one for one in sink.probe(missing, outputs).diagnostics if one.code == "MZ052")
+    assert "create it (replace `...` with a type; only Spark knows it):\nCREATE TABLE" in found.hint
+
+
 def test_a_narrow_column_is_refused_and_create_widens_it(server: SinkDatabase) -> None:
     sink = PostgresSink()
     create_table(server, "id int PRIMARY KEY, n numeric(4,2)")

@@ -4,12 +4,15 @@ script is sufficient to write."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.postgres.sink.batches import Batches
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.model.diagnostics import MzplanError
@@ -59,6 +62,23 @@ def test_the_printed_script_is_sufficient_for_another_user(server: SinkDatabase)
     write(server.query(FORMER, **KEYED), 1, epoch=1)  # the former sink writes until the change is applied
     write(query, 2, epoch=2, rows=6000)  # so many that the staging table is truncated
     assert server.rows("SELECT count(*) FROM shop.orders") == [(6002,)]
+
+
+def test_missing_privileges_on_objects_created_since_the_probe_are_explained(server: SinkDatabase) -> None:
+    """At validation, both roles may create schema mzplan. One creates it, and the other then needs grants."""
+    server.run(TABLE)
+    allow(server, server.query(FORMER))
+    query = server.query(ROLE)
+    allow(server, query)
+    write(server.query(FORMER), 0, epoch=1)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege) as denied:
+        write(query, 1, epoch=2)
+    outputs = outputs_without_spark(query)
+    run: Any = SimpleNamespace(query=query, epoch=2, outputs=outputs, interrupt=lambda hang_up: None)
+    explained = Batches(run).explain(denied.value)
+    assert isinstance(explained, MzplanError) and explained.diagnostics == probed(query)
+    assert "USAGE, CREATE ON SCHEMA mzplan" in allow(server, query)
+    write(query, 1, epoch=2)
 
 
 def test_each_line_of_the_script_is_necessary(server: SinkDatabase) -> None:

@@ -194,6 +194,7 @@ TYPES = {
         "'{2024-01-01 00:00:00+00}'",
         [datetime(2024, 1, 1, tzinfo=UTC)],
     ),
+    "ab varchar(5)": ("VARCHAR(5)", "'ab'", "ab"),
     "ad integer": ("BIGINT", "5", 5),
     "ae integer": ("DECIMAL(12,2)", "5", Decimal("5.00")),
     "af pair": ("STRING", "ROW(1, NULL)", "(1,)"),

@@ -186,6 +186,7 @@ def test_a_server_with_a_low_wal_level_or_without_slots(own_postgres: PostgresSe
     probe = PostgresSource().probe(orders.query)
     assert probe.diagnostics == () and probe.upstream is not None
     assert set(probe.upstream) == {"type", "system_identifier", "database", "database_oid"}
+    assert PostgresSource().compare(orders.query, probe.upstream, probe.upstream) is None
     for changed in ({"system_identifier": "1"}, {"database_oid": "1"}):
         refused = PostgresSource().compare(orders.query, probe.upstream, {**probe.upstream, **changed})
         assert refused is not None and refused.code == "MZ043" and "is 1 instead of" in refused.detail

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
@@ -30,13 +28,12 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import instant_text
 from mzplan.store.backends.backend import ConflictError, LockInfo
-from mzplan.store.backends.local import STATE_KEY
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.event_log import EventLog, EventReader
 from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer
-from tests.runners import runner_in_memory
 from tests.support import eventually, rows_of
 
 A = Address("connection", "k")
@@ -297,6 +294,17 @@ def test_leases_have_one_owner(make: Make) -> None:
     assert one.leases.renew(renewed) is None
 
 
+def test_a_path_of_the_wrong_kind_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    store = Store(LocalBackend(tmp_path / "file"), "shop")
+    with pytest.raises(MzplanError, match="MZ035"), store.lock("apply"):
+        pass
+    with pytest.raises(MzplanError):
+        store.read_state()
+    (tmp_path / STATE_KEY).mkdir()
+    refusal(Store(LocalBackend(tmp_path), "shop").read_state)
+
+
 def test_expired_proposals_are_removed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make()
     proposal = store.proposals.make("local", ())
@@ -474,37 +482,15 @@ def test_a_crash_during_a_merge_shows_no_event_twice(make: Make, monkeypatch: py
     assert len(make().backend.list("events/")) == 2 and logged(make) == ["1", "2"]
 
 
-def test_a_commit_wakes_a_runner_that_would_not_poll_in_time(
-    postgres: Any, database: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The runner polls once an hour here. Without NOTIFY, the test reaches its time limit."""
-    monkeypatch.setattr("mzplan.store.backends.postgres.PostgresBackend.idle_interval", 3600.0)
-    name = database("notified")
-    case = stores.postgres(tmp_path, postgres, name)
-    store, seen = case.make(), case.make()
-    lease = store.leases.acquire("local", "test")
-    assert lease is not None
-    stopping = threading.Event()
-    with ThreadPoolExecutor(2) as pool:
-        runner = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
-        thread = threading.Thread(target=runner.serve, args=(stopping,))
-        thread.start()
-        unwatch = store.backend.watch(runner.controller.wake_event.set)
-
-        def follows(serial: int) -> bool:
-            there = seen.read_status("local")
-            return there is not None and there.serial == serial
-
-        try:
-            eventually("the runner has started", lambda: follows(0))
-            listening = f"SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = '{name}'"
-            eventually("the runner listens", lambda: bool(rows_of(postgres.dsn("postgres"), listening)))
-            for serial in (1, 2, 3):
-                commits(seen, serial, first=serial)
-                eventually(f"the runner follows serial {serial}", lambda n=serial: follows(n))  # type: ignore[misc]
-        finally:
-            unwatch()
-            stopping.set()
-            runner.controller.wake_event.set()
-            thread.join(20)
-            runner.proposals.close()
+def test_a_commit_wakes_a_waiting_runner(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
+    store = stores.postgres(tmp_path, postgres, database("notified")).make()
+    woken = threading.Event()
+    unwatch = store.backend.watch(woken.set)
+    try:
+        assert woken.wait(20)  # it listens
+        for serial in (1, 2, 3):
+            woken.clear()
+            commits(store, serial, first=serial)
+            assert woken.wait(20), serial
+    finally:
+        unwatch()

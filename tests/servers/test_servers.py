@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,3 +87,18 @@ def test_a_killed_postgres_keeps_its_data_until_it_is_removed(own_postgres: Post
     data = (own_postgres.workdir / "cluster").resolve()
     own_postgres.remove_data()
     assert not data.exists() and own_postgres.log.exists()
+
+
+def test_programs_out_of_the_users_reach_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For root, the server runs as another user, who may not read root's own folders."""
+    if os.geteuid() != 0:
+        return
+    for module in ("pgbinaries", "postgres"):
+        monkeypatch.setattr(f"examples.servers.{module}.reachable", lambda path: False)
+    server = PostgresServer(tmp_path)
+    try:
+        server.start()
+        executable = Path(f"/proc/{server.pid}/exe").readlink()
+        assert executable.is_relative_to((tmp_path / "cluster").resolve() / "programs")
+    finally:
+        server.remove_data()
