@@ -110,7 +110,7 @@ def test_a_committed_connection_keeps_its_defaults_with_a_warning(tmp_path: Path
     )
 
 
-def test_another_change_of_a_committed_connection_keeps_its_defaults(tmp_path: Path) -> None:
+def test_a_change_or_rename_of_a_committed_connection_keeps_its_defaults(tmp_path: Path) -> None:
     apply(write(tmp_path, AS_BEFORE))
     write(tmp_path, ", port: 6432")
     plan = tmp_path / "saved.plan"
@@ -118,6 +118,11 @@ def test_another_change_of_a_committed_connection_keeps_its_defaults(tmp_path: P
     assert changes == {"connection.pg": "restart", "sink.out": "restart"} and codes == ["MZ116"]
     assert mzplan(tmp_path, "apply", str(plan), "--auto-approve").code == 0
     assert recorded(tmp_path)["port"] == 6432 and "tls" not in recorded(tmp_path)
+    text = (PIPELINE % ("db.example", ", lifecycle: {moved_from: pg}")).replace("  pg: {", "  other: {")
+    (tmp_path / "pipeline.yaml").write_text(text.replace("connection: pg,", "connection: other,"))
+    assert planned(tmp_path)[1] == ["MZ116"]
+    apply(tmp_path)
+    assert "tls" not in recorded(tmp_path, "other")
 
 
 def test_a_connection_that_leaves_this_machine_gets_the_new_default(tmp_path: Path) -> None:
@@ -126,15 +131,6 @@ def test_a_connection_that_leaves_this_machine_gets_the_new_default(tmp_path: Pa
     ran = mzplan(write(tmp_path), "plan", "--json")
     (change,) = [c for c in ran.json()["changes"] if c["address"] == "connection.pg"]
     assert {f["path"] for f in change["fields"]} == {"host", "tls.mode", "cleartext_login"}
-
-
-def test_a_renamed_connection_keeps_its_defaults(tmp_path: Path) -> None:
-    apply(write(tmp_path, AS_BEFORE))
-    text = (PIPELINE % ("db.example", ", lifecycle: {moved_from: pg}")).replace("  pg: {", "  other: {")
-    (tmp_path / "pipeline.yaml").write_text(text.replace("connection: pg,", "connection: other,"))
-    assert planned(tmp_path)[1] == ["MZ116"]
-    apply(tmp_path)
-    assert "tls" not in recorded(tmp_path, "other")
 
 
 @pytest.mark.parametrize("mode", ["prefer", "verify-full"])
@@ -173,11 +169,6 @@ def test_libpq_gets_the_recorded_tls_options(monkeypatch: pytest.MonkeyPatch, tm
     assert "sslrootcert" not in connected("db.example", tls={"mode": "verify-full"})  # libpq takes it
 
 
-def test_libpq_knows_these_options() -> None:
-    with pytest.raises(psycopg.OperationalError, match=r"refused"):
-        psycopg.connect("host=127.0.0.1 port=1 sslmode=prefer require_auth=!password connect_timeout=2")
-
-
 REGISTRY = "connections:\n  r: {type: schema-registry, url: '%s', user: u, password: '${env:PW}'%s}\n"
 
 
@@ -186,7 +177,6 @@ REGISTRY = "connections:\n  r: {type: schema-registry, url: '%s', user: u, passw
     [
         ("http://registry.example:8081", "", ["MZ116"]),
         ("http://registry.example:8081", ", cleartext_login: allow", []),
-        ("http://localhost:8081", "", []),
         ("http://127.0.0.1:8081/below", "", []),
         ("https://registry.example", "", []),
     ],
@@ -204,14 +194,6 @@ def test_a_clear_password_for_a_registry_is_warned_of(
     assert codes == [] and set(changes.values()) <= {"in-place"}  # no restart for being silenced
 
 
-def test_a_registry_without_a_password_is_not_warned_of(tmp_path: Path) -> None:
-    write(tmp_path)
-    (tmp_path / "pipeline.yaml").write_text(
-        "connections:\n  r: {type: schema-registry, url: 'http://registry.example'}\n"
-    )
-    assert planned(tmp_path)[1] == []
-
-
 @pytest.mark.parametrize(
     ("settings", "mode", "auth"),
     [
@@ -219,7 +201,6 @@ def test_a_registry_without_a_password_is_not_warned_of(tmp_path: Path) -> None:
         ({"host": "db.example", "tls": {"mode": "prefer"}}, "prefer", "!password"),
         ({"host": "db.example", "tls": {"mode": "prefer"}, "cleartext_login": "allow"}, "prefer", None),
         ({"host": "localhost"}, "prefer", None),
-        ({"host": "localhost", "cleartext_login": "never"}, "prefer", "!password"),
     ],
 )
 def test_a_postgres_state_checks_certificates_by_default(
@@ -239,14 +220,12 @@ def test_a_postgres_state_checks_certificates_by_default(
     assert said.code == "MZ095" and ("state.tls.mode isn't set" in said.hint) == (mode == "verify-full")
 
 
-@pytest.mark.parametrize("host", ["db..example", f"{'a' * 64}.example"])
-def test_an_impossible_host_name_is_a_clear_error(host: str) -> None:
-    backend = postgres.PostgresBackend(
-        {"backend": "postgres", "database": "d", "user": "u", "host": host}, "/p", "shop"
-    )
+def test_an_impossible_host_name_is_a_clear_error() -> None:
+    settings = {"backend": "postgres", "database": "d", "user": "u", "host": "db..example"}
+    backend = postgres.PostgresBackend(settings, "/p", "shop")
     with pytest.raises(MzplanError) as caught:
         backend.read("x")
     (said,) = caught.value.diagnostics
     assert said.code == "MZ095" and "a part of it is empty" in said.detail
     with pytest.raises(psycopg.OperationalError, match="host's name"):
-        connect(f"host={host}")
+        connect("host=db..example")

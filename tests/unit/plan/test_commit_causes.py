@@ -96,11 +96,3 @@ def test_a_plan_shows_why_each_query_that_it_restarts_runs() -> None:
     assert "started_because" not in shown["connection.k"]
     assert digest_of_plan(seen) == digest_of_plan(plan)
     assert decode_plan(encode_plan(seen)) == seen
-
-
-def test_applying_a_saved_plan_keeps_the_committed_cause() -> None:
-    state = commit(declared())
-    plan = build_plan(declared(description="prose"), state)
-    read = decode_plan(encode_plan(plan))
-    assert b"because" not in encode_plan(plan)
-    assert because(apply_changes(state, read)) == because(state)

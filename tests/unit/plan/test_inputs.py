@@ -57,22 +57,25 @@ def test_a_replaced_view_reads_all_that_its_input_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "seen",
-    [{}, {**SEEN, "generation": 2}, {"last_steps": (), "total_rows": 3}],
-    ids=["nothing", "another generation", "no step"],
+    ("replace", "seen"),
+    [
+        (("view.v",), {}),
+        (("view.v",), {**SEEN, "generation": 2}),
+        (("view.v",), {"last_steps": (), "total_rows": 3}),
+        (("source.orders",), SEEN),
+        ((), SEEN),
+    ],
+    ids=["no report", "another generation", "no step", "the input begins again too", "a restart"],
 )
-def test_an_input_without_a_report_is_not_shown(seen: dict[str, Any]) -> None:
-    assert told(planned(orders=seen)) == []
+def test_no_input_is_shown(replace: tuple[str, ...], seen: dict[str, Any]) -> None:
+    changed = view("SELECT id FROM orders WHERE amount > 9", **{"from": "orders"})
+    plan = planned(project(kafka(), ORDERS, PEOPLE, changed), replace, orders=seen)
+    assert change_of(plan, "view.v").action == ("replace" if replace else "update") and told(plan) == []
 
 
 def test_an_input_that_is_known_in_part_is_shown_without_rows() -> None:
     seen = {"last_steps": ((0, None, 7),), "total_rows": None}
     assert told(planned(orders=seen)) == ["reads all of source.orders: step 0"]
-
-
-def test_an_input_that_is_replaced_too_is_not_shown() -> None:
-    plan = planned(replace=("source.orders",), orders=SEEN)
-    assert change_of(plan, "view.v").action == "replace" and told(plan) == []
 
 
 def test_a_new_sink_shows_its_input_unless_that_is_new() -> None:
@@ -84,12 +87,6 @@ def test_a_new_sink_shows_its_input_unless_that_is_new() -> None:
     assert change_of(planned(wanted, replace=()), "sink.new").inputs == ()
 
 
-def test_a_restart_shows_no_input() -> None:
-    changed = view("SELECT id FROM orders WHERE amount > 9", **{"from": "orders"})
-    plan = planned(project(kafka(), ORDERS, PEOPLE, changed), replace=(), orders=SEEN)
-    assert change_of(plan, "view.v").effect == "restart" and told(plan) == []
-
-
 def test_a_renamed_input_is_shown() -> None:
     renamed = source("bought", topic="orders", lifecycle={"moved_from": "orders"})
     wanted = project(
@@ -98,17 +95,3 @@ def test_a_renamed_input_is_shown() -> None:
     assert told(planned(wanted, orders=SEEN)) == [
         "reads all of source.bought: 1,200 rows in steps 0 to 12, since 2026-11-13T14:00:00Z"
     ]
-
-
-def test_a_group_of_queries_shows_its_input_once() -> None:
-    sinks = [console(f"s{i}", "orders") for i in range(5)]
-    state = commit(project(*BEFORE.resources.values(), *sinks))
-    names = [f"sink.s{i}" for i in range(5)]
-    plan = build_plan(
-        project(*BEFORE.resources.values(), *sinks),
-        state,
-        observe(state, orders=SEEN),
-        replace=[at(name) for name in names],
-    )
-    text = render_plan(plan)
-    assert "5 queries begin again" in text and told(plan) == told(planned(orders=SEEN))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.history import CommitRecord, HistoryEntry
-from mzplan.model.losses import Loss, losses_of
+from mzplan.model.losses import Loss
 from mzplan.model.plan import Plan
 from mzplan.operations.apply import refuse
 from mzplan.plan import apply_changes, build_plan
-from mzplan.render.history import render_entry, render_history
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
@@ -43,8 +40,6 @@ def test_a_loss_comes_first_in_text_comment_and_page() -> None:
     assert (found.severity, found.address, found.summary) == ("warning", ORDERS, LOST)
     assert "plan --live checks" in found.detail
 
-
-def test_a_loss_that_cannot_be_counted_is_shown_too() -> None:
     plan = planned(Loss(lost=None, read=None, unit="changes", where="a snapshot of today"))
     assert render_plan(plan).startswith(
         "! Changes of source.orders can't be read again: a snapshot of today\n"
@@ -81,20 +76,3 @@ def test_an_allowed_loss_counts_only_for_its_generation() -> None:
     again = commit(shop(), allowed)  # back to the first columns: another replacement
     assert again.resources[ORDERS].generation == 3
     assert not describe(again.resources[ORDERS], again.resources).may_lose
-
-
-def test_the_history_shows_allowed_losses() -> None:
-    lost = losses_of(planned(LOSS).diagnostics)
-    record = CommitRecord(
-        time="2026-01-01T00:00:00+00:00",
-        command="apply",
-        user="u",
-        host="h",
-        summary={"replace": 2},
-        losses=lost,
-    )
-    entry = HistoryEntry(serial=2, current=True, commit=record)
-    assert encode(entry)["commit"]["losses"] == {"source.orders": f"{LOST}: {LOSS.where}"}
-    assert f"\nLost:    {LOST}: {LOSS.where}\n" in render_entry(entry)
-    assert "2 replace, 1 loss" in render_history([entry])
-    assert decode(CommitRecord, encode(record)) == record

@@ -165,15 +165,3 @@ def test_apply_refuses_another_digest(folder: Path) -> None:
     done = mzplan(folder, "apply", saved, "--digest", "sha256:1")
     assert done.code == 64 and "is not a digest of a plan" in done.err
     assert "Committed serial 1" in mzplan(folder, "apply", saved, "--digest", digest).out
-
-
-def test_apply_without_a_file_accepts_the_reviewed_digest(folder: Path) -> None:
-    digest = digest_in(mzplan(folder, "plan", "--json").out)
-    assert mzplan(folder, "apply", "--auto-approve", "--digest", digest).code == 0
-
-
-def test_two_machines_compute_the_same_digest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = tmp_path_factory.mktemp("other")
-    write(other)
-    first, second = (digest_in(mzplan(f, "plan", "--json").out) for f in (folder, other))
-    assert first == second

@@ -89,12 +89,6 @@ def test_without_a_runner_queries_are_missing_unless_the_instance_is_dry() -> No
     ]
 
 
-def test_a_query_that_is_not_reported_is_missing() -> None:
-    state = commit(shop())
-    drift = drift_between(state, {}, ALIVE)
-    assert {item.kind for item in drift} == {"missing-query"} and len(drift) == 2
-
-
 def test_a_query_that_the_state_does_not_have_is_foreign() -> None:
     state = commit(shop())
     statuses = observe(commit(shop(more=source("more"))))

@@ -113,11 +113,16 @@ def as_bytes(plan: Plan) -> bytes:
     return json.dumps(plan_to_json(plan)).encode() + render_plan(plan).encode() + encode_plan(plan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80)
 @given(projects(), projects())
-def test_the_plan_after_apply_is_empty(before: Configuration, after: Configuration) -> None:
+def test_a_plan_has_each_change_once_in_order_and_nothing_is_left_after_apply(
+    before: Configuration, after: Configuration
+) -> None:
     state = commit(before)
     plan = build_plan(after, state)
+    assert decode_plan(encode_plan(plan)) == plan
+    assert_queries_with_another_description_are_impacted(plan, before, after)
+    assert_each_resource_is_in_one_part_and_in_order(plan, after)
     new = commit_plan(plan, state)
     again = build_plan(after, new)
     assert again.is_empty and again.unaffected == len(after.resources)
@@ -128,12 +133,9 @@ def test_the_plan_after_apply_is_empty(before: Configuration, after: Configurati
             assert record is state.resources[address]
 
 
-@settings(max_examples=150, deadline=None)
-@given(projects(), projects())
-def test_exactly_the_queries_with_another_description_are_impacted(
-    before: Configuration, after: Configuration
+def assert_queries_with_another_description_are_impacted(
+    plan: Plan, before: Configuration, after: Configuration
 ) -> None:
-    plan = build_plan(after, commit(before))
     replaced = {change.address for change in plan.changes if change.action == "replace"}
     impacted = {
         c.address for c in plan.changes if c.before and c.after and c.effect in ("restart", "replace")
@@ -147,7 +149,7 @@ def test_exactly_the_queries_with_another_description_are_impacted(
         assert (address in impacted) == (differs or with_source), str(address)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25)
 @given(projects(), projects(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_keys_changes_nothing(
     before: Configuration, after: Configuration, shuffled: random.Random
@@ -174,12 +176,7 @@ def _with_mixed_keys(found: Resource, shuffled: random.Random) -> Resource:
     return replace(found, body=body, references=dict(reversed(found.references.items())))
 
 
-@settings(max_examples=100, deadline=None)
-@given(projects(), projects())
-def test_every_resource_is_in_one_part_of_the_plan_and_in_order(
-    before: Configuration, after: Configuration
-) -> None:
-    plan = build_plan(after, commit(before))
+def assert_each_resource_is_in_one_part_and_in_order(plan: Plan, after: Configuration) -> None:
     changed = [change.address for change in plan.changes if change.after]
     assert len(set(changed)) == len(changed)
     assert not set(changed) & set(plan.downstream)
@@ -199,17 +196,7 @@ def test_every_resource_is_in_one_part_of_the_plan_and_in_order(
     assert [c.action == "delete" for c in plan.changes] == sorted(c.action == "delete" for c in plan.changes)
 
 
-@settings(max_examples=100, deadline=None)
-@given(projects(), projects())
-def test_a_plan_survives_its_file(before: Configuration, after: Configuration) -> None:
-    state = commit(before)
-    plan = build_plan(after, state)
-    read = decode_plan(encode_plan(plan))
-    assert read == plan
-    assert commit_plan(read, state) == commit_plan(plan, state)
-
-
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(projects(), projects(), st.data())
 def test_a_targeted_plan_leaves_other_resources_alone_and_a_valid_state(
     before: Configuration, after: Configuration, data: st.DataObject

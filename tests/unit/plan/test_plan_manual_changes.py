@@ -73,12 +73,6 @@ def test_restart_is_a_token_in_the_digest(state: State) -> None:
     assert len({s.resources[ORDERS].digest for s in (state, restarted, twice)}) == 3
 
 
-def test_restarting_a_source_and_its_sink_leaves_nothing_downstream(state: State) -> None:
-    plan = plan_restart(state, [at("sink.orders_pg"), ORDERS])
-    assert list(actions(plan)) == ["source.orders", "sink.orders_pg"]
-    assert plan.downstream == ()
-
-
 def test_restarting_a_paused_query_says_that_it_stays_paused(state: State) -> None:
     paused = commit_plan(plan_pause(state, [ORDERS]), state)
     (found,) = plan_restart(paused, [ORDERS]).diagnostics
@@ -105,10 +99,6 @@ def test_destroy_respects_prevent_destroy() -> None:
     state = commit(shop(orders_pg=sink(lifecycle={"prevent_destroy": True})))
     (found,) = plan_destroy(state, [at("connection.k")]).diagnostics
     assert (found.code, found.address, found.exit_code) == ("MZ041", at("sink.orders_pg"), ExitCode.REFUSED)
-
-
-def test_destroying_nothing_is_nothing() -> None:
-    assert plan_destroy(State(project="shop")).is_empty
 
 
 NEAREST, ITS_QUERY = "did you mean source.orders?", "name a query that uses it: source.orders"

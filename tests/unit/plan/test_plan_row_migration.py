@@ -11,8 +11,6 @@ from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import State
 from mzplan.plan import build_plan
-from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.plan.staleness import ensure_same
 from tests.tasks import backfill
 from tests.unit.small_projects import (
     LOCAL,
@@ -74,15 +72,11 @@ def test_other_columns_replace_the_source_and_its_sinks_continue(columns: str) -
     [
         ("id BIGINT, n INT", "id BIGINT, n STRING", "column n changes from INT to STRING"),
         ("id BIGINT, n BIGINT", "id BIGINT, n INT", "column n changes from BIGINT to INT"),
-        ("id BIGINT, n INT", "id BIGINT, n DECIMAL(9,0)", "column n changes from INT to DECIMAL(9,0)"),
         ("id BIGINT, n DECIMAL(9,2)", "id BIGINT, n DECIMAL(9,3)", "column n changes from DECIMAL(9,2)"),
         ("id BIGINT, n DOUBLE", "id BIGINT, n FLOAT", "column n changes from DOUBLE to FLOAT"),
         ("id BIGINT, n INT, gone INT", "id BIGINT, more INT, n INT", "column more is new"),
         ("id BIGINT, n INT", "id BIGINT, n INT NOT NULL", "column n gets NOT NULL"),
-        ("id BIGINT, s STRUCT<a: INT, b: INT>", "id BIGINT, s STRUCT<b: INT, a: INT>", "column s changes"),
         ("id BIGINT, s STRUCT<a: INT>", "id BIGINT, s STRUCT<a: BIGINT>", "column s changes"),
-        ("id BIGINT, s STRUCT<a: INT>", "id BIGINT, s STRUCT<A: INT>", "column s changes"),
-        ("id BIGINT, s ARRAY<INT>", "id BIGINT, s ARRAY<BIGINT>", "column s changes"),
     ],
 )
 def test_an_inexact_migration_rereads_everything(before: str, after: str, why: str) -> None:
@@ -114,7 +108,7 @@ def test_another_topic_or_envelope_rereads_everything() -> None:
     for after in (orders("id BIGINT", topic="another"), orders("id BIGINT", envelope=UPSERT)):
         _, plan, of_source, of_sink = planned(orders(), after)
         assert of_source.action == "replace" and not of_source.migrates_rows
-        assert of_sink.action == "replace"
+        assert of_sink.action == "replace" and of_source.after and of_source.after.predecessor is None
         assert notices(plan) == [
             "MZ294 source.orders can't reuse the rows in its collection, so it rereads everything"
         ]
@@ -262,16 +256,3 @@ def test_a_plan_says_which_open_tasks_a_replace_cancels() -> None:
         open_ = observe(state, orders={"digest": "1:before"})
         assert given_up in notices(build_plan(wanted, state, open_))
         assert given_up not in notices(build_plan(wanted, state, observe(state)))
-
-
-def test_a_saved_plan_of_a_migration_can_be_applied() -> None:
-    state = commit(shop(orders=orders()))
-    wanted = shop(orders=orders("id BIGINT"))
-    plan = decode_plan(encode_plan(build_plan(wanted, state)))
-    ensure_same(plan, build_plan(wanted, state), state)
-
-
-def test_another_topic_migrates_no_rows() -> None:
-    state = commit(shop(orders=orders("id BIGINT, n INT")))
-    after = change_of(build_plan(shop(orders=orders(topic="another")), state), "source.orders").after
-    assert after is not None and after.predecessor is None

@@ -9,13 +9,12 @@ import pytest
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.losses import Loss
 from mzplan.model.plan import Plan
-from mzplan.model.resources import Configuration, Instance
+from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan import build_plan
-from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart
+from mzplan.plan.manual_changes import plan_destroy, plan_restart
 from mzplan.plan.staleness import ensure_same
 from tests.unit.small_projects import (
-    LOCAL,
     at,
     commit,
     commit_plan,
@@ -45,19 +44,6 @@ def stale(plan: Plan, configuration: Configuration, state: State, **options: Any
     assert (found.code, caught.value.exit_code) == ("MZ036", ExitCode.STALE)
     assert "Nothing was changed" in found.detail
     return found.detail
-
-
-def test_an_unrelated_commit_does_not_make_a_plan_stale(state: State) -> None:
-    plan = build_plan(MOVED, state)
-    ensure_same(plan, build_plan(MOVED, state), state)
-    more = {**OTHER, "other": source("other", connection="k2", trigger={"interval": "9s"})}
-    two = {**LOCAL, "two": Instance(name="two", type="cluster")}
-    later = commit(shop(two, **more, extra=console("extra", "other")), state)
-    made = build_plan(shop(two, **more, extra=console("extra", "other"), k=kafka(brokers=["b:9092"])), later)
-    ensure_same(plan, made, later)
-    assert made.serial == 2 and commit_plan(made, later).resources[at("sink.extra")]
-    paused = commit_plan(plan_pause(state, [at("sink.orders_pg")]), state)  # which keeps running
-    ensure_same(plan, build_plan(MOVED, paused), paused)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +86,6 @@ def test_edited_files_make_a_plan_stale(state: State) -> None:
     without = project(*(r for a, r in MOVED.resources.items() if a.name != "o"))
     assert "sink.o would also delete" in stale(plan, without, state)
     assert "sink.o would no longer delete" in stale(build_plan(without, state), MOVED, state)
-
-
-def test_an_applied_plan_is_stale(state: State) -> None:
-    plan = build_plan(MOVED, state)
-    assert "all its changes are done already" in stale(plan, MOVED, commit_plan(plan, state))
-    first = build_plan(BASE, State(project="shop"))
-    assert "all its changes are done already" in stale(first, BASE, state)
 
 
 def test_a_loss_that_was_found_since_makes_a_plan_stale(state: State) -> None:
