@@ -47,25 +47,16 @@ def test_an_error_in_the_settings_hides_no_other_error(folder: Path, arguments: 
     assert {d["code"] for d in mzplan(folder, "status", "--json").json()["diagnostics"]} == {"MZ005"}
 
 
-def test_a_group_without_a_command_is_an_error(folder: Path) -> None:
-    ran = mzplan(folder, "state", "--json")
-    assert ran.code == 64 and ran.error()["summary"] == "Missing command."
-    ran = mzplan(folder, "state")
-    assert ran.code == 64 and "\\n" not in ran.err and "mzplan state --help" in ran.err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ("fly",),
         ("plan", "--fast"),
         ("plan", "--target", "orders"),
-        ("plan", "--target", "source.none"),
-        ("plan", "--replace", "connection.k"),
         ("pause",),
-        ("pause", "connection.k"),
-        ("pause", "source.none"),
+        ("state",),
         ("apply", "--wait", "soon"),
+        ("apply", "--canary-wait", "5s"),  # without --canary
         ("apply",),  # without a terminal
         ("apply", "no-such-file"),
         ("apply", "x", "--target", "source.orders"),
@@ -77,6 +68,7 @@ def test_a_group_without_a_command_is_an_error(folder: Path) -> None:
         ("run", "--instance", "none"),
         ("run",),
         ("up", "--instance", "none"),
+        ("up", "--instance", "local"),  # it is dry
         ("plan", "--var", "x"),
         ("status", "--watch", "--json"),
         (),
@@ -87,7 +79,7 @@ def test_a_wrong_command_line_is_64(folder: Path, arguments: tuple[str, ...]) ->
     assert ran.code == 64
     for found in ran.json()["diagnostics"]:
         assert found["code"] == "MZ070" and found["severity"] == "error"
-        assert found["hint"] and found["summary"].strip()
+        assert found["hint"] and found["summary"].strip() and "\\n" not in found["hint"]
 
 
 def test_a_wrong_name_gets_a_suggestion(folder: Path) -> None:
@@ -117,6 +109,7 @@ def test_a_wrong_name_gets_a_suggestion(folder: Path) -> None:
         (("schema",), {"schemas"}),
         (("schema", "sink.console"), {"properties"}),
         (("completion", "bash"), {"script"}),
+        (("up",), {"instances"}),
         (("down",), {"instances"}),
         (("--version",), {"version"}),
     ],
@@ -162,15 +155,14 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize(
-    "raised",
+    ("number", "raised"),
     [
-        PanicException("called `Result::unwrap()` on an `Err` value"),
-        ConnectionRefusedError(errno.ECONNREFUSED, "the signal has also ended the JVM"),
-        MzplanError(Diagnostic(code="MZ283", summary="The rows can't be compared: Connection refused")),
+        (signal.SIGINT, PanicException("called `Result::unwrap()` on an `Err` value")),
+        (signal.SIGTERM, ConnectionRefusedError(errno.ECONNREFUSED, "the signal has also ended the JVM")),
+        (signal.SIGINT, MzplanError(Diagnostic(code="MZ283", summary="Connection refused"))),
     ],
     ids=["a panic", "a connection", "an error"],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_counts_even_if_a_library_raises_another_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, number: signal.Signals
 ) -> None:
@@ -206,8 +198,6 @@ def test_an_error_after_the_commit_says_that_it_is_committed(
     [
         ("apply", "--auto-approve"),
         ("alter", "--auto-approve", "--no-live", "ALTER CONNECTION k SET (brokers = ['b:9092'])"),
-        ("pause", "sink.few"),
-        ("state", "rollback", "--auto-approve"),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -215,9 +205,8 @@ def test_a_folder_that_cannot_be_synced_after_the_commit(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     if arguments[0] != "apply":
-        assert mzplan(folder, "apply", "--auto-approve").code == 0
-        assert mzplan(folder, "pause", "sink.out").code == 0
-    serial = 1 if arguments[0] == "apply" else 3
+        apply(folder)
+    serial = 1 if arguments[0] == "apply" else 2
     sync = files.sync_folder
 
     def fails(place: Path, folder: int | None = None) -> None:
@@ -245,13 +234,6 @@ def test_global_options_go_before_and_after_the_command(folder: Path) -> None:
     other = run("plan", "-C", str(folder), "--json", "--no-color")
     assert one.code == other.code == 0 and one.out == other.out
     assert run("-C", "/nowhere", "plan", "-C", str(folder)).code == 0
-
-
-def test_verbose_reports_what_is_read(folder: Path) -> None:
-    quiet, verbose = mzplan(folder, "apply", "--auto-approve"), mzplan(folder, "-v", "plan")
-    assert "lineage" not in quiet.err
-    assert f"project shop in {folder}" in verbose.err and "serial 1" in verbose.err
-    assert "read 4 resources" in verbose.err and "planned: 0 changes" in verbose.err
 
 
 # --- asking
@@ -370,11 +352,10 @@ def test_a_closed_reader_ends_a_following_command(folder: Path, command: tuple[s
 def test_help_into_a_closed_pipe(folder: Path) -> None:
     read, written = os.pipe()
     os.close(read)
-    for arguments in (("--help",), ("plan", "--help"), ("--version",)):
-        process = started(folder, *arguments, stdout=written)
-        _, err = process.communicate(timeout=120)
-        assert (process.returncode, err) == (0, "")
+    process = started(folder, "--help", stdout=written)
     os.close(written)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -390,30 +371,29 @@ def test_results_that_cannot_be_written_are_an_error(folder: Path) -> None:
 
 
 def test_closed_streams(folder: Path) -> None:
-    for redirection in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+    for redirection in (">&-", ">&- 2>&- <&-"):
         line = f"'{sys.executable}' -m mzplan -C '{folder}' plan {redirection}"
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 and "Traceback" not in done.stderr, (redirection, done.stderr)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_output_works_in_any_encoding(folder: Path, encoding: str) -> None:
+def test_output_works_in_a_poor_encoding(folder: Path) -> None:
     (folder / "pipeline.yaml").write_text(
         'connections: {k: {type: kafka, brokers: ["a:1"], description: "ünï ⟳ 漢"}}\n', encoding="utf-8"
     )
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     process = started(folder, "plan", env=environment, text=False)
     shown, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert shown.decode(encoding).startswith("+ connection.k")
+    assert shown.decode("ascii").startswith("+ connection.k")
     process = started(folder, "plan", "--json", env=environment, text=False)
     out, _ = process.communicate(timeout=120)
-    fields = json.loads(out.decode(encoding))["changes"][0]["fields"]
+    fields = json.loads(out.decode("ascii"))["changes"][0]["fields"]
     assert "ünï ⟳ 漢" in [field["after"] for field in fields]
 
 
 def test_arguments_that_are_not_text_are_an_error(folder: Path) -> None:
-    for arguments in ((b"-C", b"\xff"), (b"plan", b"--target", b"\xff"), (b"show", b"\xff"), (b"\xff",)):
+    for arguments in ((b"-C", b"\xff"), (b"plan", b"--target", b"\xff")):
         command = [sys.executable.encode(), b"-m", b"mzplan", *arguments]
         done = subprocess.run(command, capture_output=True, timeout=120, cwd=folder)
         assert done.returncode in (1, 64) and b"Traceback" not in done.stderr, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,16 +56,6 @@ def test_an_unrelated_commit_does_not_make_a_plan_stale(folder: Path) -> None:
     assert "b:9092" in state and '"override":"paused"' in state
 
 
-def test_a_plan_without_changes_is_stale_once_there_are_changes(folder: Path) -> None:
-    path = saved(folder)
-    assert mzplan(folder, "pause", "sink.few").code == 0
-    ran = mzplan(folder, "apply", str(path))
-    assert ran.code == 0 and "No changes" in ran.out
-    edit(folder, "a:9092", "b:9092")
-    ran = mzplan(folder, "apply", str(path), "--json")
-    assert ran.code == 5 and "connection.k would also update" in ran.error()["detail"]
-
-
 def test_apply_reports_the_lineage_and_a_renamed_query(tmp_path: Path) -> None:
     folder = write(tmp_path)
     first = mzplan(folder, "apply", "--auto-approve", "--json").json()
@@ -90,20 +79,6 @@ def test_apply_tells_the_runners_its_parallelism(folder: Path) -> None:
     assert json.loads(noted.read_text())["serial"] == 3
     assert "parallelism.json" in (folder / "state" / ".gitignore").read_text()
     assert mzplan(folder, "apply", "--auto-approve", "--parallelism", "0").code == 64
-
-
-def test_a_change_of_the_files_makes_a_plan_stale(folder: Path) -> None:
-    edit(folder, "a:9092", "b:9092")
-    path = saved(folder)
-    before = (folder / STATE).read_bytes()
-    edit(folder, "b:9092", "c:9092")
-    ran = mzplan(folder, "apply", str(path), "--json")
-    assert ran.code == 5 and "connection.k would become something else (brokers[0])" in ran.error()["detail"]
-    assert (folder / STATE).read_bytes() == before
-    edit(folder, "c:9092", "b:9092")
-    edit(folder, "rows: 3", "rows: 4")
-    ran = mzplan(folder, "apply", str(path), "--json")
-    assert ran.code == 5 and "sink.few would also update" in ran.error()["detail"]
 
 
 def declare_variables(folder: Path) -> None:
@@ -146,15 +121,6 @@ def test_a_variables_file_in_the_project_need_not_be_named_again(folder: Path) -
     assert '"description":"prod"' in (folder / STATE).read_text()
     # Without a saved plan, the file may have been forgotten, so this is an error.
     assert mzplan(folder, "plan", "--var", "env=prod", "--json").error()["code"] == "MZ004"
-
-
-def test_the_hint_after_a_saved_plan_allows_its_replacements(folder: Path) -> None:
-    path = folder.parent / "p.plan"
-    ran = mzplan(folder, "plan", "--out", str(path), "--replace", "source.orders")
-    assert f"mzplan apply {path} --allow-replace\n" in ran.err
-    assert mzplan(folder, "apply", str(path), "--allow-replace").code == 0
-    edit(folder, "a:9092", "b:9092")
-    assert mzplan(folder, "plan", "--out", str(path)).err.endswith(f"mzplan apply {path}\n")
 
 
 def test_a_saved_plan_finds_its_own_state(tmp_path: Path) -> None:
@@ -203,17 +169,10 @@ def test_an_edited_or_foreign_plan_is_refused(folder: Path, tmp_path: Path) -> N
 
 def test_equal_inputs_give_equal_bytes(folder: Path) -> None:
     edit(folder, "a:9092", "b:9092")
-    found = set()
-    for seed in ("1", "2"):
-        path = folder.parent / f"{seed}.plan"
-        subprocess.run(
-            [sys.executable, "-m", "mzplan", "-C", str(folder), "plan", "--out", str(path), "--json"],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-        )
-        found.add(path.read_bytes())
-    assert len(found) == 1
+    other = folder.parent / "other.plan"  # of a process with another seed of hashes
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "plan", "--out", str(other)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert saved(folder).read_bytes() == other.read_bytes()
 
 
 def test_plan_and_drift_write_markdown_for_reviews(folder: Path) -> None:

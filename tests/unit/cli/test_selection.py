@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 from click.shell_completion import ShellComplete
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mzplan.cli.context import COMPLETE, Invocation
@@ -66,6 +66,7 @@ def united(found: Iterable[set[Address]]) -> set[Address]:
     return {address for one in found for address in one}
 
 
+@settings(max_examples=40)
 @given(selections)
 def test_names_are_a_union_and_options_narrow_it(selection: Selection) -> None:
     found = [r.address for r in choose(selection, STATE, lambda: SEEN)]
@@ -79,12 +80,9 @@ def test_names_are_a_union_and_options_narrow_it(selection: Selection) -> None:
     assert set(found) == narrowed
 
 
-@pytest.mark.parametrize("glob", GLOBS)
-def test_a_glob_is_matched_against_whole_addresses(glob: str) -> None:
-    assert chosen(named=(glob,)) == {a for a in QUERIES if fnmatchcase(str(a), glob)} != set()
-
-
-def test_a_connection_selects_queries_at_any_depth() -> None:
+def test_a_glob_is_matched_against_whole_addresses_and_a_connection_at_any_depth() -> None:
+    for glob in GLOBS:
+        assert chosen(named=(glob,)) == {a for a in QUERIES if fnmatchcase(str(a), glob)} != set()
     assert chosen(connections=("jump",)) == {at("sink.pg_orders")}
     assert chosen(connections=("k",)) == {at("source.orders")}
 
@@ -95,7 +93,6 @@ def test_a_connection_selects_queries_at_any_depth() -> None:
         ({"named": (at("sink.pg_order"),)}, "did you mean sink.pg_orders?"),
         ({"connections": ("jmp",)}, "did you mean connection.jump?"),
         ({"named": ("sink.gp_*",)}, "did you mean 'sink.pg_*'?"),
-        ({"named": ("snk.*",)}, "did you mean 'sink.*'?"),
         ({"named": ("sourrce.c*",)}, "did you mean 'source.c*'?"),
         ({"named": ("pg_*",)}, "did you mean 'sink.pg_*'?"),
         ({"named": ("?.nothing",)}, "`mzplan status` lists the queries."),
@@ -165,11 +162,8 @@ def serial(folder: Path) -> int:
     return int(mzplan(folder, "status", "--json").json()["serial"])
 
 
-@pytest.mark.parametrize("project", ["alive", "dry"])
-def test_a_change_of_many_queries_is_one_serial_and_is_followed(
-    request: pytest.FixtureRequest, project: str
-) -> None:
-    folder: Path = request.getfixturevalue(project)
+def test_a_change_of_many_queries_is_one_serial_and_is_followed(alive: Path) -> None:
+    folder = alive
     assert mzplan(folder, "status", "--exit-code").code == 0
     before = serial(folder)
     ran = mzplan(folder, "pause", "sink.c*", "source.orders", "--json", "--wait", "30s")
@@ -229,10 +223,7 @@ def test_steps_of_one_address_keep_their_document(dry: Path) -> None:
 @pytest.mark.parametrize(
     ("selection", "addresses"),
     [
-        (("sink.c2",), ["sink.c2"]),
         (("sink.c*",), ["sink.c2", "sink.c10"]),
-        (("--label", "team=shop"), ["sink.c2", "sink.c10"]),
-        (("--connection", "k"), ["source.orders"]),
         ((), ["sink.c2", "sink.c10", "sink.c20", "source.orders"]),
         (("--condition", "failed"), []),
     ],
@@ -246,7 +237,7 @@ def test_logs_of_many_queries(dry: Path, selection: tuple[str, ...], addresses: 
     assert ran.code == 0 and [line.split()[3] for line in ran.out.splitlines()] == addresses
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "restart", "status", "steps", "logs"])
+@pytest.mark.parametrize("command", ["pause", "status", "logs"])
 def test_a_wrong_selection_is_a_usage_error(dry: Path, command: str) -> None:
     def refused(*arguments: str) -> Ran:
         ran = mzplan(dry, command, *arguments)
@@ -280,7 +271,7 @@ def test_the_shell_completes(dry: Path, words: tuple[str, ...], incomplete: str,
     assert [item.value for item in found] == offered
 
 
-@pytest.mark.parametrize("command", ["restart", "pause", "resume"])
+@pytest.mark.parametrize("command", ["restart", "resume"])
 def test_a_command_follows_and_judges_only_its_own_queries(tmp_path: Path, command: str) -> None:
     write(tmp_path, "cluster")
     refused = Diagnostic(code="MZ050", summary="no", detail="Nobody answers.")
