@@ -62,13 +62,11 @@ MARK = "MZPLAN_TEST_INTERRUPTED"
 @pytest.mark.parametrize(
     ("begun", "number"),
     [
-        ("starting", signal.SIGTERM),
         ("working", signal.SIGINT),
         *(
             pytest.param(*one, marks=pytest.mark.nightly)
             for one in (
-                ("starting", signal.SIGINT),
-                ("working", signal.SIGTERM),
+                ("starting", signal.SIGTERM),
                 ("batch", signal.SIGTERM),
                 ("finalizer", signal.SIGINT),
             )

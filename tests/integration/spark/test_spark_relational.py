@@ -113,6 +113,7 @@ def order(id_: int, customer: str, amount: int, minute: int) -> str:
     return f'"id": {id_}, "customer": "{customer}", "amount": {amount}, "ts": "{at}"'
 
 
+@pytest.mark.nightly
 def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
     """Delta reads files in the order of their ages, and OPTIMIZE writes old rows to new files."""
     source, spark = shop.sources["orders"], lab.spark
@@ -141,66 +142,30 @@ def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
     assert sorted(total for _, total in shop.rows(view)) == [5, 7, 1000, 1000]
 
 
-def test_a_window_is_added_once_the_watermark_has_closed_it(lab: Lab, shop: Shop) -> None:
-    view = shop.view(
+def test_views_of_each_shape_continue_after_a_crash(lab: Lab, shop: Shop) -> None:
+    """Windows, groups by key, a join and a union: each runs its last step again."""
+    shop.source("payments", PAYMENTS)
+    marks = {name: {"column": "ts", "delay": "1 minute"} for name in ("orders", "payments")}
+    windows = shop.view(
         f"SELECT customer, unix_seconds({WINDOW}.start) AS at, sum(amount) AS total FROM orders "
         f"GROUP BY customer, {WINDOW}",
         "customer STRING, at BIGINT, total BIGINT",
         "orders",
-        watermarks={"orders": {"column": "ts", "delay": "1m"}},
+        watermarks={"orders": marks["orders"]},
     )
-    start = 1767225600
-    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0), order(3, "b", 1, 0), order(4, "a", 2, 1))
-    shop.start(view)
-    shop.add("orders", order(5, "a", 1, 2))
-    closed = [("a", start, 12), ("b", start, 1)]
-    shop.has(view, *closed)
-    # The last step is run again, and a late row is dropped.
-    until("its steps are done", lambda: lab.checkpoint_done(view))
-    shop.stop(view)
-    lab.undo_commit(view)
-    shop.add("orders", order(6, "a", 100, 0), order(7, "a", 3, 4))
-    shop.start(view)
-    shop.has(view, *closed, ("a", start + 60, 2), ("a", start + 120, 1))
-    report = lab.report(view)
-    assert report.step >= 2 and report.resumed is not None
-    state = lab.checkpoint(view) / "spark" / "state" / "0"
-    assert len([path for path in state.iterdir() if path.name.isdecimal()]) == 2
-    assert list(state.glob("0/*.zip")) or list(state.glob("0/*.changelog"))  # of RocksDB
-
-
-def test_groups_are_updated_by_key(lab: Lab, shop: Shop) -> None:
-    def updated(sql: str, columns: str) -> Description:
-        return shop.view(sql, columns, "orders", output="update", key=["customer"])
-
-    view = updated(
+    by_customer: dict[str, Any] = {"output": "update", "key": ["customer"]}
+    groups = shop.view(
         "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer",
         "customer STRING, n BIGINT, total BIGINT",
+        "orders",
+        **by_customer,
     )
-    shop.start(view)
-    shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
-    shop.has(view, ("a", 1, 5), ("b", 1, 7))
-    shop.add("orders", order(3, "a", 1, 0), '"id": 4, "amount": 3')
-    shop.has(view, ("a", 2, 6), ("b", 1, 7), (None, 1, 3))
-    until("its steps are done", lambda: lab.checkpoint_done(view))
-    shop.stop(view)
-    lab.undo_commit(view)
-    several = updated(
+    several = shop.view(
         "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer, id",
         "customer STRING, total BIGINT",
+        "orders",
+        **by_customer,
     )
-    shop.start(view, several)
-    shop.add("orders", order(5, "a", 1, 0))
-    shop.has(view, ("a", 3, 7), ("b", 1, 7), (None, 1, 3))
-    # The key of this view has several rows.
-    report = lab.ended(several)
-    assert report.error_code == "MZ019" and "several rows for one key" in str(report.error)
-    assert lab.read(several) == []
-
-
-def test_two_streams_are_joined_and_united(lab: Lab, shop: Shop) -> None:
-    shop.source("payments", PAYMENTS)
-    marks = {name: {"column": "ts", "delay": "1 minute"} for name in ("orders", "payments")}
     joined = shop.view(
         "SELECT o.id, p.paid FROM orders o LEFT JOIN payments p ON o.id = p.id AND p.ts BETWEEN o.ts AND "
         "o.ts + INTERVAL 1 MINUTE",
@@ -211,26 +176,43 @@ def test_two_streams_are_joined_and_united(lab: Lab, shop: Shop) -> None:
     united = shop.view(
         "SELECT id FROM orders UNION ALL SELECT -id FROM payments", "id BIGINT", "orders payments"
     )
-    shop.start(joined, united)
-    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0))
+    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0), order(3, "b", 1, 0), order(4, "a", 2, 1))
+    shop.add("orders", order(5, "a", 1, 2), '"id": 6, "amount": 3, "ts": "2026-01-01T00:02:10Z"')
     shop.add("payments", '"id": 1, "paid": 9, "ts": "2026-01-01T00:00:20Z"')
+    shop.start(windows, groups, several, joined, united)
+    start = 1767225600
+    closed = [("a", start, 12), ("b", start, 1)]
+    shop.has(windows, *closed)
+    shop.has(groups, ("a", 4, 15), ("b", 1, 1), (None, 1, 3))
     shop.has(joined, (1, 9))
-    shop.has(united, (1,), (2,), (-1,))
-    until("its steps are done", lambda: lab.checkpoint_done(joined))
-    shop.stop(joined)
-    lab.undo_commit(joined)
-    shop.start(joined)
-    shop.add("orders", order(3, "a", 7, 30))
-    shop.add("payments", '"id": 4, "paid": 9, "ts": "2026-01-01T00:30:20Z"')
-    shop.has(joined, (1, 9), (2, None))
+    shop.has(united, *((id_,) for id_ in (1, 2, 3, 4, 5, 6, -1)))
+    # The key of this view has several rows.
+    report = lab.ended(several)
+    assert report.error_code == "MZ019" and "several rows for one key" in str(report.error)
+    assert lab.read(several) == []
+
+    lab.finish(windows, groups, joined, united)
+    for view in (windows, groups, joined):
+        lab.undo_commit(view)
     # Another order of the inputs is another order of the sources in Spark's log.
-    until("its steps are done", lambda: lab.checkpoint_done(united))
-    shop.stop(united)
     sql = "SELECT -id AS id FROM payments UNION ALL SELECT id FROM orders"
     united = replace(united, body={**united.body, "query": sql}, digest="1:b")
-    shop.start(united)
-    shop.add("orders", order(5, "a", 7, 30))
-    shop.has(united, (1,), (2,), (3,), (5,), (-1,), (-4,))
+    shop.add("orders", order(7, "a", 100, 0), order(8, "a", 3, 30))
+    shop.add("payments", '"id": 9, "paid": 9, "ts": "2026-01-01T00:30:20Z"')
+    lab.start(windows, groups, joined, united)
+    # The first of the new orders is late for its window.
+    shop.has(windows, *closed, ("a", start + 60, 2), ("a", start + 120, 1), (None, start + 120, 3))
+    shop.has(groups, ("a", 6, 118), ("b", 1, 1), (None, 1, 3))
+    shop.has(joined, (1, 9), *((id_, None) for id_ in range(2, 8)))
+    shop.has(united, *((id_,) for id_ in (*range(1, 9), -1, -9)))
+    until("the late row is counted", lambda: lab.report(windows).late_rows == 1)
+    report = lab.report(windows)
+    assert report.step >= 2 and report.resumed is not None
+    assert (report.state_rows, report.watermark_timestamp_seconds) == (1, start + 29 * 60 + 10)
+    assert report.state_bytes is not None and report.state_bytes > 0
+    state = lab.checkpoint(windows) / "spark" / "state" / "0"
+    assert len([path for path in state.iterdir() if path.name.isdecimal()]) == 2
+    assert list(state.glob("0/*.zip")) or list(state.glob("0/*.changelog"))  # of RocksDB
 
 
 @pytest.mark.nightly
@@ -321,8 +303,16 @@ def plan_step(lab: Lab, view: Description, source: Description) -> None:
     log.plan(json.dumps({**offset, "reservoirVersion": table.version() + 1, "index": -1}))
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("a row view of a keyed collection", "a view with a snapshot"),
+        pytest.param(("a row view", "a relational view"), marks=pytest.mark.nightly),
+    ],
+    ids=["of keys and a snapshot", "of rows"],
+)
 def test_a_step_is_finished_by_the_query_that_began_it(
-    lab: Lab, shop: Shop, topic: Callable[..., str]
+    lab: Lab, shop: Shop, topic: Callable[..., str], kinds: tuple[str, str]
 ) -> None:
     """The new query keeps fewer rows and has a column more."""
     shop.source("customers", CUSTOMERS)
@@ -351,12 +341,13 @@ def test_a_step_is_finished_by_the_query_that_began_it(
             body["from"] = reads
         return replace(made, body={**made.body, **body})
 
-    before = {
+    views = {
         "a row view": view("orders"),
         "a row view of a keyed collection": view("keyed", key=["id"]),
         "a relational view": view("orders", " LATERAL VIEW explode(array(1)) t AS one"),
         "a view with a snapshot": view("orders", " LEFT JOIN customers c USING (customer)", "customers"),
     }
+    before = {kind: views[kind] for kind in kinds}
     add(5)
     shop.start(*before.values())
     for each in before.values():

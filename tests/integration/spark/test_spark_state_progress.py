@@ -19,13 +19,8 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
-@pytest.mark.parametrize(
-    "store",
-    [
-        "RocksDBStateStoreProvider",
-        pytest.param("HDFSBackedStateStoreProvider", marks=pytest.mark.nightly),  # if the runner sets it
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("store", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
 def test_a_windowed_aggregation_reports_its_state(lab: Lab, tmp_path: Path, store: str) -> None:
     from pyspark.sql import functions as f
 
