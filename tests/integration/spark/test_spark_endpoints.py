@@ -52,43 +52,13 @@ def holds(lab: Lab, source: Description, count: int) -> None:
 
 def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab) -> None:
     source = lab.source("local", None, schema=COLUMNS)
-    append(lab, source, 1, 2, 3)
-    lab.start(source)
-    holds(lab, source, 3)
-    append(lab, source, 4)
-    append(lab, source, 5, 6)
-    holds(lab, source, 6)
-    found = [(1, 0, 0), (2, 0, 1), (3, 0, 2), (4, 1, 0), (5, 2, 0), (6, 2, 1)]
-    assert rows(lab, source) == found
-    (one,) = (row for row in lab.read(source) if row.pop("_position") and row["id"] == 4)
-    assert one == {"id": 4, "name": "n4", "day": None, "at": None, "amount": None, "tags": None}
-    lab.finish(source)
-    step = lab.last_step(source)
-
-    append(lab, source, 7)
-    append(lab, source, 8)
-    assert lab.waits(source) == {"steps": 2, "rows": 2}
-    again = lab.retried(source)
-    lab.start(again)
-    holds(lab, again, 8)
-    until("the rows since the restart are counted", lambda: lab.report(again).run_rows == 2)
-    report = lab.report(again)
-    assert report.resumed == {"step": step, "position": {"step": 3}}
-    assert report.recent[0].total == 8
-    until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
-    assert rows(lab, source) == [*found, (7, 3, 0), (8, 4, 0)]
-    lab.stop(again)
-
-
-def test_many_appends_that_wait_are_few_micro_batches(lab: Lab) -> None:
-    source = lab.source("local", None, schema=COLUMNS)
     for number in range(20):
         append(lab, source, number)
     assert lab.waits(source) == {"steps": 20, "rows": 20}
     lab.start(source)
     holds(lab, source, 20)
-    until("the batch is noted as done", lambda: lab.report(source).step == 0)
-    lab.stop(source)
+    lab.finish(source)
+    assert lab.last_step(source) == 0, "appends that wait are few micro-batches"
     # Once more, as after a kill between the table's commit and Spark's: Delta has the step, and takes no row.
     lab.undo_commit(source)
     append(lab, source, 20)
@@ -96,17 +66,24 @@ def test_many_appends_that_wait_are_few_micro_batches(lab: Lab) -> None:
     again = lab.retried(source)
     lab.start(again)
     holds(lab, again, 23)
+    until("the step is done", lambda: lab.checkpoint_done(source) and lab.last_step(source) == 1)
+    append(lab, source, 23)
+    holds(lab, again, 24)
     until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
-    assert rows(lab, source) == [(number, min(number, 21), int(number == 22)) for number in range(23)]
-    lab.stop(again)
+    lab.finish(again)
+    places = [(number, number, 0) for number in range(22)]
+    assert rows(lab, source) == [*places, (22, 21, 1), (23, 22, 0)]
+    (one,) = (row for row in lab.read(source) if row.pop("_position") and row["id"] == 4)
+    assert one == {"id": 4, "name": "n4", "day": None, "at": None, "amount": None, "tags": None}
     # Who reads steps: all of the collection's, with the appends that each has.
     history = lab.history(source)
     steps = history.read().records
     assert [(one.start, one.end, one.rows) for one in steps] == [
         (None, {"step": 20}, 20),
         ({"step": 20}, {"step": 22}, 3),
+        ({"step": 22}, {"step": 23}, 1),
     ]
-    assert [snapshot_of(history, step).count() for step in (0, 1)] == [20, 23]
+    assert [snapshot_of(history, step).count() for step in range(3)] == [20, 23, 24]
     upstream = open_upstream(source, lab.secrets, str(lab.folder), lab.context.warehouse)
     assert [upstream.content_hash(one) for one in steps] == [
         collection_hash(history.collection, one) for one in steps
@@ -114,11 +91,15 @@ def test_many_appends_that_wait_are_few_micro_batches(lab: Lab) -> None:
     # A controller's append counts on from the collection.
     storage = DeltaStorage(lab.context.warehouse, lab.executor)
     hosted = CollectionDescription(query=source, instance="local")
-    storage.append([(hosted, appending(source.id, 2, {"id": 23}))])
+    storage.append([(hosted, appending(source.id, 3, {"id": 24}))])
     lab.start(again)
-    holds(lab, again, 24)
-    until("its step is there", lambda: history.upper() == 3)
-    assert snapshot_of(history, 2).count() == 24
+    holds(lab, again, 25)
+    until("the row since the restart is counted", lambda: lab.report(again).run_rows == 1)
+    report = lab.report(again)
+    assert report.resumed == {"step": 2, "position": {"step": 23}}
+    assert report.recent[0].total == 25
+    until("its step is there", lambda: history.upper() == 4)
+    assert snapshot_of(history, 3).count() == 25
     lab.stop(again)
 
 

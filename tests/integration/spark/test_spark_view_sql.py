@@ -223,6 +223,7 @@ def test_no_hostile_query_is_analysed(
     assert not made.exists()
 
 
+@pytest.mark.nightly
 def test_no_hostile_query_runs_if_the_parsed_tree_tells_nothing(
     lab: Lab, session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
