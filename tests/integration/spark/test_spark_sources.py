@@ -30,8 +30,9 @@ Make = Callable[..., str]
 def test_lost_records_and_another_topic_of_the_same_name_are_refused(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
-    lab.send(name, b'{"id": 1}')
     lab.start(source)
+    until("it has looked for records", lambda: lab.report(source).triggered)
+    lab.send(name, b'{"id": 1}')
     until("the row is there", lambda: lab.count(source) == 1)
     assert lab.check(source).ok
     lab.finish(source)
