@@ -62,15 +62,10 @@ MARK = "MZPLAN_TEST_INTERRUPTED"
 @pytest.mark.parametrize(
     ("begun", "number"),
     [
+        ("starting", signal.SIGTERM),
         ("working", signal.SIGINT),
-        *(
-            pytest.param(*one, marks=pytest.mark.nightly)
-            for one in (
-                ("starting", signal.SIGTERM),
-                ("batch", signal.SIGTERM),
-                ("finalizer", signal.SIGINT),
-            )
-        ),
+        pytest.param("batch", signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param("finalizer", signal.SIGINT, marks=pytest.mark.nightly),
     ],
 )
 def test_one_line_exit_130_and_no_java_is_left(tmp_path: Path, begun: str, number: signal.Signals) -> None:

@@ -100,12 +100,14 @@ def test_a_collection_follows_its_tables(
     until("the snapshot is there", holds, 180)
     lab.execute(
         shop,
+        "BEGIN",
         "UPDATE orders SET amount = 500 WHERE id <= 10",
         "UPDATE orders SET amount = 1 WHERE id > 390",
         "UPDATE orders SET id = id + 100000 WHERE id BETWEEN 100 AND 120",
         "DELETE FROM orders WHERE id BETWEEN 200 AND 300",
         "INSERT INTO orders VALUES (200, 'again', 1000, NULL, repeat('x', 50000))",
         "UPDATE orders SET customer = 'large stays' WHERE id = 200",
+        "COMMIT",
         "INSERT INTO orders SELECT g, 'many', 200, '{}', 'x' FROM generate_series(30000, 30500) g "
         "ON CONFLICT DO NOTHING",
     )

@@ -164,11 +164,11 @@ def test_totals_are_compared_with_those_of_all_rows(lab: Lab) -> None:
     shop.run()
     shop.append("orders", order(3, "a", "4", "00:20", 0.2))
     shop.run()
-    first, *_, last = shop.records()
+    last = shop.records()[-1]
     shop.record_queries(TOTALS.replace("orders", "sales"), TOTALS)  # its input was renamed
     found = shop.compare(last)
     assert found.is_equal and (found.expected_rows, found.collection_rows) == (2, 2)
-    assert found.not_compared == ("price",) and shop.compare(first).is_equal
+    assert found.not_compared == ("price",)
 
     table = table_at(shop.path(shop.description.id))
     shop.spark.sql(f"UPDATE {table} SET total = 7 WHERE customer = 'b'")
