@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mzplan.model.address import Address
@@ -96,49 +96,31 @@ def test_values_are_read_as_they_were_written() -> None:
     assert list(encode(WHOLE)["leaves"]) == ["sink.b", "source.a"]
 
 
-def test_given_fields_are_not_read() -> None:
+def test_given_fields_are_not_read_and_others_are_required() -> None:
     assert decode(Whole, {**JSON, "text": 5}, "", text="y").text == "y"
     assert decode(Leaf, {"size": 1}, "here", at=A) == Leaf(at=A, size=Size.SMALL)
+    for name in ("text", "leaves", "edges"):
+        with pytest.raises(ValueError, match=f"^{name} is missing$"):
+            decode(Whole, {key: value for key, value in JSON.items() if key != name})
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"text": None}, "text is missing"),
         ({"text": 1}, "text is not text"),
-        ({"number": "1"}, "number is not a number"),
-        ({"number": True}, "number is not a number"),
-        ({"number": 1e300}, "number is out of range"),
-        ({"count": 1.0}, "count is not a whole number"),
         ({"count": -1}, "count is out of range"),
         ({"flag": 0}, "flag is neither true nor false"),
-        ({"word": ["yes"]}, "word has an unknown value"),
-        ({"nothing": {}}, "nothing is not text"),
-        ({"body": []}, "body is not a mapping"),
         ({"leaves": {"x": {}}}, "'x' is not an address"),
-        ({"leaves": {"source.a": []}}, "source.a is not a mapping"),
-        ({"leaves": {"source.a": {}}}, "source.a: size is missing"),
         ({"leaves": {"source.a": {"size": 2}}}, "source.a: size has an unknown value"),
-        (
-            {"leaves": {"source.a": {"size": 1, "below": {"k": {"id": "../x"}}}}},
-            "source.a: k: id is not an id",
-        ),
+        ({"leaves": {"sink.b": {"size": 1, "below": {"k": {"id": "../x"}}}}}, "sink.b: k: id is not an id"),
         ({"pair": {"first": "source.a", "number": 0}}, "pair: number is out of range"),
         ({"edges": [["source.a"]]}, "edges is not a list of 2"),
-        ({"edges": {}}, "edges is not a list"),
-        ({"edges": [["source.a", 5]]}, "edges is not text"),
     ],
 )
 def test_an_error_names_the_place_of_the_mistake(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as caught:
         decode(Whole, {**JSON, **changed})
     assert str(caught.value).startswith(words)
-
-
-def test_a_missing_field_is_an_error() -> None:
-    for name in ("text", "leaves", "edges"):
-        with pytest.raises(ValueError, match=f"^{name} is missing$"):
-            decode(Whole, {key: value for key, value in JSON.items() if key != name})
 
 
 _ODD = st.recursive(
@@ -154,6 +136,7 @@ _ODD = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(name=st.sampled_from(sorted(JSON)), odd=_ODD)
 def test_invalid_values_raise_only_a_value_error(name: str, odd: Any) -> None:
     try:

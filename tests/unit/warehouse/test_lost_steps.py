@@ -70,15 +70,3 @@ def test_unknown_without_ids_or_step_numbers(tmp_path: Path) -> None:
     assert lost(source, checkpoint) is None
     nothing, checkpoint = stored(tmp_path / "nothing", 0)
     assert lost(nothing, checkpoint) is None
-
-
-def test_steps_that_only_move_the_checkpoint(tmp_path: Path) -> None:
-    source, checkpoint = stored(tmp_path, 1)
-    checkpoint.log.skip(1)
-    checkpoint.log.move('{"orders":{"0":7}}')
-    assert checkpoint.log.committed() == 2 and lost(source, checkpoint) is None
-    source.step = 3
-    source.change([{"id": 3}])
-    assert lost(source, checkpoint) is None
-    remove(source, source.version - 1)
-    assert lost(source, checkpoint) == (1, 3)

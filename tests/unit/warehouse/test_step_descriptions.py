@@ -12,7 +12,6 @@ from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import Description
-from mzplan.schema.kinds import resource_kind
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.query import RunningQuery
 from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Checkpoint, DescriptionHistory, StepDescription
@@ -23,20 +22,6 @@ ODD, ALL = {"where": "id % 2 = 1"}, {"where": "id > 0"}
 
 def begun(step: int, rows: dict[str, Any], digest: str = "1:a") -> StepDescription:
     return StepDescription(step=step, digest=digest, rows=rows)
-
-
-def test_a_step_is_finished_under_its_first_description() -> None:
-    history = DescriptionHistory().extended_by(begun(0, ODD))
-    assert history.to_finish(3, ALL) == begun(0, ODD)
-    assert history.to_finish(None, ALL) is None, "no step was interrupted"
-    assert history.to_finish(3, ODD) is None
-    later = history.extended_by(begun(4, ALL, "1:b"))
-    found = [later.description_of(step) for step in (0, 3, 4, 9)]
-    assert found == [begun(0, ODD)] * 2 + [begun(4, ALL, "1:b")] * 2
-    assert later.to_finish(3, ALL) == begun(0, ODD) and later.to_finish(4, ALL) is None
-    # A change that doesn't affect rows (another trigger) is recorded, but needs no step to be finished.
-    paced = later.extended_by(begun(6, ALL, "1:c"))
-    assert paced.description_of(6) == begun(6, ALL, "1:c") and paced.to_finish(5, ALL) is None
 
 
 def test_the_history_is_bounded_and_forgets_steps_after_a_restored_backup() -> None:
@@ -50,22 +35,6 @@ def test_the_history_is_bounded_and_forgets_steps_after_a_restored_backup() -> N
         many = many.extended_by(begun(step, ODD, f"1:{step}"))
     assert len(many.entries) == MAX_DESCRIPTIONS
     assert many.description_of(19) is None and many.description_of(20) is not None
-
-
-def test_the_history_is_part_of_the_checkpoint(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(str(tmp_path))
-    assert checkpoint.descriptions() == DescriptionHistory()
-    assert DescriptionHistory().to_finish(3, ALL) is None
-    history = DescriptionHistory((begun(4, ALL), begun(7, {"select": ["id", "id AS x"]})))
-    checkpoint.record_descriptions(history)
-    assert checkpoint.descriptions() == history
-
-
-def test_only_row_properties_come_from_the_earlier_description() -> None:
-    kind = resource_kind("sink", "postgres")
-    assert set(kind.row_properties) == {"select", "where"}
-    now = sink("1:b", table="t", select=["id"], compare="fail")
-    assert begun(0, ODD).earlier(now) == sink("1:b", table="t", compare="fail", **ODD)
 
 
 ENDED: Any = SimpleNamespace(exception=lambda: SimpleNamespace(isEmpty=lambda: True), isActive=lambda: False)

@@ -52,15 +52,11 @@ def test_plan_lists_the_deleted_data_and_the_deadline(folder: Path) -> None:
         in found["detail"]
     )
     assert "sink.few: checkpoint (nothing yet)" in found["detail"]
-    ran = mzplan(folder, "destroy", "--auto-approve", "--wait", "0s")
-    assert ran.code == 0 and "MZ152" in ran.out and "state rollback 1." in ran.out
-    assert not any(address in mzplan(folder, "state", "list").out for address in ALL)
-    assert mzplan(folder, "state", "rollback", "1", "--auto-approve", "--no-live").code in (0, 8)
-    assert resource(folder, "source.orders")["id"] == id_
 
 
 def test_the_suggested_command_keeps_the_data(folder: Path) -> None:
     ran = mzplan(folder, "destroy", "--target", "source.orders")
+    assert "state rollback 1." in ran.out
     assert ran.code == 64  # there is no terminal on which to confirm
     line = next(one for one in ran.out.splitlines() if "state rm" in one)
     words = line.partition("mzplan state rm ")[2].partition(";")[0].split()
