@@ -42,30 +42,23 @@ def watch(stages: Stages, now: list[float]) -> CoreWatch:
     ("stages", "cores"),
     [
         (Stages(), 0),
-        (Stages(s1=(1, 0, NOW - 60), s2=(1, 3, NOW - 60)), 0),  # long, but they run
         (Stages(s1=(1, 0, NOW - 60), s2=(0, 0, NOW - 1)), 0),
         (Stages(s1=(1, 0, NOW - 60), s2=(0, 3, NOW - 60)), 0),  # it has had its turn
-        (Stages(s1=(1, 0, NOW - 60), s2=(1, 0, NOW - 60), s3=(0, 0, NOW - 9)), 2),
         (Stages(s100=(0, 0, NOW - 1), s99=(0, 0, NOW - 9)), 2),
     ],
 )
 def test_cores_are_scarce_while_a_stage_waits_for_its_first_task(stages: Stages, cores: int) -> None:
-    watching = watch(stages, [NOW])
+    """Also for a while afterwards."""
+    now = [NOW]
+    watching = watch(stages, now)
     for _ in range(EVERY):
         assert watching.scarce_cores() == 0
         watching.look()
     assert watching.scarce_cores() == cores
-
-
-def test_scarce_cores_are_remembered_for_a_while() -> None:
-    stages, now = Stages(s1=(0, 0, NOW - 9)), [NOW]
-    watching = watch(stages, now)
-    for _ in range(EVERY):
-        watching.look()
     stages.stages.clear()
     now[0] += REMEMBERED - 1
     for _ in range(EVERY):
         watching.look()
-    assert watching.scarce_cores() == 2
+    assert watching.scarce_cores() == cores
     now[0] += 2
     assert watching.scarce_cores() == 0

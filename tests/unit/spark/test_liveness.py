@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from mzplan.spark import liveness
 from mzplan.spark.liveness import Liveness
-from tests.support import eventually
 
 
 class Java:
@@ -21,7 +19,7 @@ class Java:
     def __init__(self) -> None:
         self.code: int | None = None
         self.answer: Callable[[], bool] = lambda: False
-        self.asked = 0
+        self.asked = threading.Semaphore(0)
 
     def poll(self) -> int | None:
         return self.code
@@ -33,7 +31,7 @@ class Java:
         assert timeout < 5
 
     def isStopped(self) -> bool:  # noqa: N802
-        self.asked += 1
+        self.asked.release()
         return self.answer()
 
 
@@ -45,17 +43,12 @@ def liveness_of(java: Java, *, submitted: bool = False) -> Liveness:
 
 
 def looked(alive: Liveness, java: Java, times: int = 1) -> str | None:
-    """Return the result of the last of so many looks. Each question is answered."""
-    why = None
+    """Return the first reason in so many looks. Each question is answered."""
     for _ in range(times):
-        before, why = java.asked, alive.why_dead()
-        eventually("it is asked", lambda why=why, before=before: why is not None or java.asked > before, 10)
-    return why
-
-
-def found_dead(alive: Liveness) -> str:
-    eventually("it is dead", lambda: alive.why_dead() is not None, 10)
-    return alive.why_dead() or ""
+        if (why := alive.why_dead()) is not None:
+            return why
+        assert java.asked.acquire(timeout=10)
+    return None
 
 
 @pytest.mark.parametrize(
@@ -71,12 +64,13 @@ def test_an_ended_java_process_is_named_with_its_cause(code: int, text: str) -> 
     assert why is not None and why.startswith("Spark's Java process has ended: ") and text in why
 
 
-def test_a_stopped_context_is_dead() -> None:
-    java = Java()
-    alive = liveness_of(java)
-    java.answer = lambda: True
-    assert looked(alive, java) is None
-    why = found_dead(alive)
+def test_a_stopped_context_is_dead_unless_the_session_was_closed() -> None:
+    java, closed = Java(), Java()
+    java.answer = closed.answer = lambda: True
+    alive, ended = liveness_of(java), liveness_of(closed)
+    ended.close()
+    assert ended.why_dead() is None
+    why = looked(alive, java, 50)
     assert why == "Spark's context was stopped, and this process can't have another one."
     alive.kill()
     assert alive.why_ended() == alive.why_dead() == why  # not the signal that the runner itself has sent
@@ -94,29 +88,13 @@ def test_a_gateway_is_dead_after_several_failed_calls() -> None:
     assert looked(alive, java, 10) is None
     java.answer = refused
     assert looked(alive, java) is None
-    assert "no longer accepts calls from Python" in found_dead(alive)
+    assert "no longer accepts calls from Python" in (looked(alive, java, 50) or "")
 
 
 def test_java_that_hangs_is_dead_after_a_minute_and_no_look_waits() -> None:
-    java, hangs = Java(), threading.Event()
+    java, over = Java(), threading.Event()
     alive = liveness_of(java)
-
-    def hang() -> bool:
-        hangs.wait(60)
-        return False
-
-    java.answer = hang
-    began = time.monotonic()
+    java.answer = lambda: over.wait(60)
     assert all(alive.why_dead() is None for _ in range(liveness.SILENT))
     assert alive.why_dead() == "Spark's Java process hasn't answered for 60 s."
-    assert time.monotonic() - began < 30
-    hangs.set()
-
-
-def test_a_closed_session_is_not_dead() -> None:
-    java = Java()
-    alive = liveness_of(java)
-    assert looked(alive, java) is None
-    alive.close()
-    java.answer = lambda: True
-    assert alive.why_dead() is None
+    over.set()

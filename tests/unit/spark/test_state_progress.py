@@ -10,7 +10,7 @@ import pytest
 
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.render.status import render_status
-from mzplan.spark.progress import Progress, ProgressListener, parse_progress
+from mzplan.spark.progress import Progress, ProgressListener
 from tests.unit.small_projects import at, commit, observe, shop
 
 WATERMARK = "2026-01-01T00:04:00.500Z"
@@ -49,35 +49,34 @@ def kept(found: Progress) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("operators", "found"),
+    ("operators", "watermark", "found"),
     [
-        ([operator()], (2, 1152, AT, 0)),
-        ([operator(), FILES], (7, 1152 + 4096, AT, 3)),
-        ([operator(customMetrics={"rocksdbSstFileSize": 0})], (2, 1152, AT, 0)),  # in memory only, as yet
-        ([], (None, None, None, None)),
+        ([operator(), FILES], WATERMARK, (7, 1152 + 4096, AT, 3)),
+        ([operator(customMetrics={"rocksdbSstFileSize": 0})], WATERMARK, (2, 1152, AT, 0)),  # only in memory
+        ([operator()], None, (2, 1152, None, 0)),
+        ([operator()], "1970-01-01T00:00:00.000Z", (2, 1152, None, 0)),
+        ([operator()], "soon", (2, 1152, None, 0)),
+        ([], WATERMARK, (None, None, None, None)),
     ],
 )
-def test_the_state_of_all_operators_counts(operators: list[dict[str, Any]], found: tuple[Any, ...]) -> None:
-    assert kept(heard(progress(*operators))) == found
+def test_the_state_of_all_operators_counts(
+    operators: list[dict[str, Any]], watermark: str | None, found: tuple[Any, ...]
+) -> None:
+    assert kept(heard(progress(*operators, watermark=watermark))) == found
 
 
-@pytest.mark.parametrize(
-    "watermark", [None, "1970-01-01T00:00:00.000Z", "+12026-01-01T00:00:00.000Z", "soon"]
-)
-def test_a_meaningless_watermark_is_unknown(watermark: str | None) -> None:
-    assert kept(parse_progress(progress(operator(), watermark=watermark))) == (2, 1152, None, 0)
-
-
-def test_late_rows_add_up_over_the_micro_batches_of_a_run() -> None:
-    late = progress(operator(numRowsDroppedByWatermark=2))
-    # Without data, Spark may repeat the last operators.
-    idle = progress(operator(numRowsDroppedByWatermark=2), durationMs={"latestOffset": 1})
-    assert kept(heard(progress(operator()), late, idle, late)) == (2, 1152, AT, 4)
-
-
-def test_a_trigger_without_data_keeps_what_is_known() -> None:
-    idle = progress(watermark=None, durationMs={"latestOffset": 1})
-    assert kept(heard(progress(operator()), idle)) == (2, 1152, AT, 0)
+def test_late_and_skipped_rows_add_up_over_the_micro_batches_of_a_run() -> None:
+    """Without data, Spark may repeat the last counts or leave them out."""
+    skipped = {"observedMetrics": {"mzplan_left_out": {"records": 1200}}}
+    late, idle = operator(numRowsDroppedByWatermark=2), {"durationMs": {"latestOffset": 1}}
+    found = heard(
+        progress(operator()),
+        progress(late, **skipped),
+        progress(late, **skipped, **idle),
+        progress(late, **skipped),
+        progress(watermark=None, **idle),
+    )
+    assert kept(found) == (2, 1152, AT, 4) and found.left_out == 2400
 
 
 def test_status_has_one_line_for_the_state_of_a_query() -> None:
@@ -92,6 +91,6 @@ def test_status_has_one_line_for_the_state_of_a_query() -> None:
     known = {"state_rows": 1234, "state_bytes": 5_452_595, "watermark_timestamp_seconds": AT}
     line = f"state rows 1,234; state size 5.2 MiB; watermark {WATERMARK}; late rows 3"
     assert f"\n\nsource.orders: {line}\n" in text(**known, late_rows=3)
-    line = "state rows 2; state size 1.1 KiB"
-    assert f"\n\nsource.orders: {line}\n" in text(state_rows=2, state_bytes=1152, late_rows=0)
     assert "source.orders: " not in text()
+    skipped = "source.orders: 2,400 malformed records skipped since it was started\n"
+    assert skipped in text(left_out=2400)
