@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
-from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason
+from mzplan.connectors.postgres.problems import is_lost, reason
 from mzplan.connectors.postgres.sink import refusals
 from mzplan.connectors.postgres.sink.definition import create_table
 from mzplan.connectors.postgres.sink.ledger import Ledger
@@ -27,17 +27,12 @@ from mzplan.connectors.postgres.source.values import UnfitValueError, convert, w
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
-    copies_straight,
-    created_type,
     describe_misfit,
     fit,
     literal,
     shown,
     split_name,
-    staged_as_json,
-    staged_type,
 )
-from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import CollectionRead, Description
@@ -66,58 +61,30 @@ def numeric(precision: int, scale: int) -> TargetColumn:
 
 
 @pytest.mark.parametrize(
-    ("spark", "created"),
-    [
-        ("TINYINT", "smallint"),
-        ("DECIMAL(10,2)", "numeric(10,2)"),
-        ("VARCHAR(7)", "varchar(7)"),
-        ("TIMESTAMP", "timestamptz"),
-        ("TIMESTAMP_NTZ", "timestamp"),
-        ("ARRAY<DECIMAL(3,1)>", "numeric(3,1)[]"),
-        ("ARRAY<ARRAY<INT>>", "jsonb"),
-        ("MAP<STRING,INT>", "jsonb"),
-    ],
-)
-def test_a_created_column_has_the_type_of_its_output(spark: str, created: str) -> None:
-    assert created_type(spark) == created
-
-
-@pytest.mark.parametrize(
     ("spark", "target", "expected"),
     [
-        ("BIGINT", column("int8", "N"), "fits"),
         ("BIGINT", column("int4", "N"), "narrow"),
         ("BIGINT", column("float8", "N"), "no"),
         ("BIGINT", numeric(18, 0), "narrow"),
         ("INT", numeric(10, 0), "fits"),
-        ("DOUBLE", column("int8", "N"), "no"),
         ("DOUBLE", column("numeric", "N"), "no"),
         ("DECIMAL(10,2)", column("numeric", "N"), "fits"),
-        ("DECIMAL(10,2)", numeric(12, 2), "fits"),
         ("DECIMAL(10,2)", numeric(10, 3), "narrow"),
         ("DECIMAL(10,2)", numeric(20, 1), "no"),
         ("DECIMAL(9,0)", column("int4", "N"), "fits"),
         ("DECIMAL(10,0)", column("int4", "N"), "narrow"),
         ("DECIMAL(9,2)", column("int4", "N"), "no"),
-        ("STRING", column("uuid"), "fits"),
         ("STRING", column("jsonb"), "fits"),
         ("STRING", column("mood", "E", type_schema="public"), "fits"),
-        ("STRING", column("int8", "N"), "no"),
-        ("STRING", column("timestamptz", "D"), "no"),
         ("STRING", column("bytea"), "no"),
         ("TIMESTAMP", column("timestamp", "D"), "fits"),
-        ("TIMESTAMP", column("date", "D"), "no"),
         ("TIMESTAMP", column("timestamptz", "D", 3), "no"),
-        ("TIMESTAMP_NTZ", column("timestamp", "D", 0), "no"),
         ("TIMESTAMP_NTZ", column("timestamp", "D", 6), "fits"),
         ("DATE", column("timestamptz", "D", 0), "fits"),
         ("ARRAY<TIMESTAMP>", column("_timestamptz", "A", 3), "no"),
-        ("ARRAY<DECIMAL(10,2)>", column("_numeric", "A", ((10 << 16) | 1) + 4), "no"),
         ("ARRAY<INT>", column("_int4"), "fits"),
         ("ARRAY<INT>", column("_text"), "no"),
-        ("ARRAY<INT>", column("jsonb"), "fits"),
         ("STRUCT<a: INT>", column("json"), "fits"),
-        ("STRUCT<a: INT>", column("int4", "N"), "no"),
         ("BINARY", column("text", "S"), "no"),
     ],
 )
@@ -126,30 +93,6 @@ def test_fit_of_spark_types_in_columns(spark: str, target: TargetColumn, expecte
     if expected == "no":
         misfit = "would round" if target.typmod >= 0 else "can't store"
         assert describe_misfit(spark, target) == f"{misfit} {spark}"
-
-
-@pytest.mark.parametrize(
-    ("spark", "target", "staged", "straight"),
-    [
-        ("BIGINT", column("int8", "N"), "bigint", True),
-        ("BIGINT", column("numeric", "N"), "bigint", False),
-        ("STRING", column("varchar", "S", 7), "text", True),
-        ("STRING", column("jsonb"), "text", False),
-        ("STRING", column("mood", "E", type_schema="public"), "text", False),
-        ("DECIMAL(10,2)", numeric(10, 2), "numeric", True),
-        ("TIMESTAMP", column("timestamp", "D"), "timestamp with time zone", True),
-        ("ARRAY<INT>", column("_int4"), "integer[]", True),
-        ("ARRAY<TIMESTAMP>", column("_timestamp"), "timestamp with time zone[]", False),
-        ("ARRAY<INT>", column("jsonb"), "text", False),
-        ("MAP<STRING,INT>", column("json"), "text", False),
-    ],
-)
-def test_staging_type_and_direct_copy_of_a_column(
-    spark: str, target: TargetColumn, staged: str, straight: bool
-) -> None:
-    assert staged_type(spark, target) == staged
-    assert copies_straight([spark], [target]) is straight
-    assert staged_as_json(spark, target) is (staged == "text" and spark != "STRING")
 
 
 def sink(**body: Any) -> Description:
@@ -170,79 +113,28 @@ def table_of(*names: str) -> Table:
     return Table(oid=1, schema="public", name="orders", columns=columns, takes_copy=True)
 
 
-def test_create_table_marks_unknown_types() -> None:
-    outputs = [Output(name="id", type="BIGINT"), Output(name="Order", type=None)]
-    assert create_table(resolved(mode="upsert", key=["id"]), outputs).splitlines() == [
-        "CREATE TABLE public.orders (",
-        "  id bigint,",
-        '  "Order" ...,',
-        "  PRIMARY KEY (id)",
-        ");",
-    ]
-
-
 def test_columns_match_by_name_then_ignoring_case() -> None:
     table = table_of("id", "ID", "Total")
     found = [getattr(table.column(name), "name", None) for name in ("id", "ID", "Id", "total")]
     assert found == ["id", "ID", None, "Total"]
-
-
-def test_two_outputs_into_one_column_are_refused() -> None:
     outputs = [Output(name="id", type="BIGINT"), Output(name="ID", type="BIGINT")]
-    found = check_table(resolved(), table_of("id"), outputs)
-    assert found is not None and "two outputs go into its column id" in found.detail
+    refused = check_table(resolved(), table_of("id"), outputs)
+    assert refused is not None and "two outputs go into its column id" in refused.detail
 
 
-def test_table_names_are_split_and_quoted() -> None:
-    assert split_name("public.orders") == ("public", "orders")
-    assert split_name("orders") == (None, "orders")
-    assert [shown(name) for name in ("orders", "order", "Orders", 'a"b')] == [
-        "orders",
-        '"order"',
-        '"Orders"',
-        '"a""b"',
-    ]
-
-
-def test_ledger_statements_quote_their_values() -> None:
+def test_names_and_values_are_quoted() -> None:
+    outputs = [Output(name="id", type="BIGINT"), Output(name='Order"', type=None)]
+    assert '\n  id bigint,\n  "Order""" ...\n' in create_table(resolved(), outputs)
+    assert shown("order") == '"order"' and split_name("orders") == (None, "orders")
+    assert literal("a\\'b") == " E'a\\\\''b'"
     ledger = Ledger(schema='a"b', sink="it's", generation=2, epoch=3, query_id="q")
     assert "'it''s'" in ledger.claim(5, 4, None) and '"a""b".writers' in ledger.claim(5, 4, None)
-    assert "row_count = 7" in ledger.claim(5, 5, Written(rows=7))
-    assert "7, 3, '1:ab', 1, 2)" in ledger.note(5, Written(rows=7, digest="1:ab"), (1, 2))
-    # Of rows whose hash is not known, the whole has none.
-    assert "7, 3, NULL, NULL, NULL)" in ledger.note(5, Written(rows=7), None)
-    assert literal("a\\'b") == " E'a\\\\''b'"
     assert len(Writer(address="", ledger=replace(ledger, sink="s" * 80)).stage) <= 63
-
-
-def test_conninfo_quotes_values() -> None:
+    problem = RuntimeError("ERROR:  bad password p' w\\ here\nmore")
+    assert reason(resolved("p' w\\"), problem) == "bad password *** here"
     info = conninfo(resolved("p' w\\").link, ".")
     assert "password='p\\' w\\\\'" in info
     assert "host=db" in info and "connect_timeout=" in info
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        (
-            'connection to server at "db" (10.0.0.1), port 5432 failed: Connection refused\n\tIs it running?',
-            "MZ050",
-        ),
-        ('connection failed: FATAL:  password authentication failed for user "app"', "MZ051"),
-        ('connection failed: FATAL:  no pg_hba.conf entry for host "10.0.0.9"', "MZ051"),
-        ('connection failed: FATAL:  database "shop" does not exist', "MZ052"),
-        ("no answer within 6 s", "MZ050"),
-    ],
-)
-def test_connection_problems_are_explained(text: str, code: str) -> None:
-    found = connect_problem(resolved(), RuntimeError(text))
-    assert found.code == code
-    assert "connection.pg (db:5432, database shop)" in found.detail
-
-
-def test_passwords_in_messages_are_masked() -> None:
-    problem = RuntimeError("ERROR:  bad password p' w\\ here\nmore")
-    assert reason(resolved("p' w\\"), problem) == "bad password *** here"
 
 
 HEADER = bytes(postgres_decode.HEADER)
@@ -252,7 +144,7 @@ Messages = Iterator[tuple[int | None, bytes]]
 
 def empty_transactions() -> Messages:
     """Yield begins and commits of transactions without changes. PostgreSQL 14 sends them."""
-    for lsn in range(1, 1500):
+    for lsn in range(1, 500):
         yield None, HEADER + struct.pack(">cQQI", b"B", lsn, 0, 1)
         yield None, HEADER + struct.pack(">cBQQQ", b"C", 0, lsn, lsn + 1, 0)
 
@@ -260,7 +152,7 @@ def empty_transactions() -> Messages:
 def changes_of_many_tables() -> Messages:
     """Yield a row of each table. The server describes a table before its rows."""
     yield None, BEGIN
-    for id_ in range(1, 1500):
+    for id_ in range(1, 500):
         columns = struct.pack(">cHc", b"d", 1, b"\1") + b"id\0" + struct.pack(">Ii", 20, -1)
         yield None, HEADER + struct.pack(">cI", b"R", id_) + b"public\0t\0" + columns
         row = struct.pack(">HcI", 1, b"t", 1) + b"7"
@@ -269,13 +161,13 @@ def changes_of_many_tables() -> Messages:
 
 @pytest.mark.parametrize(
     ("messages", "expected"),
-    [(empty_transactions, []), (changes_of_many_tables, [(7, ["7"]), (500, ["7"])])],
+    [(empty_transactions, []), (changes_of_many_tables, [(7, ["7"]), (400, ["7"])])],
 )
 def test_changes_of_other_tables_use_no_memory(
     messages: Callable[[], Messages], expected: list[tuple[int, list[str]]]
 ) -> None:
     for tracing in (False, True):  # the first run loads modules
-        decoder = postgres_decode.Decoder(lambda relation: ["id"], (7, 500))
+        decoder = postgres_decode.Decoder(lambda relation: ["id"], (7, 400))
         if tracing:
             tracemalloc.start()
         changes = decoder.changes(chain(messages(), [(2000, b"")]), 0, 2000)
@@ -289,19 +181,14 @@ def test_changes_of_other_tables_use_no_memory(
     ("spark", "text", "value"),
     [
         ("DECIMAL(38,10)", "1e-999999999", None),  # pyarrow would crash
-        ("DECIMAL(38,10)", "1e5", None),
         ("DECIMAL(38,10)", "NaN", None),
-        ("DECIMAL(38,10)", "Infinity", None),
         ("DECIMAL(38,10)", "", None),
-        ("DECIMAL(38,10)", "-", None),
         ("DECIMAL(38,10)", "-12.5", "-12.5000000000"),
         ("DECIMAL(38,10)", "9" * 131072, None),  # of this and the next ones it would make other numbers
         ("DECIMAL(38,10)", "1" * 33, None),
-        ("DECIMAL(38,0)", "1" + "0" * 42, None),
         ("DECIMAL(38,10)", "0." + "0" * 49 + "1", None),
         ("DECIMAL(38,10)", "1." + "0" * 200, "1.0000000000"),
         ("DECIMAL(10,2)", "12345678." + "0" * 40, "12345678.00"),
-        ("DECIMAL(10,2)", "12345678.91", "12345678.91"),
         ("DECIMAL(10,2)", "123456789", None),
         ("DECIMAL(10,2)", "1.234", None),
         ("DECIMAL(10,2)", "1.2300", "1.23"),
@@ -329,20 +216,15 @@ def test_text_values_are_converted_exactly_or_refused(spark: str, text: str, val
     [
         (("int4", -1), ("int8", -1), True, True),
         (("int8", -1), ("int4", -1), False, False),
-        (("_int4", -1), ("_int8", -1), True, True),
-        (("int4", -1), ("numeric", -1), True, False),
         (("varchar", 13), ("text", -1), True, True),
         (("varchar", 13), ("varchar", 9), False, False),
         (("bpchar", 13), ("text", -1), False, False),
         (("numeric", (20 << 16) + 4 + 4), ("numeric", (20 << 16) + 1 + 4), False, False),
         (("numeric", (20 << 16) + 4 + 4), ("numeric", (22 << 16) + 6 + 4), True, False),
-        (("numeric", (20 << 16) + 4 + 4), ("numeric", -1), True, True),
         (("numeric", -1), ("numeric", (20 << 16) + 4 + 4), False, False),
         (("timestamptz", 3), ("timestamptz", -1), True, True),
         (("timestamptz", -1), ("timestamptz", 3), False, False),
-        (("timestamp", -1), ("timestamptz", -1), False, False),
         (("float4", -1), ("float8", -1), True, False),
-        (("text", -1), ("jsonb", -1), False, False),
     ],
 )
 def test_type_changes_that_keep_all_values(
