@@ -85,29 +85,21 @@ ITEM = record("in", a="int")
 VALUES: list[tuple[Schema, Any, str, Any]] = [
     ("boolean", True, "BOOLEAN", True),
     ("int", -7, "INT", -7),
-    ("int", 100, "TINYINT", 100),
-    ("int", 7, "BIGINT", 7),
     ("int", 7, "DOUBLE", 7.0),
     ("int", 7, "DECIMAL(5,2)", Decimal("7.00")),
-    ("long", -1, "BIGINT", -1),
     ("long", 1 << 60, "BIGINT", 1 << 60),
     ("long", 1 << 60, "DECIMAL(20,0)", Decimal(1 << 60)),
     ("float", 0.5, "FLOAT", 0.5),
-    ("float", 0.5, "DOUBLE", 0.5),
     ("double", 0.1, "DOUBLE", 0.1),
     ("string", "Zoë", "STRING", "Zoë"),
-    ("string", "Zoë", "VARCHAR(3)", "Zoë"),
     ({"type": "string", "avro.java.string": "String"}, "x", "STRING", "x"),
     ("bytes", b"\x00\xff", "BINARY", b"\x00\xff"),
     ({"type": "fixed", "name": "f", "size": 2}, b"ab", "BINARY", b"ab"),
     (COLOR, "B", "STRING", "B"),
     (["null", "long"], None, "BIGINT", None),
     (["null", "long"], 5, "BIGINT", 5),
-    (["long", "null"], 5, "BIGINT", 5),
-    (NUMBERS, 5, "DOUBLE", 5.0),
     (NUMBERS, 5.5, "DOUBLE", 5.5),
-    (TWO_PLACES, Decimal("-12.34"), "DECIMAL(10,2)", Decimal("-12.34")),
-    (TWO_PLACES, Decimal("12.34"), "DECIMAL(12,4)", Decimal("12.3400")),
+    (TWO_PLACES, Decimal("-12.34"), "DECIMAL(12,4)", Decimal("-12.3400")),
     (logical("bytes", "decimal", precision=38), MANY_DIGITS, "DECIMAL(38,0)", MANY_DIGITS),
     (FIXED_DECIMAL, Decimal("1.50"), "DECIMAL(10,2)", Decimal("1.50")),
     (logical("string", "uuid"), UID, "STRING", str(UID)),
@@ -118,12 +110,9 @@ VALUES: list[tuple[Schema, Any, str, Any]] = [
     (logical("long", "timestamp-micros"), MOMENT, "TIMESTAMP", MOMENT),
     (NANOS, 1_001, "TIMESTAMP", datetime(1970, 1, 1, 0, 0, 0, 1, UTC)),
     (NANOS, -1, "TIMESTAMP", datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
-    (logical("long", "local-timestamp-millis"), LOCAL, "TIMESTAMP_NTZ", LOCAL),
     (LOCAL_MICROS, LOCAL.replace(microsecond=5), "TIMESTAMP_NTZ", LOCAL.replace(microsecond=5)),
     (logical("int", "time-millis"), time(1, 2, 3, 4000), "STRING", "01:02:03.004"),
-    (logical("int", "time-millis"), time(0, 0, 1), "INT", 1000),
     (logical("long", "time-micros"), time(1, 2, 3, 4), "STRING", "01:02:03.000004"),
-    (logical("long", "time-micros"), time(0, 0, 1), "BIGINT", 1_000_000),
     (connect("long", "MicroTimestamp"), 5, "TIMESTAMP_NTZ", datetime(1970, 1, 1, 0, 0, 0, 5)),
     (connect("string", "ZonedTimestamp"), "2026-05-03T17:30:01.234567Z", "TIMESTAMP", MOMENT),
     (connect("int", "Date"), 1, "DATE", date(1970, 1, 2)),
@@ -131,7 +120,6 @@ VALUES: list[tuple[Schema, Any, str, Any]] = [
     (["null", {"type": "array", "items": "int"}], None, "ARRAY<INT>", None),
     ({"type": "map", "values": "double"}, {"a": 1.5}, "MAP<STRING,DOUBLE>", [("a", 1.5)]),
     (PAIR, {"a": 1, "b": "x", "c": 2}, "STRUCT<c: INT,a: BIGINT,z: DATE>", {"c": 2, "a": 1, "z": None}),
-    ({"type": "array", "items": ITEM}, [{"a": 1}, {"a": 2}], "ARRAY<STRUCT<a: INT>>", [{"a": 1}, {"a": 2}]),
     (["null", record("in", a=["null", "int"])], None, "STRUCT<a: INT>", None),
 ]
 
@@ -148,14 +136,12 @@ def test_a_value_is_read_into_its_column(type_: Schema, value: Any, column: str,
     [
         ("string", "BIGINT", "string"),
         ("long", "INT", "long"),
-        ("double", "FLOAT", "double"),
         ("bytes", "STRING", "bytes"),
         (["null", "string", "int"], "STRING", "string or int"),
         (["string", COLOR], "STRING", "string or enum"),
         (logical("bytes", "decimal", precision=10, scale=4), "DECIMAL(10,2)", "decimal(10,4)"),
         (TWO_PLACES, "BINARY", "decimal(10,2)"),
         (MILLIS, "TIMESTAMP_NTZ", "timestamp-millis (long)"),
-        (LOCAL_MICROS, "TIMESTAMP", "local-timestamp-micros (long)"),
         (ITEM, "STRING", "record"),
         ({"type": "map", "values": "int"}, "STRUCT<a: INT>", "map"),
     ],
@@ -163,31 +149,6 @@ def test_a_value_is_read_into_its_column(type_: Schema, value: Any, column: str,
 def test_a_type_that_would_lose_values_is_refused(type_: Schema, column: str, named: str) -> None:
     _, (reason,) = decode(f"x {column}", Known(record(x=type_)), struct.pack(">bI", 0, 1))
     assert reason == f"schema 1: its field x is {named}, but the column is {column.partition('<')[0]}"
-
-
-def test_each_record_is_read_with_its_own_schema() -> None:
-    first = record(id="long", old="string")
-    second = {**first, "fields": [*first["fields"][:1], {"name": "more", "type": "int", "default": 9}]}
-    third = record(more=["null", "int"], id="int")
-    known = Known(first, second, third)
-    records = [
-        wire(first, {"id": 1, "old": "x"}, 1),
-        wire(second, {"id": 2, "more": 3}, 2),
-        wire(third, {"id": 4, "more": None}, 3),
-        wire(first, {"id": 5, "old": "y"}, 1),
-    ]
-    ddl = "more BIGINT, id BIGINT, old STRING"
-    rows, reasons = decode(ddl, known, *records)
-    assert reasons == [None] * 4 and known.asked == [1, 2, 3]
-    assert rows == [
-        {"more": None, "id": 1, "old": "x"},
-        {"more": 3, "id": 2, "old": None},
-        {"more": None, "id": 4, "old": None},
-        {"more": None, "id": 5, "old": "y"},
-    ]
-    # Missing fields get the latest schema's default; a written null stays null.
-    rows, _ = decode(ddl, known, *records, latest=second)
-    assert [row["more"] for row in rows] == [9, 3, None, 9]
 
 
 @pytest.mark.parametrize(
@@ -212,37 +173,15 @@ def test_a_record_of_another_name_is_malformed(
     rows, (reason,) = decode("id BIGINT", Known(other), wire(other, {"reason": "late"}), latest=own)
     said = f"schema 1: it is the record {name}, and the latest schema's is {latest}"
     assert (rows, reason) == ([{"id": 0}], None) if is_read else (rows, reason) == ([None], said)
-    # The same for a nested record.
-    rows, (reason,) = decode(
-        "x STRUCT<id: BIGINT>",
-        Known(record(x=other)),
-        wire(record(x=other), {"x": {"reason": "late"}}),
-        latest=record(x=own),
-    )
+    nested, value = record(x=other), {"x": {"reason": "late"}}
+    rows, (reason,) = decode("x STRUCT<id: BIGINT>", Known(nested), wire(nested, value), latest=record(x=own))
     assert rows == [{"x": {"id": 0}} if is_read else None] and (reason is None) == is_read
-
-
-def test_a_missing_nested_field_has_its_default() -> None:
-    old = record(who=record("who", name="string"))
-    who = record(
-        "who",
-        name="string",
-        price=logical("bytes", "decimal", precision=4, scale=2),
-        tags={"type": "array", "items": "string"},
-        odd="string",
-    )
-    for field, default in zip(who["fields"][1:], ("\u0096", ["a"], "not a number"), strict=True):
-        field["default"] = default
-    ddl = "who STRUCT<name: STRING,price: DECIMAL(4,2),tags: ARRAY<STRING>,odd: INT>"
-    rows, _ = decode(ddl, Known(old), wire(old, {"who": {"name": "Ann"}}), latest=record(who=who))
-    assert rows == [{"who": {"name": "Ann", "price": Decimal("-1.06"), "tags": ["a"], "odd": None}}]
 
 
 def test_a_malformed_record_is_returned_with_the_reason() -> None:
     schema = record(id="long", small="int", price=logical("bytes", "decimal", precision=20, scale=2))
     other, union = record(id="string", small="boolean"), ["null", "int"]
-    many = [wire(schema, {"id": id_, "small": 1, "price": Decimal("1.00")}) for id_ in range(100)]
-    good = many[0]
+    good = wire(schema, {"id": 7, "small": 1, "price": Decimal("1.00")})
     no_wire = "the record doesn't begin with a schema id, as Avro from a registry does"
     unfit = wire(schema, {"id": 1, "small": 300, "price": Decimal("12345.00")})
     malformed = [
@@ -262,13 +201,11 @@ def test_a_malformed_record_is_returned_with_the_reason() -> None:
         (struct.pack(">bI", 0, 4) + b"\x00", "schema 4: its schema is not an Avro schema: "),
     ]
     known = Known(schema, other, union, {"type": "nonsense"})
-    records = [good, None, *(record for record, _ in malformed), *many, unfit]
+    records = [good, None, *(record for record, _ in malformed), good]
     rows, reasons = decode("id BIGINT, small TINYINT, price DECIMAL(6,2)", known, *records)
-    assert [row and row["id"] for row in rows] == [0, *[None] * 11, *range(100), None]
+    assert [row and row["id"] for row in rows] == [7, *[None] * 11, 7]
     assert reasons[:11] == [None, None, *(reason for _, reason in malformed[:-1])]
-    assert (reasons[11] or "").startswith(malformed[-1][1]) and reasons[-1] == malformed[6][1]
-    # A malformed record doesn't affect the next batch.
-    assert decode("id BIGINT", known, good)[0] == [{"id": 0}]
+    assert (reasons[11] or "").startswith(malformed[-1][1]) and reasons[12] is None
 
 
 def test_names_and_references() -> None:
@@ -321,21 +258,12 @@ def test_deeply_nested_record_is_malformed() -> None:
 
 def test_a_renamed_field_is_found_by_its_alias() -> None:
     """The latest schema has the alias, also in a nested record."""
-
-    def renamed(name: str, type_: Schema, *aliases: str) -> Schema:
-        return {"name": name, "type": type_, "aliases": list(aliases), "default": "none"}
-
     old = record(client="string", who=["null", record("who", first="string")], n="int")
-    who = {"type": "record", "name": "who", "fields": [renamed("name", "string", "first")]}
-    new = {
-        "type": "record",
-        "name": "r",
-        "fields": [
-            renamed("customer", "string", "buyer", "client"),
-            {"name": "who", "type": ["null", who]},
-            {"name": "number", "type": "int", "aliases": ["n"]},
-        ],
-    }
+    who = record("who", name="string")
+    new = record(customer="string", who=["null", who], number="int")
+    who["fields"][0] |= {"aliases": ["first"]}
+    new["fields"][0] |= {"aliases": ["buyer", "client"], "default": "none"}
+    new["fields"][2] |= {"aliases": ["n"]}
     rows, reasons = decode(
         "customer STRING, who STRUCT<name: STRING>, number TINYINT",
         Known(old, new),
@@ -355,7 +283,7 @@ def test_a_renamed_field_is_found_by_its_alias() -> None:
 # --- records and schemas that would take endless time or memory
 
 
-@pytest.mark.parametrize("name", ["record", "error", "array", "map", "union", "enum", "fixed", "int", "null"])
+@pytest.mark.parametrize("name", ["record", "union", "fixed", "int"])
 def test_schema_with_the_name_of_an_avro_type(name: str) -> None:
     """Formerly, looking up the name never ended."""
     rows, reasons = decode("id INT", Known(record(name, id="int")), struct.pack(">bI", 0, 1) + b"\x02")
@@ -420,15 +348,13 @@ LONG_DEFAULTS = {"name": "x", "type": TEXTS, "default": [{}] * 11}
     ("schema", "said"),
     [
         (items("null"), "an array whose items take no bytes"),
-        (items(record("e")), "an array whose items take no bytes"),
         (items(record("e", of=record("f", x="null"))), "an array whose items take no bytes"),
         (items({"type": "fixed", "name": "f", "size": 0}), "an array whose items take no bytes"),
-        (items({"type": "fixed", "name": "f", "size": -1}), "an array whose items take no bytes"),
         ((record("f", x="int"), record("g", x="f"), record("f"), items("f")), "items take no bytes"),
         (record(id="int", **{f"x{i}": "null" for i in range(17)}), "more than 16 values that take no bytes"),
         (doubled("null"), "more than 16 values that take no bytes"),
         (
-            record(**{f"r{i}": record(f"r{i}", x=f"r{i - 1}" if i else "int") for i in range(9_999)}),
+            record(**{f"r{i}": record(f"r{i}", x=f"r{i - 1}" if i else "int") for i in range(3_000)}),
             "too deep",
         ),
         (record(n=[1]), "not an Avro schema"),

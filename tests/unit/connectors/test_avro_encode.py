@@ -99,7 +99,6 @@ def test_encoded_rows_are_read_back_unchanged() -> None:
         ({"id": None}, "orders.id is long in the schema, but NULL in the row"),
         ({"color": "pink"}, "orders.color is one of red, blue in the schema, but str in the row"),
         ({"tags": None}, "orders.tags is map in the schema, but NULL in the row"),
-        ({"at": None}, "orders.at is long timestamp-micros in the schema, but NULL in the row"),
     ],
 )
 def test_error_of_an_unfit_row_shows_no_values(change: dict[str, Any], said: str) -> None:
@@ -114,7 +113,6 @@ def test_error_of_an_unfit_row_shows_no_values(change: dict[str, Any], said: str
     ("name", "type_", "avro"),
     [
         ("id", "DOUBLE", "long"),
-        ("id", "INTERVAL DAY TO SECOND", "long"),
         ("amount", "DECIMAL(12,2)", "decimal(12,4)"),
         ("at", "TIMESTAMP_NTZ", "timestamp-micros (long)"),
         ("tags", "MAP<INT,INT>", "map"),
@@ -141,19 +139,3 @@ def test_a_schema_that_is_no_record_or_has_a_lossy_union_is_refused() -> None:
     assert problems({"type": "nonsense"}, id="INT")[0].startswith("its schema is not an Avro schema")
     either = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "float", "double"]}]}
     assert problems(either, id="DOUBLE") == ["its field id is float or double, but the sink writes DOUBLE"]
-
-
-def test_schema_with_a_reference() -> None:
-    money = {"type": "record", "name": "money", "fields": [{"name": "cents", "type": "long"}]}
-    order = {
-        "type": "record",
-        "name": "o",
-        "fields": [{"name": "id", "type": "int"}, {"name": "m", "type": "money"}],
-    }
-    texts = [json.dumps(money), json.dumps(order)]
-    outputs = [Output(name="id", type="INT"), Output(name="m", type="STRUCT<cents: BIGINT>")]
-    assert avro_writable(texts, outputs) == []
-    struct = pa.struct({"id": pa.int32(), "m": pa.struct({"cents": pa.int64()})})
-    batch = pa.RecordBatch.from_arrays([pa.array([{"id": 1, "m": {"cents": 2}}], struct)], names=["value"])
-    (made,) = Encoder(schemas=texts, id=1, mark="")([batch])
-    assert made.column(0).to_pylist() == [b"\0\0\0\0\1\x02\x04"]

@@ -11,10 +11,8 @@ from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery, resolve
 from mzplan.connectors.checks import check_description
-from mzplan.connectors.local.source import LocalFactory
 from mzplan.connectors.postgres.source.slots import Names
 from mzplan.connectors.releases import transfer_release
-from mzplan.endpoints.steplog import StepLog
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Predecessor
@@ -71,20 +69,6 @@ def test_objects_on_the_server_belong_to_the_new_generation(tmp_path: Path) -> N
     for _ in range(2):
         transfer_release(earlier, later, description)
         assert (earlier.leaves(), later.leaves()) == ({}, encode(description))
-
-
-def test_steps_of_an_endpoint_are_copied(tmp_path: Path) -> None:
-    earlier, later = (Checkpoint.of(str(tmp_path), "s-1", number) for number in (1, 2))
-    log = StepLog(earlier.steps)
-    for step in range(5):
-        log.append(step, {"until": step})
-    log.expire(3)
-    for _ in range(2):
-        EndpointSource(LocalFactory()).migrate_checkpoint(earlier, later)
-        copy = StepLog(later.steps)
-        assert copy.steps() == range(3, 5) and copy.note(4) == {"until": 4}
-    copy.append(5, {"until": 5})
-    assert log.steps() == range(3, 5)
 
 
 class Recording(SourceConnector):

@@ -17,15 +17,11 @@ def entry(folder: Path, name: str, *paths: str) -> None:
     (log / name).write_text("\n".join(["v1", *lines]))
 
 
-def test_nothing_is_written_yet(tmp_path: Path) -> None:
-    assert committed_files(tmp_path / "gone") == []
-
-
 def test_steps_in_their_order_and_what_is_compacted_once(tmp_path: Path) -> None:
     for step in range(12):
         entry(tmp_path, str(step), f"file:///out/part-{step}%20x")
     expected = [f"/out/part-{step} x" for step in range(12)]
-    assert committed_files(tmp_path) == expected
+    assert committed_files(tmp_path) == expected and committed_files(tmp_path / "gone") == []
     entry(tmp_path, "9.compact", *(f"file:///out/part-{step}%20x" for step in range(10)))
     assert committed_files(tmp_path) == expected
     (tmp_path / "_spark_metadata" / ".10.crc").write_text("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,11 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
         (divided / f"old={number}").mkdir(parents=True)  # emptied
     put(divided / "README.md", divided / "notes/a.parquet", divided / "_temporary/a.parquet")
     assert found(of_files(divided, partition_by=["day"])) == []
-    put(*(divided / f"kind={number}/d%61y=x/part-0.snappy.parquet" for number in range(3)))
-    put(whole / "part-0.json")
+    put(divided / "kind=1/d%61y=x/part-0.snappy.parquet", whole / "part-0.json")
     for fits in (
         of_files(divided, partition_by=["Kind", "DAY"]),
         of_files(divided, "json", partition_by=["day"]),
         of_files(whole, "json"),
-        of_files(tmp_path / "none", partition_by=["day"]),
     ):
         assert found(fits) == []
 
@@ -148,27 +146,15 @@ def test_rows_are_hashed_with_the_values_of_their_folders(tmp_path: Path) -> Non
     ("type_", "text", "value"),
     [
         (pa.string(), "a b", "a b"),
-        (pa.int8(), "-1", -1),
         (pa.date32(), "0001-01-01", date(1, 1, 1)),
-        (pa.bool_(), "false", False),
         (pa.float64(), "-Infinity", float("-inf")),
-        (pa.float32(), "1.0E30", pytest.approx(1e30)),
         (pa.decimal128(38, 18), "-1.500000000000000000", Decimal("-1.5")),
         (pa.timestamp("us", "UTC"), "2024-01-02T03:04:05.678901Z", datetime(2024, 1, 2, 3, 4, 5, 678901)),
         (pa.timestamp("us", "UTC"), "2024-01-02 03:04:05.6", datetime(2024, 1, 2, 3, 4, 5, 600000)),
-        (pa.timestamp("us"), "2024-01-02 03:04:05", datetime(2024, 1, 2, 3, 4, 5)),
     ],
 )
 def test_a_folders_name_is_read_as_a_value(type_: pa.DataType, text: str, value: Any) -> None:
     assert typed({"p": text, "q": None}, {"p": type_, "q": type_})["p"].as_py() == value
-
-
-def test_a_timestamp_in_a_folders_name_has_the_hash_of_one_in_a_file() -> None:
-    at = datetime(2024, 1, 2, 3, 4, 5, 678901, UTC)
-    type_ = pa.timestamp("us", "UTC")
-    named = typed({"at": "2024-01-02T03:04:05.678901Z"}, {"at": type_})["at"]
-    both = (pa.table({"at": pa.array([at], type_)}), pa.table({"at": pa.array([named.as_py()], named.type)}))
-    assert content_hash([both[0]]) == content_hash([both[1]])
 
 
 def test_empty_texts_in_a_folders_name_are_null() -> None:

@@ -15,22 +15,19 @@ import pytest
 
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats import registry, registry_http
-from mzplan.connectors.formats.avro.decoder import UnknownError
 from mzplan.connectors.formats.registry import Subject, check_sink, check_source
 from mzplan.connectors.formats.registry_http import (
     RegistryError,
-    RegistrySchemas,
     RegistryServer,
     get,
     schema_texts,
     schema_type,
-    whole_number,
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import Column
 
-SHORT = 0.3
+SHORT = 0.1
 ENDLESS = (
     b"HTTP/1.1 100 Continue\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nX: ",
@@ -83,7 +80,7 @@ def test_deeply_nested_json_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "listed", ["5", "[1]", '[{"subject": "a", "version": "x"}]', '[{"subject": "\\ud800", "version": 1}]']
+    "listed", ["5", '[{"subject": "a", "version": "x"}]', '[{"subject": "\\ud800", "version": 1}]']
 )
 def test_invalid_references_are_reported(listed: str) -> None:
     with pytest.raises(RegistryError, match="is it a schema registry") as found:
@@ -91,19 +88,7 @@ def test_invalid_references_are_reported(listed: str) -> None:
     assert found.value.why == "answer"
 
 
-@pytest.mark.parametrize("given", ["x", [1], float("inf")])
-def test_invalid_number_is_reported(given: Any) -> None:
-    with pytest.raises(RegistryError, match="version is not a number"):
-        whole_number({"version": given}, "version")
-
-
-def test_references_have_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
-    with pytest.raises(RegistryError, match="all referenced schemas"):
-        schema_texts(lambda path: {}, {"schema": "{}", "references": [{"subject": "a", "version": 1}]})
-
-
-def test_schema_with_its_references_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_with_its_references_has_a_size_and_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit also counts the texts of referenced schemas that are still incomplete."""
     asked: list[str] = []
 
@@ -114,11 +99,9 @@ def test_schema_with_its_references_has_a_size_limit(monkeypatch: pytest.MonkeyP
     with pytest.raises(RegistryError, match="larger than 4 MiB") as found:
         schema_texts(answer, answer(""))
     assert found.value.why == "large" and len(asked) == 5
-    server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
-    monkeypatch.setattr(registry_http, "get", lambda server, path, port: answer(path))
-    schemas = RegistrySchemas(server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan")
-    with pytest.raises(UnknownError, match="schema 7: its schema, with all references, is larger"):
-        schemas.texts(7)
+    monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
+    with pytest.raises(RegistryError, match="all referenced schemas"):
+        schema_texts(answer, answer(""))
 
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal"}
@@ -147,9 +130,7 @@ def diagnostics_of(
     ("schema", "kind", "type_"),
     [
         ({"required": 5}, "sink", "json"),
-        ({"required": [{}]}, "sink", "json"),
         ({"properties": {"a": {"type": [{}]}}}, "sink", "json"),
-        ({"properties": {"a": {"type": [[1]]}}}, "source", "json"),
         ("[" * 100_000, "source", "json"),
         ("[" * 100_000, "source", "avro"),
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": DECIMAL}]}, "sink", "avro"),
@@ -162,7 +143,7 @@ def test_invalid_schema_is_reported(
 
 
 def test_long_names_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = {"required": [f"{number}\x1b[2J" * 10_000 for number in range(100)]}
+    schema = {"required": [f"{number}\x1b[2J" * 1_000 for number in range(100)]}
     (problem,) = diagnostics_of(monkeypatch, schema, "sink")
     assert len(problem.detail) < 25_000 and problem.detail.isprintable()
     assert problem.detail.endswith("and 60 more differences.")

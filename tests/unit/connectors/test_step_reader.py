@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-import mzplan
 from mzplan.connectors.adapter.config import as_error
-from mzplan.connectors.adapter.rows import EndpointUpstream
-from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
-from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.local.steps import LocalSteps
+from mzplan.connectors.adapter.step_reader import ReaderPlan, StepReader
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
-from mzplan.warehouse.content_hash import content_hash
-from mzplan.warehouse.replay import GoneError
-from mzplan.warehouse.step_record import StepRecord
-from tests.contract.controllers import local_source
 
 
 class Upstream:
@@ -121,42 +109,6 @@ def test_a_micro_batch_is_committed_before_it_is_read() -> None:
     assert upstream.calls[-1] == ("expire", 2)
 
 
-def test_waiting_steps_are_one_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small steps in one task, each read once and under its own number."""
-    upstream = Upstream()
-    upstream.rows, upstream.bounds = [7, 8, 9, 10], [0, 1, 1, 3, 4]
-    made = reader(upstream)
-    assert (made.latestOffset(), made.initialOffset()) == ({"step": 4}, {"step": 0})
-    upstream.rows, upstream.bounds = [*upstream.rows, 11], [*upstream.bounds, 5]  # comes too late
-    (partition,) = made.partitions({"step": 0}, {"step": 4})
-    where = [(row["id"], *row["_position"].values()) for row in rows(reader(upstream), partition)]
-    assert where == [(7, 0, 0), (8, 2, 0), (9, 2, 1), (10, 3, 0)]
-    assert [call for call in upstream.calls if call[0] == "read"] == [("read", step) for step in range(4)]
-    # What Spark has logged before a crash is what it reads after it, whatever else is there by now.
-    (again,) = reader(upstream, resume=4).partitions({"step": 0}, {"step": 4})
-    assert (again.step, again.count) == (0, 4)
-    assert made.latestOffset() == {"step": 5}
-    assert made.partitions({"step": 5}, {"step": 5}) == []
-    # A backlog becomes several.
-    monkeypatch.setattr("mzplan.connectors.adapter.step_reader.MOST_STEPS", 2)
-    assert [reader(upstream, resume=step).latestOffset()["step"] for step in (None, 2, 4)] == [2, 4, 5]
-
-
-def test_an_endpoint_may_bound_what_is_read_together() -> None:
-    class Bounding(Upstream):
-        def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
-            return Bounded(self)
-
-    class Bounded(Endpoint):
-        def joined(self, steps: range) -> range:
-            return steps[:3]
-
-    upstream = Bounding()
-    upstream.rows, upstream.bounds = [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]
-    assert reader(upstream).latestOffset() == {"step": 3}
-    assert reader(upstream, resume=3).latestOffset() == {"step": 5}
-
-
 def test_a_step_logged_before_a_crash_is_read_again() -> None:
     """The offsets were logged; whether the step was committed before the crash is not known."""
     upstream = Upstream()
@@ -169,57 +121,6 @@ def test_a_step_logged_before_a_crash_is_read_again() -> None:
     assert upstream.bounds == [0, 1]
     assert [r["id"] for r in rows(made, partition)] == [r["id"] for r in rows(made, again)] == [7]
     assert made.latestOffset() == {"step": 2}
-
-
-@pytest.mark.parametrize(("resume", "start"), [(5, 0), (1, 2)])
-def test_missing_steps_are_an_error(resume: Step, start: Step) -> None:
-    upstream = Upstream()
-    upstream.rows, upstream.bounds, upstream.start = [1, 2, 3], [0, 1, 2, 3], start
-    made = reader(upstream, resume=resume)
-    for call in (made.latestOffset, lambda: made.partitions({"step": resume}, {"step": resume + 1})):
-        with pytest.raises(
-            RuntimeError, match=rf"^mzplan\[MZ081\]: .*step {resume} is needed, but only steps {start} to 3"
-        ):
-            call()
-
-
-def test_steps_are_read_again_without_spark() -> None:
-    """The rows and their positions are equal to those that Spark read."""
-    upstream = Upstream()
-    upstream.rows, upstream.bounds = [1, 2, 3], [0, 2, 3]
-    columns = parse_columns("id BIGINT, more STRING")
-    described = local_source("a").query
-    query = ResolvedQuery(description=described, body={}, connection=None, columns=columns, directory=".")
-    again = EndpointUpstream(upstream, query)
-    made = reader(upstream)
-    for step in range(2):
-        read = content_hash(made.read(StepPartition(step)))
-        start = {"step": step} if step else None
-        assert again.content_hash(StepRecord(step=step, start=start, end={"step": step + 1})) == read
-    both = content_hash(made.read(StepPartition(0, count=2)))
-    assert again.content_hash(StepRecord(step=0, end={"step": 2})) == both
-    assert {call for call, _ in upstream.calls} == {"read"}, "nothing is committed or expired"
-    with pytest.raises(GoneError, match=r"step 2 is gone; only steps 0 to 2 \(excluded\) exist"):
-        again.content_hash(StepRecord(step=2, start={"step": 2}, end={"step": 3}))
-    with pytest.raises(GoneError, match="no longer known"):
-        again.content_hash(StepRecord(step=2, end={"step": 3}))
-
-
-def test_a_reader_is_pickled_without_an_endpoint() -> None:
-    upstream = Upstream()
-    upstream.rows = [1]
-    made = pickle.loads(pickle.dumps(reader(upstream)))
-    made.partitions({"step": 0}, {"step": 1})
-    assert rows(made, StepPartition(0))[0]["id"] == 1
-
-
-def test_an_unfit_row_is_an_error() -> None:
-    upstream = Upstream()
-    upstream.rows = [300]
-    made = reader(upstream, columns="id TINYINT")
-    (partition,) = made.partitions({"step": 0}, {"step": 1})
-    with pytest.raises(RuntimeError, match=r"^mzplan\[MZ082\]: .*id is not a TINYINT"):
-        rows(made, partition)
 
 
 @pytest.mark.parametrize(
@@ -243,31 +144,3 @@ def test_an_error_of_a_connector_is_shown_without_secrets(problem: Exception, co
     (one,) = found.diagnostics
     assert (one.code, one.detail) == (code, said)
     assert as_error(found, "source.s", ()) is found
-
-
-def test_a_step_is_read_without_pandas(tmp_path: Path) -> None:
-    """Spark makes a Python process for each reader: pandas would cost it a second and 40 MB."""
-    program = f"""
-import sys
-import pyarrow as pa
-from mzplan.schema.columns import parse_columns
-from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
-from mzplan.connectors.local.source import LocalFactory
-from mzplan.connectors.local.steps import LocalSteps
-
-columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(9), more DATE")
-config = {{"storage": {str(tmp_path)!r}}}
-plan = ReaderPlan(subject="source.s", name="s", factory=LocalFactory(), config=config, columns=columns,
-                  secrets=(), resume=None)
-reader = StepReader(plan)
-reader.latestOffset()
-reader.partitions({{"step": 0}}, {{"step": 1}})
-rows = list(reader.read(StepPartition(0)))
-reader.commit({{"step": 1}})
-assert rows[0].num_rows == 3, rows
-sys.exit("pandas" in sys.modules)
-"""
-    LocalSteps(str(tmp_path)).append(pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]}), "x")
-    environment = {"PYTHONPATH": str(Path(mzplan.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
