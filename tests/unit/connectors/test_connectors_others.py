@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.probes import fingerprint
+from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.files.source import FilesSource
 from mzplan.model.address import Address
@@ -59,6 +59,15 @@ def test_select_without_spark(item: str, output: Output) -> None:
 def test_absolute_paths(parts: tuple[str, ...], path: str) -> None:
     assert absolute("/project", *parts) == path
     assert str(local_path("file:///a%20b")) == "/a b" and local_path("s3://bucket/a") is None
+
+
+def test_a_memo_forgets_failures_and_old_answers() -> None:
+    memo: Memo[float] = Memo(0.05)
+    with pytest.raises(ZeroDivisionError):
+        memo.get("k", lambda: 1 / 0)
+    assert memo.get("k", lambda: 3) == memo.get("k", lambda: 4) == 3
+    time.sleep(0.06)
+    assert memo.get("k", lambda: 5) == 5
 
 
 def test_a_fingerprint_holds_no_secret() -> None:
