@@ -113,6 +113,7 @@ def test_error_of_an_unfit_row_shows_no_values(change: dict[str, Any], said: str
     ("name", "type_", "avro"),
     [
         ("id", "DOUBLE", "long"),
+        ("id", "INTERVAL DAY TO SECOND", "long"),
         ("amount", "DECIMAL(12,2)", "decimal(12,4)"),
         ("at", "TIMESTAMP_NTZ", "timestamp-micros (long)"),
         ("tags", "MAP<INT,INT>", "map"),

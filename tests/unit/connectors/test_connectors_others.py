@@ -13,8 +13,10 @@ import pytest
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.files.source import FilesSource
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import absolute, local_path
@@ -68,6 +70,11 @@ def test_a_memo_forgets_failures_and_old_answers() -> None:
     assert memo.get("k", lambda: 3) == memo.get("k", lambda: 4) == 3
     time.sleep(0.06)
     assert memo.get("k", lambda: 5) == 5
+
+
+def test_a_type_without_a_connector_is_an_error() -> None:
+    with pytest.raises(MzplanError, match="MZ063"):
+        Connectors().sink("nonsense")
 
 
 def test_a_fingerprint_holds_no_secret() -> None:

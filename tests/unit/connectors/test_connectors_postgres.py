@@ -27,11 +27,13 @@ from mzplan.connectors.postgres.source.values import UnfitValueError, convert, w
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
+    copies_straight,
     describe_misfit,
     fit,
     literal,
     shown,
     split_name,
+    staged_type,
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -93,6 +95,25 @@ def test_fit_of_spark_types_in_columns(spark: str, target: TargetColumn, expecte
     if expected == "no":
         misfit = "would round" if target.typmod >= 0 else "can't store"
         assert describe_misfit(spark, target) == f"{misfit} {spark}"
+
+
+@pytest.mark.parametrize(
+    ("spark", "target", "staged", "straight"),
+    [
+        ("BIGINT", column("numeric", "N"), "bigint", False),
+        ("STRING", column("varchar", "S", 7), "text", True),
+        ("STRING", column("mood", "E", type_schema="public"), "text", False),
+        ("DECIMAL(10,2)", numeric(10, 2), "numeric", True),
+        ("TIMESTAMP", column("timestamp", "D"), "timestamp with time zone", True),
+        ("ARRAY<INT>", column("_int4"), "integer[]", True),
+        ("ARRAY<TIMESTAMP>", column("_timestamp"), "timestamp with time zone[]", False),
+        ("ARRAY<INT>", column("jsonb"), "text", False),
+    ],
+)
+def test_only_equal_bytes_are_copied_straight_into_a_column(
+    spark: str, target: TargetColumn, staged: str, straight: bool
+) -> None:
+    assert (staged_type(spark, target), copies_straight([spark], [target])) == (staged, straight)
 
 
 def sink(**body: Any) -> Description:
@@ -216,6 +237,7 @@ def test_text_values_are_converted_exactly_or_refused(spark: str, text: str, val
     [
         (("int4", -1), ("int8", -1), True, True),
         (("int8", -1), ("int4", -1), False, False),
+        (("_int4", -1), ("_int8", -1), True, True),
         (("varchar", 13), ("text", -1), True, True),
         (("varchar", 13), ("varchar", 9), False, False),
         (("bpchar", 13), ("text", -1), False, False),

@@ -18,6 +18,7 @@ from mzplan.connectors.delta.column_types import holds
         ("DOUBLE", "DECIMAL(10,2)", False),
         ("STRING", "DATE", True),
         ("STRING", "BINARY", False),
+        ("BOOLEAN", "STRING", False),
         ("TIMESTAMP", "DATE", True),
         ("DATE", "TIMESTAMP", False),
         ("DECIMAL(12,2)", "DECIMAL(10,2)", True),

@@ -3,12 +3,16 @@ batches."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import psycopg
+import pyarrow as pa
 import pytest
 from adbc_driver_manager import AdbcStatusCode, IntegrityError
 
-from mzplan.connectors.postgres.sink import tasks
+from mzplan.connectors.postgres.sink import query_reader, tasks
 
 PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", "PG_DIAG_CONTEXT"
 
@@ -47,3 +51,16 @@ def test_an_error_without_a_text_is_told_by_its_name() -> None:
 
     with pytest.raises(RuntimeError, match=r"mzplan\[COPY\]: TimeoutError"):
         list(tasks._task(push, None)(()))
+
+
+def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = MagicMock()
+    copy = connection.__enter__().cursor().__enter__().copy().__enter__()
+    copy.rows.return_value = iter([("x" * 40, None)] * 5)
+    monkeypatch.setattr(psycopg, "connect", lambda conninfo: connection)
+    monkeypatch.setattr(query_reader, "_BYTES", 100)
+    read = query_reader.make_query_reader(
+        "", "", ["SELECT"], 2, SimpleNamespace(add=lambda count: None), None
+    )
+    batches = read([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])])
+    assert [batch.num_rows for batch in batches] == [3, 2]

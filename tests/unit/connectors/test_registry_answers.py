@@ -15,9 +15,11 @@ import pytest
 
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats import registry, registry_http
+from mzplan.connectors.formats.avro.decoder import UnknownError
 from mzplan.connectors.formats.registry import Subject, check_sink, check_source
 from mzplan.connectors.formats.registry_http import (
     RegistryError,
+    RegistrySchemas,
     RegistryServer,
     get,
     schema_texts,
@@ -99,6 +101,13 @@ def test_schema_with_its_references_has_a_size_and_a_time_limit(monkeypatch: pyt
     with pytest.raises(RegistryError, match="larger than 4 MiB") as found:
         schema_texts(answer, answer(""))
     assert found.value.why == "large" and len(asked) == 5
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(UnknownError, match="schema 7: its schema, with"),
+    ):
+        patched.setattr(registry_http, "get", lambda server, path, port: answer(path))
+        server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
+        RegistrySchemas(server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan").texts(7)
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
     with pytest.raises(RegistryError, match="all referenced schemas"):
         schema_texts(answer, answer(""))
@@ -131,6 +140,7 @@ def diagnostics_of(
     [
         ({"required": 5}, "sink", "json"),
         ({"properties": {"a": {"type": [{}]}}}, "sink", "json"),
+        ({"properties": {"a": {"type": [[1]]}}}, "source", "json"),
         ("[" * 100_000, "source", "json"),
         ("[" * 100_000, "source", "avro"),
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": DECIMAL}]}, "sink", "avro"),

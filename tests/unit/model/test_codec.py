@@ -109,6 +109,7 @@ def test_given_fields_are_not_read_and_others_are_required() -> None:
     [
         ({"text": 1}, "text is not text"),
         ({"count": -1}, "count is out of range"),
+        ({"number": 1e300}, "number is out of range"),
         ({"flag": 0}, "flag is neither true nor false"),
         ({"leaves": {"x": {}}}, "'x' is not an address"),
         ({"leaves": {"source.a": {"size": 2}}}, "source.a: size has an unknown value"),
