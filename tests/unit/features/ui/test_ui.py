@@ -21,19 +21,26 @@ import pytest
 from mzplan.features.ui.access import COOKIE, HEADERS, Access
 from mzplan.features.ui.error_page import error_page
 from mzplan.features.ui.follower import Follower
-from mzplan.features.ui.overview import OverviewReader, origin_of
-from mzplan.features.ui.resource_page import last_steps, measures, plot, resource_page
+from mzplan.features.ui.overview import OverviewReader
+from mzplan.features.ui.resource_page import plot, resource_page
 from mzplan.model.observed import Counters
-from mzplan.model.state import QueryStatus
 from mzplan.operations.project import open_project
 from mzplan.render.html import joined
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.support import eventually
 from tests.unit.cli_runs import mzplan, write
-from tests.unit.small_projects import at, observe
+from tests.unit.small_projects import at
 
 ROOT = Path(__file__).parents[4]
 TOKEN = "0123456789abcdef-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+# `mzplan`, with shorter waits for a request's head and for a change.
+PROGRAM = """
+from mzplan.cli.main import main
+from mzplan.features.ui import connections, follower
+connections.HEADER_SECONDS, follower.MAX_WAIT_SECONDS = 2.0, 1.0
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> ShownProject:
 @contextlib.contextmanager
 def serving(folder: Path, *options: str, token: str = TOKEN) -> Iterator[dict[str, Any]]:
     """Run `mzplan ui` on a free port. Yields the document that it prints."""
-    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "ui", "--port", "0", "--json", *options]
+    command = [sys.executable, "-c", PROGRAM, "-C", str(folder), "ui", "--port", "0", "--json", *options]
     environment = {name: value for name, value in os.environ.items() if name != "MZPLAN_UI_TOKEN"}
     environment |= {"MZPLAN_UI_TOKEN": token} if token else {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
@@ -69,9 +76,6 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
     return answer.status, answer.headers, answer.read()
 
 
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
 def page_of(port: int, path: str) -> str:
     """Return the HTML of a page."""
     status, _, body = ask(port, path, **BEARER)
@@ -86,24 +90,18 @@ def text_of(port: int, path: str) -> str:
 # --- access
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_the_pages_can_only_be_read(method: str, port: int) -> None:
-    for path in ("/", "/session", "/nowhere"):
-        assert ask(port, path, method, **BEARER)[0] == 405
+def test_the_pages_can_only_be_read(port: int) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        for path in ("/", "/session", "/nowhere"):
+            assert ask(port, path, method, **BEARER)[0] == 405, (method, path)
     assert ask(port, "/", "HEAD", **BEARER)[2] == b""
 
 
-@pytest.fixture(scope="module")
-def cookie(port: int) -> str:
-    """The cookie that a browser gets for the token."""
-    status, headers, _ = ask(port, "/session", **BEARER)
-    value, *attributes = headers["Set-Cookie"].split("; ")
-    assert status == 204 and TOKEN not in value
+def test_without_the_token_or_its_cookie_nothing_is_shown(port: int) -> None:
+    status, answer, _ = ask(port, "/session", **BEARER)
+    cookie, *attributes = answer["Set-Cookie"].split("; ")
+    assert status == 204 and TOKEN not in cookie
     assert {"HttpOnly", "SameSite=strict", "Secure"} <= set(attributes)
-    return str(value)
-
-
-def test_without_the_token_or_its_cookie_nothing_is_shown(port: int, cookie: str) -> None:
     for headers in (
         {},
         {"Accept": "text/html"},
@@ -114,18 +112,15 @@ def test_without_the_token_or_its_cookie_nothing_is_shown(port: int, cookie: str
         {"Cookie": f"{COOKIE}=\u00e9.x".encode().decode("latin-1")},
     ):
         assert ask(port, "/live", **headers)[0] == 401, headers
-    status, headers_, _ = ask(port, "/queries", Accept="text/html,*/*")
-    assert (status, headers_["Location"]) == (303, "/login")
+    status, answer, _ = ask(port, "/queries", Accept="text/html,*/*")
+    assert (status, answer["Location"]) == (303, "/login")
     assert ask(port, "/", Cookie=cookie)[0] == 200
-    status, headers_, _ = ask(port, "/session", Cookie=cookie)
-    assert status == 401 and headers_["Set-Cookie"] is None, "a cookie does not prolong a session"
+    status, answer, _ = ask(port, "/session", Cookie=cookie)
+    assert status == 401 and answer["Set-Cookie"] is None, "a cookie does not prolong a session"
     assert ask(port, "/session", Cookie=cookie, **BEARER)[0] == 204
-
-
-@pytest.mark.parametrize("path", ["/static/x", "/login/x", "/session/x", "/loginx"])
-def test_pages_without_a_login_show_nothing_of_the_project(port: int, path: str) -> None:
-    status, _, text = ask(port, path)
-    assert status in (401, 404) and b"shop" not in text and b"serial" not in text, text
+    for path in ("/static/x", "/login/x", "/session/x", "/loginx"):
+        status, _, text = ask(port, path)
+        assert status in (401, 404) and b"shop" not in text and b"serial" not in text, text
 
 
 def test_incomplete_requests_block_nobody_and_are_closed(port: int) -> None:
@@ -213,35 +208,6 @@ def test_pages_escape_text_from_the_store(port: int) -> None:
 # --- pages
 
 
-def test_the_page_of_a_query_lists_its_last_steps(port: int, shown: ShownProject) -> None:
-    address, state = at("source.orders"), shown.store.read_state()
-    steps = ((1042, 1_700_000_000, 12_345), (1041, None, None), *(((1, 2, 3),) * 50))
-    seen = observe(state, orders={"last_steps": steps})["local"]
-    record = state.resources[address]
-    page = str(last_steps(QueryStatus(resource=record, observation=seen.observations[address])))
-    first = '<td><time datetime="2023-11-14T22:13:20+00:00">2023-11-14 22:13:20 UTC</time></td>'
-    assert f'1,042</th>{first}<td class="number">12,345</td>' in page
-    assert page.count("<tr>") == 21 and "mzplan steps source.orders" in page
-    body = page_of(port, "/resources/source.customers")
-    assert "The last steps" in body and body.count('scope="row"') == 3
-
-
-def test_the_page_of_a_query_shows_its_measures(shown: ShownProject) -> None:
-    counted = {"rows": 1234, "batches": 2, "restarts": 1, "retries": 0}
-    state = {"state_rows": 1234, "state_bytes": 2048, "watermark_timestamp_seconds": 1.5, "late_rows": 0}
-    fields = {"batch_seconds": 0.25, "latency_seconds": 1500.0, "counters": Counters(**counted), **state}
-    seen = observe(shown.store.read_state(), orders=fields)["local"].observations[at("source.orders")]
-    assert measures(seen) == [
-        ("Batch duration", "0.2 s"),
-        ("Latency", "1,500.0 s"),
-        ("State rows", "1,234"),
-        ("State size", "2.0 KiB"),
-        ("Watermark", "1970-01-01T00:00:01.500Z"),
-        ("Late rows", "0"),
-        ("Since its runner became the leader", "1,234 rows, 2 batches, 1 restart, 0 retries"),
-    ]
-
-
 def test_queries_are_filtered_by_condition_and_connection(port: int) -> None:
     """Without a script. A sink without a connection belongs to its source's."""
 
@@ -259,9 +225,15 @@ def test_queries_are_filtered_by_condition_and_connection(port: int) -> None:
     assert "4 attempts" in page and "Latency" in page
 
 
-def test_the_graph_shows_rates_lag_and_connections(port: int) -> None:
+def test_the_pages_show_rates_faults_and_the_serial_that_changed_a_resource(port: int) -> None:
     text = text_of(port, "/")
     assert "shop_kafka · 87.5 rows/s · lag 42 records" in text and "shop_pg · 62.5 rows/s" in text
+    text = text_of(port, "/open")
+    for said in ("source.payments", "sink.orders_pg", "failed-query", "target-behind"):
+        assert said in text
+    for address, serial in (("connection.shop_kafka", 2), ("source.orders", 2), ("source.clicks", 1)):
+        text = text_of(port, f"/resources/{address}")
+        assert re.search(rf"Last changed by\s+serial {serial}\b", text), text
 
 
 def test_every_error_code_has_a_page(port: int) -> None:
@@ -345,22 +317,7 @@ def test_an_address_that_cannot_be_served_is_an_error(shown: ShownProject, tmp_p
         assert mzplan(shown.folder, "ui", "--url", url).code == 64
 
 
-# --- the past hour, origins, environments
-
-
-def test_a_resource_names_the_serial_that_last_changed_it(shown: ShownProject) -> None:
-    state = shown.store.read_state()
-    assert state.serial == 2
-    for name, serial in (("connection.shop_kafka", 2), ("source.orders", 2), ("source.clicks", 1)):
-        found = origin_of(shown.store, state, at(name))
-        assert found is not None and found.serial == serial, name
-
-
-def test_open_lists_pending_changes_and_drift(port: int, shown: ShownProject) -> None:
-    shown.seen(**troubled())
-    text = text_of(port, "/open")
-    for said in ("source.payments", "sink.orders_pg", "failed-query", "target-behind"):
-        assert said in text
+# --- the past hour, environments
 
 
 @pytest.mark.parametrize("token", ["", TOKEN], ids=["no token", "token"])
@@ -387,8 +344,12 @@ def test_one_server_shows_each_environment_unless_it_has_a_token(tmp_path: Path,
             assert f"<strong>shop ({shown})<" in body.decode()
 
 
-def test_samples_of_the_runner_outlive_the_server(tmp_path: Path) -> None:
+def test_the_page_of_a_query_shows_its_measures_last_steps_and_past_hour(tmp_path: Path) -> None:
+    """The samples are the runner's, so they outlive the server."""
     made, address, now = ShownProject(tmp_path / "shop"), at("source.orders"), int(time.time())
+    steps = ((1042, 1_700_000_000, 12_345), (1041, None, None), *(((1, 2, 3),) * 50))
+    counters = Counters(rows=1234, batches=2, restarts=1, retries=0)
+    made.seen(orders={"latency_seconds": 1500.0, "counters": counters, "last_steps": steps})
     samples = [
         (now - 60 * n, float(n), None if n % 2 else n, "failed" if n < 5 else "running") for n in range(50)
     ]
@@ -403,7 +364,10 @@ def test_samples_of_the_runner_outlive_the_server(tmp_path: Path) -> None:
         assert follower.samples.lags(address)[0][1] is None
         assert [one for _, one in follower.samples.conditions(address)] == ["running", "failed"]
         page = str(joined(resource_page(overview, address, follower.samples)))
-        assert "Conditions of the last hour" in page and 'id="conditions"' in page
+    assert "Conditions of the last hour" in page and 'id="conditions"' in page
+    assert "1,500.0 s" in page and "1,234 rows, 2 batches, 1 restart, 0 retries" in page
+    first = '<td><time datetime="2023-11-14T22:13:20+00:00">2023-11-14 22:13:20 UTC</time></td>'
+    assert f'1,042</th>{first}<td class="number">12,345</td>' in page and page.count('scope="row"') == 20
 
 
 def test_a_plot_has_gaps_where_data_is_missing() -> None:
