@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ from mzplan.schema.description import Description
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import applied_with_another, apply, mzplan, write
 from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, failing, planned, state
-
-REPOINT = "ALTER SOURCE orders SET CONNECTION k2"
+from tests.warm_commands import warm_mzplan
 
 
 @pytest.fixture
@@ -37,6 +35,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_file_and_the_state_change_together_and_once(folder: Path) -> None:
     before = contents(folder)
+    shown = alter(folder, SET, "--dry-run")
+    assert shown.code == 0 and contents(folder) == before
+    assert '-  k: {type: kafka, brokers: ["a:9092"]}' in shown.out and "⟳ source.orders" in shown.out
     ran = altered(folder, SET)
     document = ran.json()
     assert actions(ran) == {"connection.k": "update", "source.orders": "restart", "source.second": "restart"}
@@ -54,24 +55,20 @@ def test_the_file_and_the_state_change_together_and_once(folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_a_source_gets_another_connection_and_the_old_one_can_go(folder: Path) -> None:
-    assert alter(folder, REPOINT, "--auto-approve").code == 0
-    assert alter(folder, "ALTER SOURCE second SET CONNECTION k2", "--auto-approve").code == 0
+def test_sources_get_another_connection_and_the_old_one_can_go(folder: Path) -> None:
+    for statement in (
+        "ALTER SOURCE orders SET CONNECTION k2",
+        "ALTER SOURCE second SET CONNECTION k2, SET DESCRIPTION = 'it' WITH (VALIDATE = false)",
+        "ALTER SOURCE second SET TRIGGER INTERVAL '5s'",
+    ):
+        assert alter(folder, statement, "--auto-approve").code == 0
+    body = state(folder)["resources"]["source.second"]["body"]
+    assert (body["connection"], body["description"], body["trigger"]) == ("k2", "it", {"interval": "5s"})
     text = (folder / "pipeline.yaml").read_text()
     (folder / "pipeline.yaml").write_text(text.replace('  k: {type: kafka, brokers: ["a:9092"]}', "  {}"))
     ran = mzplan(folder, "apply", "--auto-approve", "--json")
     assert ran.code == 0, ran.out
     assert [(c["address"], c["action"]) for c in ran.json()["changes"]] == [("connection.k", "delete")]
-
-
-def test_a_dry_run_shows_the_edit_and_the_plan(folder: Path) -> None:
-    before = contents(folder)
-    shown = alter(folder, SET, "--dry-run")
-    assert shown.code == 0
-    assert '-  k: {type: kafka, brokers: ["a:9092"]}' in shown.out and "⟳ source.orders" in shown.out
-    document = alter(folder, SET, "--dry-run", "--json").json()
-    assert document["summary"]["restart"] == 2 and document["edit"]["path"] == "pipeline.yaml"
-    assert contents(folder) == before
 
 
 def test_an_edit_alone_is_committed_by_the_next_apply(folder: Path) -> None:
@@ -82,94 +79,92 @@ def test_an_edit_alone_is_committed_by_the_next_apply(folder: Path) -> None:
     assert state(folder)["serial"] == 2
 
 
-def test_an_edit_without_effect_is_written_and_not_committed(folder: Path) -> None:
-    file = folder / "pipeline.yaml"
-    file.write_text(file.read_text().replace("brokers:", "security: {protocol: PLAINTEXT}, brokers:"))
-    ran = alter(folder, "ALTER CONNECTION k DROP SECURITY PROTOCOL", "--auto-approve")
-    assert ran.code == 0 and "security" not in file.read_text() and state(folder)["serial"] == 1
-
-
-@pytest.mark.parametrize(
-    ("statement", "options", "code"),
-    [
-        ("ALTER CONNECTION k SET BROKERS = ('b'", (), 64),
-        ("ALTER CONNECTION k SET HOST = 'b'", (), 1),
-        ("ALTER CONNECTION k DROP BROKERS", (), 1),
-        ("ALTER CONNECTION k SET SECURITY PROTOCOL 'SSL', SET SSL KEY = 'secret'", (), 1),
+def test_a_statement_that_fails_changes_nothing(folder: Path) -> None:
+    before = contents(folder)
+    for statement, options, code in (
+        ("ALTER CONNECTION k SET BROKERS = ('b'", ("--auto-approve",), 64),
+        ("ALTER CONNECTION k SET HOST = 'b'", ("--auto-approve",), 1),
+        ("ALTER CONNECTION k DROP BROKERS", ("--auto-approve",), 1),
+        ("ALTER CONNECTION k SET SECURITY PROTOCOL 'SSL', SET SSL KEY = 'x'", ("--auto-approve",), 1),
         (f"{SET} WITH (VALIDATE = false)", ("--live",), 64),
         (SET, ("--dry-run", "--no-apply"), 64),
         (SET, ("--json",), 64),
         ("VALIDATE CONNECTION k", ("--no-apply",), 64),
-    ],
-)
-def test_a_statement_that_fails_changes_nothing(
-    folder: Path, statement: str, options: tuple[str, ...], code: int
-) -> None:
-    before = contents(folder)
-    approved = () if options else ("--auto-approve",)
-    assert alter(folder, statement, *options, *approved).code == code
+    ):
+        assert alter(folder, statement, *options).code == code, statement
+    ran = mzplan(folder, "alter", SET, stdin="no\n", terminal=True)
+    assert ran.code == 1 and "Not approved" in ran.err
     assert contents(folder) == before and not (folder / ".mzplan" / "alter.json").exists()
 
 
-def test_a_declined_plan_changes_nothing(folder: Path) -> None:
-    before = contents(folder)
-    ran = mzplan(folder, "alter", SET, stdin="no\n", terminal=True)
-    assert ran.code == 1 and "Not approved" in ran.err and contents(folder) == before
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Path:
-    """A project on an instance whose runner is on another machine."""
+def test_a_runner_validates_every_dependent_before_anything_is_committed(tmp_path: Path) -> None:
+    """The runner is on another machine. It also validates a connection that no query uses."""
     folder = write(tmp_path, "cluster")
-    (folder / "more.yaml").write_text(
+    more = folder / "more.yaml"
+    more.write_text(
         "connections:\n  k2: {type: kafka, brokers: ['z:9092']}\n"
         "sources:\n  second: {connection: k, topic: second, format: {type: json, schema: 'id BIGINT'}}\n"
     )
-    return folder
-
-
-def test_every_dependent_is_validated_before_anything_is_committed(running: Path) -> None:
-    with following(running) as executor:
-        apply(running)
-        before, asked = contents(running), list[str]()
-        refuse = failing("source.orders", "source.second")
-
-        def check(description: Description) -> CheckResult:
-            asked.append(description.connections["connection"].body["brokers"][0])
-            return refuse(description)
-
-        executor.check_result = check
-        refused = altered(running, SET, code=1)
-        assert refused.error()["addresses"] == ["source.orders", "source.second"]
-        assert refused.error()["detail"] == "Reached by 2 queries: source.orders, source.second."
-        assert set(asked) == {"b:9092"}
-        assert contents(running) == before
-
-        # VALIDATE = false skips reaching out; the runner checks before it stops anything, and rejects.
-        ran = alter(running, f"{SET} WITH (VALIDATE = false)", "--auto-approve", "--json", "--wait", "20s")
-        assert ran.code == 8 and {p["condition"] for p in ran.json()["pending"]} == {"rejected"}
-        assert state(running)["serial"] == 2 and b"b:9092" in (running / "pipeline.yaml").read_bytes()
-
-
-def test_validate_connection_names_every_dependent(running: Path) -> None:
-    with following(running) as executor:
-        apply(running)
-        good = alter(running, "VALIDATE CONNECTION k", "--json")
+    with following(folder) as executor:
+        executor.check_result = failing("connection.k2")
+        refused = mzplan(folder, "apply", "--auto-approve", "--json")
+        assert refused.code == 1 and refused.error()["address"] == "connection.k2"
+        executor.check_result = failing()
+        apply(folder)
+        good = alter(folder, "VALIDATE CONNECTION k", "--json")
         assert good.code == 0
         assert good.json()["connections"] == [
             {"address": "connection.k", "queries": ["source.orders", "source.second"]}
         ]
         executor.check_result = failing("source.second")
-        bad = alter(running, "VALIDATE CONNECTION k", "--json")
+        bad = alter(folder, "VALIDATE CONNECTION k", "--json")
         assert bad.code == 1 and [d["address"] for d in bad.json()["diagnostics"]] == ["source.second"]
 
+        before, asked = contents(folder), list[str]()
+        refuse = failing("source.orders", "source.second", "connection.k2")
 
-def test_an_unused_connection_is_validated_by_itself(folder: Path) -> None:
-    before = contents(folder)
-    ran = alter(folder, "VALIDATE CONNECTION k2", "--json")
-    assert ran.code == 1 and ran.error()["code"] == "MZ050" and ran.error()["address"] == "connection.k2"
-    live = alter(folder, "ALTER CONNECTION k2 SET BROKER '127.0.0.1:1'", "--auto-approve", "--live", "--json")
-    assert live.code == 1 and live.error()["code"] == "MZ050" and contents(folder) == before
+        def check(description: Description) -> CheckResult:
+            if description.address.name != "k2":
+                asked.append(description.connections["connection"].body["brokers"][0])
+            return refuse(description)
+
+        executor.check_result = check
+        unused = altered(folder, "ALTER CONNECTION k2 SET BROKER 'y:1'", code=1)
+        assert unused.error()["address"] == "connection.k2" and asked == []
+        refused = altered(folder, SET, code=1)
+        assert refused.error()["addresses"] == ["source.orders", "source.second"]
+        assert set(asked) == {"b:9092"} and contents(folder) == before
+
+        # VALIDATE = false skips reaching out; the runner checks before it stops anything, and rejects.
+        ran = alter(folder, f"{SET} WITH (VALIDATE = false)", "--auto-approve", "--json", "--wait", "20s")
+        assert ran.code == 8 and {p["condition"] for p in ran.json()["pending"]} == {"rejected"}
+        assert state(folder)["serial"] == 2 and b"b:9092" in (folder / "pipeline.yaml").read_bytes()
+
+
+def test_without_a_runner_a_connection_is_validated_on_request(folder: Path) -> None:
+    more = folder / "more.yaml"
+    server = "k2: {type: postgres, host: 127.0.0.1, port: 1, database: d, user: u}   # another"
+    more.write_text(more.read_text().replace("k2: {type: kafka, brokers: ['z:9092']}   # another", server))
+    apply(folder)
+    before, statement = contents(folder), "ALTER CONNECTION k2 SET PORT 2"
+    assert alter(folder, statement, "--dry-run").code == 0
+    for asked in (
+        ("VALIDATE CONNECTION k2",),
+        (statement, "--auto-approve", "--live"),
+        (f"{statement} WITH (VALIDATE)", "--dry-run"),
+    ):
+        ran = alter(folder, *asked, "--json")
+        assert ran.code == 1 and ran.error()["code"] == "MZ050", ran
+        assert ran.error()["address"] == "connection.k2" and contents(folder) == before
+    dry = alter(folder, "VALIDATE CONNECTION k", "--json")
+    assert dry.code == 7 and dry.error()["code"] == "MZ143"
+    assert "source.orders: its instance local is dry" in dry.error()["detail"]
+    statement = f"{SET} WITH (VALIDATE)"
+    (notice,) = alter(folder, statement, "--dry-run", "--json").json()["diagnostics"]
+    assert notice["code"] == "MZ143"
+    assert alter(folder, SET, "--dry-run", "--json").json()["diagnostics"] == []
+    ran = alter(folder, statement, "--auto-approve")
+    assert ran.code == 0 and "Instance local is dry, so its queries were not validated" in ran.err
 
 
 def test_of_concurrent_alters_each_is_committed_or_refused(folder: Path) -> None:
@@ -178,7 +173,7 @@ def test_of_concurrent_alters_each_is_committed_or_refused(folder: Path) -> None
         "ALTER CONNECTION k2 SET BROKER 'y:1'",
         "ALTER CONNECTION k SET SECURITY PROTOCOL 'SSL'",
     ]
-    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "alter", "--auto-approve"]
+    command = [warm_mzplan(), "-C", str(folder), "alter", "--auto-approve"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = [subprocess.Popen([*command, s], **quiet) for s in statements]  # type: ignore[call-overload]
     codes = [process.wait(300) for process in started]
@@ -192,7 +187,8 @@ def test_of_concurrent_alters_each_is_committed_or_refused(folder: Path) -> None
 
 
 def test_an_alter_is_refused_while_another_one_edits(folder: Path) -> None:
-    with alter_journal.editing(str(folder)), mock.patch.object(alter_journal, "LOCK_WAIT", 0.1):
+    function = alter_journal.editing.__wrapped__  # type: ignore[attr-defined]
+    with alter_journal.editing(str(folder)), mock.patch.object(function, "__defaults__", (0.1, None)):
         refused = alter(folder, SET, "--no-apply", "--json")
     assert refused.code == 6 and refused.error()["code"] == "MZ033"
 
@@ -250,18 +246,6 @@ def test_a_link_stays_a_link_and_file_modes_stay(folder: Path) -> None:
     file.symlink_to("real.yml")
     assert alter(folder, SET, "--auto-approve").code == 0
     assert file.is_symlink() and "b:9092" in real.read_text() and real.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_replaced_variable_is_a_notice(tmp_path: Path) -> None:
-    write(tmp_path)
-    settings = tmp_path / "mzplan.yaml"
-    settings.write_text(settings.read_text() + "variables: {broker: {default: 'v:9092'}}\n")
-    pipeline = tmp_path / "pipeline.yaml"
-    pipeline.write_text(pipeline.read_text().replace('"a:9092"', '"${var.broker}"'))
-    same = alter(tmp_path, "ALTER CONNECTION k SET BROKER 'v:9092'", "--no-apply", "--json").json()
-    assert same == {"diagnostics": [], "edit": None}
-    found = alter(tmp_path, SET, "--no-apply", "--json").json()["diagnostics"]
-    assert [(d["code"], d["severity"], d["range"]["line"]) for d in found] == [("MZ077", "notice", 2)]
 
 
 def test_a_variable_that_environments_share_is_not_replaced(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -119,7 +118,7 @@ def test_an_existing_public_key_is_neither_overwritten_nor_removed(tmp_path: Pat
     assert there.read_text() == "somebody's" and not there.with_suffix("").exists()
 
 
-@pytest.mark.parametrize("names", list(permutations(("a_x", "m_x", "z_x"))))
+@pytest.mark.parametrize("names", [("a_x", "m_x", "z_x"), ("z_x", "m_x", "a_x")])
 def test_a_change_reaches_queries_in_any_order_of_names(tmp_path: Path, names: tuple[str, str, str]) -> None:
     inner, outer, pg = names
     folder = project(tmp_path, inner, outer, pg)

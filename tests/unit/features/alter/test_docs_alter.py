@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.features.alter.alteration import edit_only
-from mzplan.features.alter.sql.meaning import type_name
-from mzplan.model.address import Kind
 from mzplan.operations.project import open_project
-from mzplan.schema.kinds import resource_kind
-from mzplan.schema.loading import types_of
-from mzplan.schema.statement_options import StatementOptions
 from tests.unit.config_files import write
 from tests.unit.reporters import SilentReporter
 
@@ -28,23 +23,3 @@ def test_an_example_edits_what_the_page_says(tmp_path: Path, statement: str, dif
     (edit,) = edit_only(project, SilentReporter(), statement).edits
     changed = [line for line in edit.diff.splitlines()[2:] if line[:1] in "+-"]
     assert changed == diff.splitlines()
-
-
-def test_the_page_lists_every_option_of_a_connection() -> None:
-    rows = re.findall(r"^\| ([A-Z ]+) \| ?(.*?) ?\|$", PAGE, re.M)
-    assert dict(rows) == {
-        type_name(t): ", ".join(sorted(StatementOptions(resource_kind("connection", t)).single))
-        for t in types_of("connection")
-    }
-
-
-def test_the_page_lists_every_option_of_sources_and_sinks() -> None:
-    (said,) = re.findall(r"^`ALTER SOURCE` and `ALTER SINK` take ([^:]*):", PAGE, re.M)
-    kinds: tuple[Kind, ...] = ("source", "sink")
-    found = {
-        name
-        for kind in kinds
-        for t in types_of(kind)
-        for name in StatementOptions(resource_kind(kind, t)).names
-    }
-    assert set(re.findall(r"[A-Z]{2,}(?: [A-Z]+)*", said)) == found

@@ -31,6 +31,7 @@ WORDS = [
 ]
 STATEMENTS = st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join)
 PREFIXED = st.tuples(st.sampled_from(["", "ALTER CONNECTION k SET ", "ALTER CONNECTION k DROP "]), STATEMENTS)
+TEXTS = PREFIXED.map("".join) | st.text(max_size=60)
 
 
 def check(text: str) -> None:
@@ -58,9 +59,16 @@ def shown(text: str, problem: MzplanError | None) -> None:
             assert "hunter2" not in rendered
 
 
-@settings(max_examples=900, deadline=None)
-@given(PREFIXED.map("".join) | st.text(max_size=60))
+@settings(max_examples=300, deadline=None)
+@given(TEXTS)
 def test_any_text_gives_a_diagnostic_that_points_into_it(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.nightly
+@settings(max_examples=900, deadline=None)
+@given(TEXTS)
+def test_more_texts_give_a_diagnostic_that_points_into_them(text: str) -> None:
     check(text)
 
 
