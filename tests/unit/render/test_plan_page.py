@@ -6,7 +6,6 @@ import hashlib
 import re
 from base64 import b64encode
 from html import unescape
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from mzplan.model.plan import Plan
 from mzplan.plan import build_plan
 from mzplan.render.html import Markup, element
-from mzplan.render.layout import HEIGHT, WIDTH, lay_out
 from mzplan.render.plan_page import render_plan_page
 from tests.cases.test_cases import CASES, FOLDER, planned
 from tests.unit.cli_runs import mzplan, write
@@ -65,45 +63,16 @@ def test_a_large_plan_is_drawn_by_connections_and_listed_whole() -> None:
     assert page.count('<details class="box" id=') == 101
 
 
-def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
-    columns = {f"{column}.{n}": column for column in range(4) for n in range(column * 3 + 1)}
-    edges = [
-        (a, b)
-        for a in columns
-        for b in columns
-        if columns[a] < columns[b] and (len(a) * 7 + int(b[2:])) % 3 == 0
-    ]
-    found = lay_out(columns, edges)
-    places = sorted(found.places.values())
-    assert len(set(places)) == len(columns)
-    for (x, y), (right, below) in pairwise(places):
-        assert right >= x + WIDTH or (right == x and below >= y + HEIGHT)
-    assert max(y for _, y in places) + HEIGHT <= found.height
-    for (a, b), way in found.edge_points.items():
-        assert way[0] == (found.places[a][0] + WIDTH, found.places[a][1] + HEIGHT // 2)
-        assert way[-1] == (found.places[b][0], found.places[b][1] + HEIGHT // 2)
-        assert [x for x, _ in way] == sorted(x for x, _ in way)
-    assert lay_out(columns, edges) == found
-    assert lay_out({}, []).places == {}
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("javascript:alert(1)", "is not a URL of a page"),
-        ("https:///plan.html", "is not a URL of a page"),
-        ("https://ci:secret@h/plan.html", "leave the login out"),
-        ("https://h/a b", "invalid characters"),
-        ("https://h:x/", "is not a URL"),
-    ],
-)
-def test_html_url_must_be_a_page_without_a_login(url: str, reason: str, tmp_path: Path) -> None:
+def test_html_url_must_be_a_page_without_a_login(tmp_path: Path) -> None:
     folder = write(tmp_path)
-    ran = mzplan(folder, "plan", "--markdown", "-", "--html-url", url)
-    assert ran.code == 64 and reason in ran.err and "secret" not in ran.err
-
-
-def test_html_url_needs_a_comment(tmp_path: Path) -> None:
-    folder = write(tmp_path)
+    for url, reason in {
+        "javascript:alert(1)": "is not a URL of a page",
+        "https:///plan.html": "is not a URL of a page",
+        "https://ci:secret@h/plan.html": "leave the login out",
+        "https://h/a b": "invalid characters",
+        "https://h:x/": "is not a URL",
+    }.items():
+        ran = mzplan(folder, "plan", "--markdown", "-", "--html-url", url)
+        assert ran.code == 64 and reason in ran.err and "secret" not in ran.err, url
     assert mzplan(folder, "plan", "--html-url", "https://h/p").code == 64
     assert "(<https://h/p>)" in mzplan(folder, "plan", "--markdown", "-", "--html-url", "https://h/p").out

