@@ -86,7 +86,6 @@ def topics(offsets: str) -> dict[str, Any]:
     ("left", "address", "reason"),
     [
         (topics('{"other":{"0":1}}'), "source.orders", "topics other, but"),
-        (topics('{"a":{"0":1},"orders":{"0":1}}'), "source.orders", "a, orders"),
         (topics('{"logOffset":3}'), "source.orders", "doesn't read Kafka"),
         (topics("-"), "source.orders", "doesn't read a kafka upstream"),
         (topics('{"orders":{"0":1}}\n{"x":{"0":1}}'), "source.orders", "2 upstreams"),
@@ -94,7 +93,6 @@ def topics(offsets: str) -> dict[str, Any]:
         ({"offsets": ()}, "source.orders", "not read anything yet"),
         ({"writer": "another"}, "source.orders", "was not written by this query"),
         ({"done": 1, "has": 0}, "source.orders", "they don't belong together"),
-        ({"done": 0, "has": 9}, "source.orders", "they don't belong together"),
         (WHOLE, "source.typed", "column id is BIGINT, and the source declares INT"),
         (WHOLE, "source.typed", "has no column more"),
         (WHOLE, "source.keyed", "keeps the latest row of each key"),
@@ -112,9 +110,11 @@ def test_a_query_that_cannot_be_adopted_is_refused_and_nothing_is_left(
     assert stored(folder) == [] and not (folder / "state" / "mzplan.state.json").exists()
 
 
-def test_all_reasons_are_listed_at_once(folder: Path, tmp_path: Path) -> None:
-    left = leave(tmp_path / "left", **topics('{"other":{"0":1}}'), columns={"x": ["a"]}, writer="w")
+def test_all_reasons_are_listed_without_control_characters(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left", **topics('{"a\\u001b[31m":{"0":1}}'), columns={"x": ["a"]}, writer="w")
     assert len(import_(folder, left).json()["diagnostics"]) == 5
+    ran = mzplan(folder, "import", "source.orders", *places(left), "--auto-approve")
+    assert ran.code == 7 and "\x1b" not in ran.out + ran.err and "[31m" in ran.out + ran.err
 
 
 def test_a_query_that_keeps_state_or_read_elsewhere(folder: Path, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_copy_that_was_disturbed_is_removed(
     assert stored(folder) == []
 
 
-def test_damaged_checkpoints_and_tables_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_damage_and_a_copy_that_fails_leave_nothing(folder: Path, tmp_path: Path) -> None:
     left = leave(tmp_path / "left")
     for name, data in (("metadata", b"{"), ("metadata", b"\xff\xfe"), ("offsets/1", b"v9\n\n")):
         whole = (left / "checkpoint" / name).read_bytes()
@@ -161,13 +161,9 @@ def test_damaged_checkpoints_and_tables_are_refused(folder: Path, tmp_path: Path
     shutil.rmtree(left / "table" / "_delta_log")
     assert "is not a Delta table" in import_(folder, left).error()["detail"]
     assert stored(folder) == []
-
-
-def test_a_copy_that_fails_is_removed(folder: Path, tmp_path: Path) -> None:
-    left = leave(tmp_path / "left")
-    (folder / "warehouse").mkdir()
+    (folder / "warehouse").mkdir(exist_ok=True)
     (folder / "warehouse" / "checkpoints").write_text("in the way")
-    ran = import_(folder, left)
+    ran = import_(folder, leave(tmp_path / "whole"))
     assert ran.code == 7 and "Not a directory" in ran.error()["detail"], ran
     assert stored(folder) == []
 
@@ -184,13 +180,7 @@ def test_arguments_are_checked_and_paths_are_relative_to_the_caller(
     assert mzplan(folder, "import", "source.orders", *where, "--auto-approve").code == 0
 
 
-def test_names_from_a_checkpoint_cannot_write_to_the_terminal(folder: Path, tmp_path: Path) -> None:
-    left = leave(tmp_path / "left", **topics('{"a\\u001b[31m":{"0":1}}'))
-    ran = mzplan(folder, "import", "source.orders", *places(left), "--auto-approve")
-    assert ran.code == 7 and "\x1b" not in ran.out + ran.err and "[31m" in ran.out + ran.err
-
-
-@pytest.mark.parametrize("point", ["apply.validated", "commit.before-rename", "apply.committed"])
+@pytest.mark.parametrize("point", ["apply.validated", "apply.committed"])
 def test_a_killed_import_is_finished_or_repeated(folder: Path, tmp_path: Path, point: str) -> None:
     left = leave(tmp_path / "left")
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), "import", "source.orders", *places(left)]

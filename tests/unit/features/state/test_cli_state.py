@@ -12,7 +12,7 @@ from mzplan.model.address import Address
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.cli_runs import apply, mzplan, run, write
 
 STATE = Path("state") / "mzplan.state.json"
 
@@ -35,24 +35,15 @@ def record(folder: Path, address: str) -> dict[str, object]:
     return found
 
 
-def test_the_state_is_listed_and_shown(folder: Path) -> None:
-    assert mzplan(folder, "state", "list").out.split() == [
-        "connection.k",
-        "sink.few",
-        "sink.out",
-        "source.orders",
-    ]
+def test_the_state_is_shown_and_mv_keeps_the_checkpoint(folder: Path) -> None:
+    before = record(folder, "source.orders")
     listed = mzplan(folder, "state", "list", "--json").json()
     assert listed["serial"] == 1 and listed["resources"][3]["address"] == "source.orders"
+    assert mzplan(folder, "state", "list").out.split() == [one["address"] for one in listed["resources"]]
+    assert mzplan(folder, "state", "--json", "list").json() == listed
     shown = mzplan(folder, "state", "show", "source.orders").json()
     assert shown["body"]["topic"] == "orders" and shown["generation"] == 1
     assert mzplan(folder, "state", "show", "source.nobody").code == 64
-    assert mzplan(folder, "--json", "state", "list").json() == listed
-    assert mzplan(folder, "state", "--json", "list").json() == listed
-
-
-def test_mv_keeps_the_checkpoint(folder: Path) -> None:
-    before = record(folder, "source.orders")
     ran = mzplan(folder, "state", "mv", "source.orders", "source.sales", "--json")
     assert ran.code == 0 and ran.json()["serial"] == 2 and ran.json()["summary"]["move"] == 1
     assert record(folder, "source.sales") == before
@@ -62,24 +53,6 @@ def test_mv_keeps_the_checkpoint(folder: Path) -> None:
     path.write_text(text.replace("from: orders", "from: sales"))
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
     assert mzplan(folder, "state", "mv", "source.no", "source.x").code == 64
-
-
-def test_moved_from_keeps_the_checkpoint(folder: Path) -> None:
-    before = record(folder, "source.orders")
-    path = folder / "pipeline.yaml"
-    text = path.read_text().replace("from: orders", "from: sales")
-    path.write_text(text.replace("orders: {conn", "sales: {lifecycle: {moved_from: orders}, conn"))
-    assert apply(folder).json()["summary"] == {
-        **dict.fromkeys(("create", "restart", "replace", "delete"), 0),
-        "update": 2,
-        "move": 1,
-    }
-    assert record(folder, "source.sales")["id"] == before["id"]
-    assert {q["address"] for q in mzplan(folder, "status", "--json").json()["queries"]} == {
-        "source.sales",
-        "sink.few",
-        "sink.out",
-    }
 
 
 def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
@@ -104,11 +77,11 @@ def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
 
 
-def test_completion_needs_a_shell_that_it_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_needs_a_shell_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert mzplan(folder, "completion").out == mzplan(folder, "completion", "fish").out
+    assert run("completion").out == run("completion", "fish").out
     monkeypatch.setenv("SHELL", "/bin/tcsh")
-    ran = mzplan(folder, "completion")
+    ran = run("completion")
     assert ran.code == 64 and "mzplan completion bash|zsh|fish" in ran.err
 
 
@@ -176,10 +149,6 @@ def test_a_state_is_pulled_and_pushed_only_where_it_belongs(folder: Path, tmp_pa
     assert ran.code == 7 and ran.error()["code"] == "MZ038" and serial(folder) == 2
     assert mzplan(folder, "state", "push", str(copy), "--force", "--json").json()["serial"] == 3
     assert "override" not in record(folder, "sink.few")
-    moved = write(tmp_path / "moved")
-    assert mzplan(moved, "state", "pull").code == 1
-    assert mzplan(moved, "state", "push", str(copy)).code == 0
-    assert (moved / STATE).read_bytes() == data  # an empty store takes it as it is
     other = write(tmp_path / "other")
     apply(other)
     ran = mzplan(other, "state", "push", str(copy), "--json")

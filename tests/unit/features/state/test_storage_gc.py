@@ -7,13 +7,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest import mock
 
 import pytest
 
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import MzplanError
+from mzplan.operations.project import locked
 from mzplan.schema.description import describe
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.journal import Dropped, Prepared
@@ -102,7 +103,7 @@ def test_storage_that_is_half_removed_does_not_count_as_complete(
     """After a kill in the middle of a removal and a rollback."""
     former, warehouse = shop.stored(shop.id, 1), str(shop.folder / "warehouse")
     begin(warehouse, shop.id, 1)
-    monkeypatch.setattr("shutil.rmtree", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr("shutil.rmtree", mock.Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(MzplanError):
         remove_storage(warehouse, shop.id, 1)
     assert "MZ161" in {one.code for one in missing_storage(warehouse, ORDERS, (shop.id, 1), {})}
@@ -190,7 +191,8 @@ def test_nothing_is_removed_while_a_command_or_runner_may_use_it(shop: Shop) -> 
     (shop.folder / "state" / "status" / "local.json").unlink()
     assert refused("serial 0")
     shop.store.leases.renew(lease, released=True)
-    with shop.store.lock("import"):
+    function = locked.__wrapped__  # type: ignore[attr-defined]
+    with shop.store.lock("import"), mock.patch.object(function, "__defaults__", (0.1,)):
         assert shop.gc("--apply").code == 6
     assert all(place.exists() for place in former)
     assert shop.gc().code == 0

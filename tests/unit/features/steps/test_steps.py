@@ -17,7 +17,7 @@ from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.folder import Data, LocalFolder
 from mzplan.warehouse.replay import collection_batches, collection_hash, step_hash, versions_of
-from mzplan.warehouse.step_history import Steps, oldest_needed_step
+from mzplan.warehouse.step_history import oldest_needed_step
 from mzplan.warehouse.step_index import SEGMENT, StepIndex
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
@@ -59,13 +59,18 @@ def steps_of(index: StepIndex) -> list[int]:
     return [record.step for record in index.backwards()]
 
 
-def test_the_index_is_read_from_its_end(index: StepIndex, tmp_path: Path) -> None:
+def test_the_index_is_bounded_and_read_from_its_end(
+    index: StepIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert index.last() is None
     index.append(records(0, 3 * SEGMENT // 2))
     index.append(records(3 * SEGMENT // 2, 2 * SEGMENT + 2))
     assert steps_of(index) == list(range(2 * SEGMENT + 1, -1, -1))
     assert index.last() == records(2 * SEGMENT + 1, 2 * SEGMENT + 2)[0]
     assert len(list((tmp_path / "index").iterdir())) == 3
+    monkeypatch.setattr(index_module, "SEGMENTS", 2)
+    index.append(records(2 * SEGMENT + 2, 5 * SEGMENT))
+    assert steps_of(index)[-1] == 3 * SEGMENT
 
 
 def test_a_truncated_line_is_skipped_and_written_again(index: StepIndex, tmp_path: Path) -> None:
@@ -77,13 +82,6 @@ def test_a_truncated_line_is_skipped_and_written_again(index: StepIndex, tmp_pat
     assert list(index.backwards())[::-1] == records(0, 4)
     index.append([StepRecord(step=1, rows=7)])
     assert [(r.step, r.rows) for r in index.backwards()] == [(3, 3), (2, 2), (1, 7), (0, 0)], "each step once"
-
-
-def test_the_index_is_bounded(index: StepIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SEGMENTS", 2)
-    for first in range(0, 5 * SEGMENT, SEGMENT):
-        index.append(records(first, first + SEGMENT))
-    assert steps_of(index)[-1] == 3 * SEGMENT
 
 
 def test_expired_steps_are_gone_and_whole_segments_are_removed(index: StepIndex, tmp_path: Path) -> None:
@@ -121,23 +119,8 @@ def test_since_never_goes_back_although_two_processes_write_it(
 # --- steps from logs
 
 
-def test_steps_without_an_index_are_read_from_logs(source: StoredSource) -> None:
-    assert source.history.read().records == ()
-    source.run(named(0, 3))
-    source.alter()
-    source.run(named(3, 5), seen_through=False)
-    source.plan(named(5, 6))
-    steps = source.history.read()
-    assert (steps.since, steps.upper) == (0, 2)
-    ends: list[Any] = [{"orders": {"0": offset}} for offset in (0, 3, 5, 6)]
-    assert [(r.start, r.end, r.rows, r.version, r.committed) for r in steps.records] == [
-        (ends[0], ends[1], 3, 1, True),
-        (ends[1], ends[2], 2, 3, True),  # the collection has it
-        (ends[2], ends[3], None, None, False),
-    ]
-
-
 def test_the_index_and_later_logs_are_one_history(source: StoredSource) -> None:
+    assert source.history.read().records == ()
     source.record(*(source.run(named(i, i + 1)) for i in range(6)))
     run(source, 3)
     whole = source.history.read().records
@@ -145,14 +128,6 @@ def test_the_index_and_later_logs_are_one_history(source: StoredSource) -> None:
     for last in (4, 2):
         assert source.history.read(last).records == whole[-last:]
     assert source.history.committed(2, 6) == list(whole[2:7])
-
-
-def test_a_collection_without_steps_remembers_its_last_one(source: StoredSource) -> None:
-    run(source, 3)
-    source.history.index.expire(3)
-    assert source.history.read() == Steps(since=3, upper=3, records=())
-    source.plan(named(3, 4))
-    assert [(one.step, one.committed) for one in source.history.read().records] == [(3, False)]
 
 
 def test_steps_and_offsets_that_logs_no_longer_hold_are_unknown(source: StoredSource) -> None:
@@ -227,9 +202,7 @@ def test_the_files_that_a_step_has_read(source: StoredSource) -> None:
         (None, (3, 4, True), (0, 3)),
         ((3, 4, True), (3, 9, True), (0, 3)),
         ((3, 9, True), (4, -1, False), (0, 3)),
-        ((3, -1, False), (5, -1, False), (3, 4)),
         ((3, -1, False), (3, 0, False), (3, 3)),
-        ((3, 0, False), (4, -1, False), (3, 3)),
         ((3, -1, False), (3, -1, False), None),
         ((3, -1, False), None, None),
     ],
@@ -300,12 +273,6 @@ def test_the_hash_of_a_sinks_step_needs_no_spark(source: StoredSource) -> None:
 
 
 # --- replays
-
-
-def test_a_step_is_replayed_from_exactly_its_files(source: StoredSource) -> None:
-    hashes = [source.run(named(0, 4), files=2), source.run(named(4, 7)), source.run([])]
-    history = source.history
-    assert [collection_hash(history.collection, r) for r in history.read().records] == hashes
 
 
 def test_a_step_that_was_vacuumed_or_whose_log_is_gone_is_gone(source: StoredSource) -> None:
