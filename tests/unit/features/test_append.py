@@ -7,8 +7,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -38,10 +36,7 @@ from tests.unit.cli_runs import mzplan
 from tests.unit.reporters import SilentReporter
 
 COLUMNS = "id BIGINT NOT NULL, name VARCHAR(5), amount DECIMAL(6,2), at TIMESTAMP, day DATE, ok BOOLEAN"
-NESTED = (
-    "id INT, tags ARRAY<STRING>, s STRUCT<a: INT NOT NULL,b: DOUBLE>, m MAP<INT,STRING>, "
-    "raw BINARY, n TINYINT"
-)
+NESTED = "tags ARRAY<STRING>, s STRUCT<a: INT NOT NULL,b: DOUBLE>, m MAP<INT,STRING>, raw BINARY, n TINYINT"
 
 
 def table(text: str | bytes, format_: Format = "jsonl", columns: str = COLUMNS) -> list[dict[str, Any]]:
@@ -77,6 +72,11 @@ def test_json_lines_may_leave_columns_out() -> None:
     assert table(text) == [FULL, EMPTY]
     assert table("\ufeff" + text) == [FULL, EMPTY]
     assert table("") == []
+    raw = base64.b64encode(b"\0\1").decode()
+    row = {"tags": ["a", None], "s": {"a": 1, "b": "NaN"}, "m": {"7": "x"}, "raw": raw, "n": -128}
+    (found,) = table(json.dumps(row), columns=NESTED)
+    assert found["s"].pop("b") != 0
+    assert found == {"tags": ["a", None], "s": {"a": 1}, "m": [(7, "x")], "raw": b"\0\1", "n": -128}
 
 
 def test_csv_names_its_columns_in_any_order() -> None:
@@ -92,24 +92,10 @@ def parquet_of(**columns: Any) -> bytes:
     return sink.getvalue()
 
 
-def test_parquet_matches_columns_by_name_in_any_case() -> None:
-    rows = table(parquet_of(ID=pa.array([1], pa.int16()), name=["Zoë"]), "parquet")
-    assert rows == [{**EMPTY, "id": 1, "name": "Zoë"}]
-
-
-def test_json_holds_nested_columns() -> None:
-    raw = base64.b64encode(b"\0\1").decode()
-    row = {"id": 1, "tags": ["a", None], "s": {"a": 1, "b": "NaN"}, "m": {"7": "x"}, "raw": raw, "n": -128}
-    (found,) = table(json.dumps(row), columns=NESTED)
-    assert found["s"].pop("b") != 0
-    assert found == {"id": 1, "tags": ["a", None], "s": {"a": 1}, "m": [(7, "x")], "raw": b"\0\1", "n": -128}
-
-
 @pytest.mark.parametrize(
     ("record", "said"),
     [
         ('{"name": "x"}', "id is missing (NOT NULL)"),
-        ('{"id": null}', "id is missing (NOT NULL)"),
         ('{"id": "1"}', "id is '1', not BIGINT"),
         ('{"id": 1.0}', "id is 1.0, not BIGINT"),
         ('{"id": true}', "id is True, not BIGINT"),
@@ -122,33 +108,25 @@ def test_json_holds_nested_columns() -> None:
         ('{"id": 1, "amount": "NaN"}', "amount is 'NaN', not DECIMAL(6,2)"),
         ('{"id": 1, "at": "yesterday"}', "at is 'yesterday', not a TIMESTAMP such as"),
         ('{"id": 1, "day": "2024-02-30"}', "day is '2024-02-30', not a DATE such as '2024-01-31'"),
-        ('{"id": 1, "ok": "true"}', "ok is 'true', not BOOLEAN"),
         ('{"id": 1, "ok": {}}', "ok is an object, not BOOLEAN"),
         ('{"id": 1, "nmae": 1}', "'nmae' is not a column: did you mean 'name'?"),
         ("[1]", "the line is not one JSON object"),
-        ("7", "the line is not one JSON object"),
         ('{"id": NaN}', 'the line is not JSON: NaN is not JSON (a DOUBLE takes it as text: "NaN")'),
         ('{"id": 1', "the line is not JSON: Expecting ',' delimiter at character 9"),
+        ("[" * 100_000, "not JSON"),
+        ('{"id": ' + "9" * 10_000 + "}", "not JSON"),
+        ('{"id": 1, "tags": ["a", 1]}', "tags[1] is 1, not STRING"),
+        ('{"id": 1, "s": {"b": 1}}', "s.a is missing (NOT NULL)"),
+        ('{"id": 1, "s": {"a": 1, "c": 1}}', "s has 'c', which is not one of its fields"),
+        ('{"id": 1, "m": {"x": "y"}}', "m.x is 'x', not INT"),
+        ('{"id": 1, "raw": "%"}', "raw is not base64, the form of a BINARY"),
+        ('{"id": 1, "n": 128}', "n is 128, not TINYINT"),
     ],
+    ids=lambda text: text[:24],
 )
-def test_a_mistake_in_json_lines_names_line_and_column(record: str, said: str) -> None:
-    ((line, text),) = mistakes('{"id": 0}\n' + record + '\n{"id": 5}\n')
+def test_a_mistake_in_json_lines_names_line_and_place(record: str, said: str) -> None:
+    ((line, text),) = mistakes('{"id": 0}\n' + record + '\n{"id": 5}\n', columns=f"{COLUMNS}, {NESTED}")
     assert line == 2 and said in text
-
-
-@pytest.mark.parametrize(
-    ("field", "said"),
-    [
-        ('"tags": ["a", 1]', "tags[1] is 1, not STRING"),
-        ('"s": {"b": 1}', "s.a is missing (NOT NULL)"),
-        ('"s": {"a": 1, "c": 1}', "s has 'c', which is not one of its fields"),
-        ('"m": {"x": "y"}', "m.x is 'x', not INT"),
-        ('"raw": "%"', "raw is not base64, the form of a BINARY"),
-        ('"n": 128', "n is 128, not TINYINT"),
-    ],
-)
-def test_a_mistake_within_a_value_names_its_place(field: str, said: str) -> None:
-    assert mistakes(f"{{{field}}}", columns=NESTED) == [(1, said)]
 
 
 @pytest.mark.parametrize(
@@ -165,14 +143,13 @@ def test_a_mistake_within_a_value_names_its_place(field: str, said: str) -> None
 def test_a_mistake_in_csv_names_its_line(text: str, line: int, said: str) -> None:
     ((found, mistake),) = mistakes(text, "csv")
     assert found == line and said in mistake
-
-
-def test_csv_holds_no_nested_columns() -> None:
-    ((_, said),) = mistakes("id\n1\n", "csv", NESTED)
+    ((_, said),) = mistakes("id\n1\n", "csv", "id INT, tags ARRAY<STRING>")
     assert said == "a field of csv can't hold a ARRAY<STRING>; append JSON lines or Parquet"
 
 
-def test_a_mistake_in_parquet_names_its_row() -> None:
+def test_parquet_matches_columns_by_name_and_a_mistake_names_its_row() -> None:
+    rows = table(parquet_of(ID=pa.array([1], pa.int16()), name=["Zoë"]), "parquet")
+    assert rows == [{**EMPTY, "id": 1, "name": "Zoë"}]
     assert mistakes(parquet_of(id=[1, None]), "parquet") == [(2, "id is missing (NOT NULL)")]
     ((_, said),) = mistakes(parquet_of(id=[1, 2], name=["a", "byte"]).replace(b"byte", b"b\xffte"), "parquet")
     assert "after row 0" in said and "UTF8" in said
@@ -180,13 +157,11 @@ def test_a_mistake_in_parquet_names_its_row() -> None:
     assert said.startswith("the file is not Parquet: ")
 
 
-def test_hostile_lines_are_mistakes_and_only_the_first_are_listed() -> None:
+def test_only_the_first_mistakes_are_listed() -> None:
     assert mistakes(b'{"id": 1}\n\xff')[0] == (2, "the file is not UTF-8")
-    assert "not JSON" in mistakes("[" * 100_000)[0][1]
-    assert "not JSON" in mistakes('{"id": ' + "9" * 10_000 + "}")[0][1]
     with pytest.raises(BadFileError) as many:
-        table('{"id": 1.5}\n' * 30_000)
-    assert (len(many.value.mistakes), many.value.more) == (20, 29_980)
+        table('{"id": 1.5}\n' * 20_100)
+    assert (len(many.value.mistakes), many.value.more) == (20, 20_080)
 
 
 # --- the command
@@ -237,15 +212,10 @@ def test_each_append_is_a_step_and_a_repeated_one_is_none(folder: Path) -> None:
         other["code"] == "MZ133" and len(re.findall("1:[0-9a-f]{16}", other["detail"])) == 2 and other["hint"]
     )
     assert refused(folder, '{"id": 3}\n', "--id", "mzplan:empty step 1", code=64)["code"] == "MZ133"
-    second = append(folder, two)
+    second = append(folder, two, "--expect-step", "1")
     assert (second["step"], second["repeated"]) == (1, False)
-
-
-def test_an_append_may_expect_its_step(folder: Path) -> None:
-    assert append(folder, '{"id": 1}', "--expect-step", "0")["step"] == 0
-    stale = refused(folder, '{"id": 2}', "--expect-step", "0", code=7)
-    assert (stale["code"], stale["summary"]) == ("MZ084", "The next step of source.a is 1, not 0")
-    assert append(folder, '{"id": 2}', "--expect-step", "1")["step"] == 1
+    stale = refused(folder, two, "--expect-step", "1", code=7)
+    assert (stale["code"], stale["summary"]) == ("MZ084", "The next step of source.a is 2, not 1")
 
 
 def test_a_mistake_writes_nothing(folder: Path) -> None:
@@ -270,21 +240,16 @@ def test_rows_are_deleted_by_key(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("address", "file", "code", "says"),
-    [
-        ("source.b", "/dev/null", 64, "There is no source.b in the state"),
-        ("sink.a", "/dev/null", 64, "There is no sink.a in the state"),
+def test_only_rows_for_a_local_source_are_appended(folder: Path) -> None:
+    (folder / "rows.csv").write_text("")
+    for address, file, code, says in (
+        ("source.b", "rows.csv", 64, "There is no source.b in the state"),
+        ("sink.a", "rows.csv", 64, "There is no sink.a in the state"),
         ("source.a", "none.csv", 1, "none.csv"),
         ("source.a", "mzplan.yaml", 64, "--format"),
-    ],
-)
-def test_only_rows_for_a_local_source_are_appended(
-    folder: Path, address: str, file: str, code: int, says: str
-) -> None:
-    format_ = ("--format", "csv") if file == "/dev/null" else ()
-    ran = mzplan(folder, "append", address, "--file", str(folder / file), *format_)
-    assert ran.code == code and says in ran.err, ran
+    ):
+        ran = mzplan(folder, "append", address, "--file", str(folder / file))
+        assert ran.code == code and says in ran.err, ran
 
 
 def test_a_replacement_begins_with_steps_of_its_own(folder: Path) -> None:
@@ -398,19 +363,3 @@ def test_a_local_source_is_verified_from_its_steps(folder: Path) -> None:
     gone, damaged = found["diagnostics"]
     assert "step 0 is gone; only steps 1 to 3" in gone["detail"]
     assert damaged["summary"].startswith("Step 1 of") and "damaged" in damaged["detail"]
-
-
-def test_an_append_does_not_import_pandas(folder: Path) -> None:
-    """Importing pandas costs a second of CPU, and many of pyarrow's array functions would do it."""
-    declare(folder, f"{COLUMNS}, tags ARRAY<STRING>, m MAP<STRING,INT>, s STRUCT<a: INT>")
-    record = {"id": 1, "name": "x", "amount": 1, "at": "2024-01-01", "day": "2024-01-01", "ok": True}
-    record |= {"tags": ["a", None], "m": {"k": 1}, "s": {"a": 1}}
-    file = folder / "rows.jsonl"
-    file.write_text(json.dumps(record) + '\n{"id": 2}\n')
-    program = (
-        "import sys\nfrom mzplan.cli.main import main\n"
-        f"try: main(['-C', {str(folder)!r}, 'append', 'source.a', '--file', {str(file)!r}])\n"
-        "except SystemExit as left: sys.exit(left.code or 'pandas' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

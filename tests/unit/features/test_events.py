@@ -16,12 +16,10 @@ from mzplan.features.ui.event_table import event_table
 from mzplan.model.address import Address
 from mzplan.model.event import Event
 from mzplan.model.times import instant_text
-from mzplan.operations.events import EventFilter, explain, follow_events, latest_events
-from mzplan.render.event_text import render_events
+from mzplan.operations.events import explain, latest_events
 from mzplan.render.html import element
 from mzplan.store.event_log import EventLog
 from mzplan.store.store import Store, open_store
-from tests.contract.test_store import happened
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import apply, mzplan, write
 
@@ -127,14 +125,6 @@ def test_queries_run_until_their_runner_ends(told: Path, store: Store) -> None:
             assert said in mzplan(told, "why", "source.orders", "--at", at(until)).out
 
 
-def test_why_names_a_serial_that_the_history_no_longer_holds(told: Path, store: Store) -> None:
-    cause = {"cause": "change", "serial": 99, "detail": "it is no longer committed"}
-    with logged(store, line(at="2099-01-01T00:00:00Z", cause=cause), name="local.4070908800000-9"):
-        ran = mzplan(told, "why", "source.orders")
-        assert "because serial 99 changed it: it is no longer committed." in ran.out
-        assert mzplan(told, "why", "source.orders", "--json").json()["commit"] is None
-
-
 # --- events
 
 
@@ -161,23 +151,6 @@ def test_history_counts_the_events_of_a_serial(told: Path) -> None:
         ("stopped", "source.orders", 2),
         ("started", "source.orders", 2),
     ]
-
-
-def test_new_events_are_followed(store: Store) -> None:
-    found: list[str] = []
-    log = EventLog(store.backend, "elsewhere", 1)
-    looks = iter(range(50))
-
-    def wait() -> bool:
-        if next(looks) == 0:
-            log.add([happened(1)], serial=1)
-            log.flush()
-        return not found
-
-    for events in follow_events(store, EventFilter(kinds=["failed"]), wait):
-        found.append(render_events(events))
-    store.backend.delete(next(k for k in store.backend.list("events/") if "elsewhere" in k))
-    assert len(found) == 1 and "[MZ050] 1" in found[0]
 
 
 @contextlib.contextmanager

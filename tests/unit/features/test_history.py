@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-from mzplan.features.state.edit_plans import plan_move
 from mzplan.model.address import Address
 from mzplan.model.history import QueryOutcome
-from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.commits import record_outcome
 from mzplan.operations.project import Outcome
-from mzplan.plan import apply_changes, build_plan
-from mzplan.plan.manual_changes import plan_between, plan_destroy, plan_pause, plan_restart, plan_resume
 from mzplan.secrets.resolved import remember
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_state
@@ -25,63 +21,8 @@ from tests.unit.cli_runs import apply, mzplan, write
 from tests.unit.host.test_git import commit as git_commit
 from tests.unit.host.test_git import run as git
 from tests.unit.reporters import SilentReporter
-from tests.unit.small_projects import commit, kafka, shop, sink, source
 
 ORDERS, SINK = Address.parse("source.orders"), Address.parse("sink.orders_pg")
-
-
-def same_view(plan: Plan, before: State) -> None:
-    """Assert that the difference of the two states reads like the plan."""
-    found = plan_between(before, apply_changes(before, plan))
-    for one, other in zip(plan.changes, found.changes, strict=True):
-        for name in ("address", "action", "effect", "fields", "triggered_by", "ways", "reason"):
-            assert getattr(one, name) == getattr(other, name), (one.address, name)
-    assert (found.downstream, found.unaffected) == (plan.downstream, plan.unaffected)
-    assert found.serial == before.serial and not found.diagnostics
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        shop(k=kafka(brokers=["b:9092"])),
-        shop(orders=source(topic="other")),
-        shop(orders_pg=sink(where="amount > 0")),
-        shop(orders=source(description="x"), more=source("more")),
-    ],
-)
-def test_a_commit_of_files_reads_like_its_plan(after: object) -> None:
-    before = commit(shop())
-    same_view(build_plan(after, before), before)  # type: ignore[arg-type]
-
-
-def test_a_manual_change_reads_like_its_plan() -> None:
-    before = commit(shop())
-    paused = apply_changes(before, plan_pause(before, [ORDERS]))
-    same_view(plan_pause(before, [ORDERS]), before)
-    same_view(plan_resume(paused, [ORDERS]), paused)
-    same_view(plan_restart(before, [ORDERS]), before)
-    moved = plan_move(before, ORDERS, Address.parse("source.renamed"))
-    found = plan_between(before, apply_changes(before, moved)).changes
-    shown = [(c.address, c.action, c.effect) for c in moved.changes]
-    assert [(c.address, c.action, c.effect) for c in found] == shown
-    same_view(build_plan(shop(), before, replace=[ORDERS]), before)
-    gone = plan_between(before, apply_changes(before, plan_destroy(before)))
-    assert {c.action for c in gone.changes} == {"delete"}
-    first = plan_between(State(project="shop"), before)
-    assert {c.action for c in first.changes} == {"create"}
-
-
-def test_a_query_that_was_deleted_and_created_again_is_replaced() -> None:
-    before = commit(shop())
-    record = before.resources[SINK]
-    after = dataclasses.replace(
-        before, serial=9, resources={**before.resources, SINK: dataclasses.replace(record, id="ff")}
-    )
-    (change,) = plan_between(before, after).changes
-    assert (change.address, change.action) == (SINK, "replace")
-
-
-# --- what a commit records
 
 
 @pytest.fixture
@@ -129,7 +70,13 @@ def test_every_commit_is_in_the_history(folder: Path, monkeypatch: pytest.Monkey
     assert {ends[n] for n in (1, 2, 3, 4, 5, 8, 9)} == {"applied"}
     assert {ends[n] for n in (6, 7)} == {"committed"}
     assert [one["serial"] for one in listed(folder, "-n", "2")] == [9, 8]
+    for serial, commit in commits.items():  # each reads like the plan that was committed
+        plan = mzplan(folder, "history", "show", str(serial), "--json").json()["plan"]
+        assert {name: n for name, n in plan["summary"].items() if n} == commit["summary"], serial
     assert "ann (gitlab, " in mzplan(folder, "history").out
+    apply(folder)  # a query that was deleted and created again has a new checkpoint
+    changes = mzplan(folder, "history", "diff", "8", "10", "--json").json()["plan"]["changes"]
+    assert ("sink.out", "replace") in {(change["address"], change["action"]) for change in changes}
 
 
 @pytest.mark.programs
@@ -202,19 +149,6 @@ def test_a_rollback_shows_what_it_changes(folder: Path) -> None:
     before, _, _ = mzplan(folder, "history", "show", "4").out.partition("Changes:")
     wanted = before.partition("\n\n")[2].partition("Still running")[0].strip()
     assert wanted and wanted in shown
-
-
-def test_an_outcome_is_recorded_once(folder: Path) -> None:
-    apply(folder)
-    store = Store(LocalBackend(folder / "state"), "shop")
-    committed = (folder / "state" / "mzplan.state.json").read_bytes()
-    first = store.read_outcome(store.read_state().lineage, 1)
-    assert first is not None and first.status == "applied"
-    store.write_outcome(dataclasses.replace(first, status="failed"))
-    assert store.read_outcome(first.lineage, 1) == first
-    assert store.read_outcome("another", 1) is None
-    assert (folder / "state" / "mzplan.state.json").read_bytes() == committed
-    assert store.serials() == []
 
 
 def test_a_recorded_failure_shows_no_secrets(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
 from mzplan.spark.tasks.source_steps import settle_steps, skip_cancelled_step
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, TaskRecords
-from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.step_record import StepTask
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
@@ -66,28 +65,20 @@ def record(task: Task, step: int | None = None, **more: Any) -> TaskRecord:
 # --- checks before a start
 
 
-@pytest.mark.parametrize(
-    ("task", "address"),
-    [(BACKFILL, "source.orders"), (LETTERS, "source.orders"), (REPLAY, "sink.orders_pg")],
-    ids=["backfill", "dead-letters", "replay"],
-)
-def test_a_query_that_has_no_step_yet_has_nothing_to_repeat(tmp_path: Path, task: Task, address: str) -> None:
-    query = query_of(tmp_path, task, address=address)
-    (found,) = check_tasks(query, Checkpoint.of(str(tmp_path), *query.description.place), KafkaSource())
-    assert found.code == ("MZ273" if task is REPLAY else "MZ278")
-
-
-def test_a_replay_of_steps_that_do_not_exist_yet_is_refused(tmp_path: Path) -> None:
-    query = query_of(tmp_path, REPLAY, address="sink.orders_pg")
+def test_tasks_that_have_nothing_to_repeat_are_refused_before_a_start(tmp_path: Path) -> None:
+    for task, address, code in (
+        (BACKFILL, "source.orders", "MZ278"),
+        (LETTERS, "source.orders", "MZ278"),
+        (REPLAY, "sink.orders_pg", "MZ273"),
+    ):
+        query = query_of(tmp_path, task, address=address)
+        (found,) = check_tasks(query, Checkpoint.of(str(tmp_path), *query.description.place), KafkaSource())
+        assert found.code == code, "it has no step yet"
     (found,) = check_tasks(query, run_steps(query, 5, {"reservoirVersion": 5}))
     assert found.code == "MZ273" and "Step 5 doesn't exist yet. Its last step is 4." in found.detail
     assert check_tasks(query, run_steps(query, 6, {"reservoirVersion": 6})) == ()
-
-
-def test_letters_of_a_source_that_has_changed_since_are_refused(tmp_path: Path) -> None:
-    query = query_of(tmp_path, LETTERS)
-    checkpoint = run_steps(query, 1, {"orders": {"0": 3}})
-    assert check_tasks(query, checkpoint, KafkaSource()) == ()
+    checkpoint = run_steps(query_of(tmp_path, LETTERS), 1, {"orders": {"0": 3}})
+    assert check_tasks(query_of(tmp_path, LETTERS), checkpoint, KafkaSource()) == ()
     changed = query_of(tmp_path, LETTERS, dead_letter={"topic": "dead"})
     (found,) = check_tasks(changed, checkpoint, KafkaSource())
     assert found.code == "MZ273" and "and a topic keeps its records" in found.detail
@@ -184,12 +175,10 @@ def test_only_tasks_of_the_committed_description_run(tmp_path: Path) -> None:
 
 
 def test_tasks_that_are_done_are_recorded(tmp_path: Path) -> None:
-    records, begun = TaskRecords(str(tmp_path)), record(BACKFILL, 3, start={"t": 1}, end={"t": 2})
-    assert records.all() == [] and records.at(3) is None
-    records.record(begun)
-    records.record(replace(begun, step=11, done=True))
+    records = TaskRecords(str(tmp_path))
+    records.record(record(BACKFILL, 11, done=True))
     records.record(record(REPLAY, done=True))  # a sink's task is no step of its own
-    assert [one.step for one in records.all()] == [None, 3, 11] and records.at(3) == begun
+    assert [one.step for one in records.all()] == [None, 11]
     assert [one.serial for one in records.done()] == [2, 7]
     (tmp_path / "tasks" / f"{11:020}.json").write_text("{")
     with pytest.raises(OSError, match="is damaged"):
@@ -282,13 +271,3 @@ def test_the_step_of_a_cancelled_task_stays_reserved_for_it(tmp_path: Path) -> N
     assert stored.found() == [(0, 2, None), (1, 1, StepTask("backfill", 7)), (2, 1, None)]
     with pytest.raises(OSError, match="no longer says where step 6 has ended"):
         checkpoint.log.skip(7)
-
-
-def test_a_collection_knows_the_last_step_of_each_writer(tmp_path: Path) -> None:
-    stored = Stored(tmp_path)
-    log = CollectionLog(str(stored.collection))
-    assert log.last_transaction("q") is None
-    for step in (0, 1):
-        stored.write_rows(step, 1)
-    stored.vacuum()
-    assert (log.last_transaction("q"), log.last_transaction("other")) == (1, None)

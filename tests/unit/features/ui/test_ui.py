@@ -288,16 +288,13 @@ def test_a_server_for_other_machines_needs_a_token(
         assert (ran.code, ran.error()["code"]) == (7, "MZ186"), host
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "2short", "with a space in its middle", "not-ascii-\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"],
-)
-def test_an_unsuitable_token_is_refused(text: str, shown: ShownProject, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text(text)
-    ran = mzplan(shown.folder, "ui", "--token-file", str(file), "--json")
-    assert (ran.code, ran.error()["code"]) == (1, "MZ186")
-    assert not text or text not in ran.out.replace(str(file), "")
+def test_an_unsuitable_token_is_refused(shown: ShownProject, tmp_path: Path) -> None:
+    for text in ("", "2short", "with a space in its middle", "not-ascii-" + "\u00e9" * 7):
+        file = tmp_path / "file"
+        file.write_text(text)
+        ran = mzplan(shown.folder, "ui", "--token-file", str(file), "--json")
+        assert (ran.code, ran.error()["code"]) == (1, "MZ186")
+        assert not text or text not in ran.out.replace(str(file), "")
     missing = mzplan(shown.folder, "ui", "--token-file", str(tmp_path / "none"), "--json")
     assert (missing.code, missing.error()["code"]) == (1, "MZ186")
 
