@@ -1,7 +1,7 @@
 """No write follows a link that a checkout, the state or a warehouse can hold; nothing is removed through one.
 
-Where commands write is traced: for each place, and each folder on the way to it, a link is planted, and the
-command runs again.
+Where commands write is traced: for each new place, and each folder on the way to it, a link is planted, and
+the command runs again.
 """
 
 from __future__ import annotations
@@ -63,20 +63,14 @@ def nothing(folder: Path) -> None:
 
 LEFT = ("--checkpoint", "left/checkpoint", "--table", "left/table")
 COMMANDS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
-    "init": (lambda folder: shutil.rmtree(folder / "new", ignore_errors=True), ("-C", "new", "init")),
-    "init --from": (nothing, ("-C", "example", "init", "--from", "cdc")),
-    "schema": (nothing, ("schema", "--editor")),
-    "schema --out": (nothing, ("schema", "--editor", "--out", "made/schemas")),
+    "init": (nothing, ("-C", "example", "init", "--from", "cdc")),
+    "schema": (nothing, ("schema", "--editor", "--out", "made/schemas")),
     "plan": (changed, ("plan", "--out", "p.plan", "--markdown", "comment.md", "--html", "page.html")),
-    "drift": (nothing, ("drift", "--markdown", "drift.md")),
     "apply": (changed, ("apply", "--auto-approve")),
-    "alter": (nothing, ("alter", "--auto-approve", "ALTER CONNECTION k SET (BROKERS = ('c:9092'))")),
     "rotate": (nothing, ("alter", "--auto-approve", "ALTER CONNECTION way ROTATE KEYS")),
-    "pause": (nothing, ("pause", "source.orders", "--auto-approve")),
     "destroy": (nothing, ("destroy", "--auto-approve")),
     "state lock": (nothing, ("state", "lock")),
     "state pull": (nothing, ("state", "pull", "--out", "pulled.json")),
-    "state rm": (nothing, ("state", "rm", "sink.out")),
     "append": (nothing, ("append", "source.raw", "--file", "rows.jsonl")),
     "expire": (forgotten, ("expire", "source.orders", "--before", "2")),
     "snapshot": (nothing, ("snapshot", "source.orders", "--out", "rows.csv", "--format", "csv")),
@@ -185,12 +179,14 @@ def ran_in(folder: Path, command: str) -> Ran:
 
 def places(written: set[Path]) -> list[Path]:
     """Each path that was written, and each folder on the way to it, but for the roots: what a user names."""
-    roots = {
-        Path(name)
-        for name in (".", "state", "warehouse", "new", "example", "made", "made/schemas", ".mzplan")
-    }
+    roots = {Path(name) for name in (".", "state", "warehouse", "example", "made", "made/schemas", ".mzplan")}
     found = {part for path in written for part in (path, *path.parents)} - roots
     return sorted(path for path in found if not _CHANGED.fullmatch(path.name))
+
+
+def form(place: Path) -> str:
+    """The place without what differs between two runs: ids, and the numbers in names."""
+    return "/".join(re.sub(r"[0-9a-f]{16,}|\d+", "0", part) for part in place.parts)
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -202,28 +198,34 @@ def content(folder: Path) -> dict[str, Any]:
     }
 
 
-# Some of the places that the trace must find, or the test plants no links. ID is the id of a query.
+# Some of the places that the trace must find, or the test plants no links.
 EXPECTED = {
-    "apply": {"state/lock", "state/.mutex", "state/mzplan.state.json", "state/history/00000001.json"},
-    "append": {"warehouse/checkpoints/ID/g1/steps/.lock"},
+    "apply": {"state/lock", "state/.mutex", "state/mzplan.state.json", "state/history/0.json"},
+    "append": {"warehouse/checkpoints/0/g0/steps/.lock"},
     "plan": {"p.plan", "comment.md", "page.html"},
-    "rotate": {"keys/way-1", "keys/way-1.pub", ".mzplan/alter.lock"},
-    "gc": {"warehouse/collections/ID/g7", "warehouse/checkpoints/ID/g7"},
+    "rotate": {"keys/way-0", "keys/way-0.pub", ".mzplan/alter.lock"},
+    "gc": {"warehouse/collections/0/g0", "warehouse/checkpoints/0/g0"},
 }
 
 
+@pytest.fixture(scope="module")
+def tried() -> set[str]:
+    """The forms of the places at which an earlier command has met a link."""
+    return set()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_writes_through_a_link(command: str, shop: Path, tmp_path: Path) -> None:
-    traced, known = tmp_path / "traced", set(ids(shop).values())
+def test_no_command_writes_through_a_link(command: str, shop: Path, tmp_path: Path, tried: set[str]) -> None:
+    traced = tmp_path / "traced"
     shutil.copytree(shop, traced)
     COMMANDS[command][0](traced)
     with TRACE.of(traced) as written:
         assert ran_in(traced, command).code == 0
-    tried = places(written)
-    assert tried
-    found = {"/".join("ID" if part in known else part for part in path.parts) for path in written}
-    assert EXPECTED.get(command, set()) <= found
-    for number, place in enumerate(tried):
+    assert EXPECTED.get(command, set()) <= {form(path) for path in written}
+    by_form = {form(place): place for place in places(written)}
+    new = [by_form[one] for one in by_form if one not in tried]
+    tried.update(by_form)
+    for number, place in enumerate(new):
         folder, outside = tmp_path / str(number), tmp_path / f"outside{number}"
         shutil.copytree(shop, folder)
         COMMANDS[command][0](folder)
@@ -254,9 +256,7 @@ def test_no_command_writes_through_a_link(command: str, shop: Path, tmp_path: Pa
     "script",
     [
         "{} --html >(cat >{}/got; echo >{}/end) >/dev/null; while ! test -e {}/end; do sleep 0.05; done",
-        "{} --html /dev/fd/3 3>{}/got >/dev/null",
         "{} --html /dev/stdout --json >{}/got",
-        "{} --html /proc/self/fd/2 2>>{}/got >/dev/null",
     ],
 )
 def test_a_file_that_the_shell_has_opened_is_written(shop: Path, tmp_path: Path, script: str) -> None:
@@ -284,7 +284,7 @@ def track(folder: Path, *names: str) -> None:
 @pytest.mark.programs
 @pytest.mark.parametrize(
     ("name", "command"),
-    [("state", "apply"), ("warehouse", "append"), ("warehouse", "gc"), ("made", "schema --out")],
+    [("state", "apply"), ("warehouse", "append"), ("made", "schema")],
 )
 def test_a_link_in_a_path_is_followed_unless_git_tracks_it(
     checkout: Path, tmp_path: Path, name: str, command: str
