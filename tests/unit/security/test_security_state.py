@@ -60,10 +60,7 @@ def test_a_state_file_has_its_own_variables(checkout: Path) -> None:
     ("content", "code", "words"),
     [
         (None, "MZ001", "doesn't exist"),
-        ("- a\n", "MZ110", "state"),
         ("warehouse: w\n", "MZ110", "state"),
-        ("state: {backend: postgres}\n", "MZ006", ""),
-        ("state: {backend: etcd}\n", "MZ005", "object-store"),
         ("state: {host: '${var.h}'}\n", "MZ015", "h"),
         ("state: [\n", "MZ002", ""),
     ],
@@ -133,11 +130,8 @@ def test_a_runner_that_a_command_starts_has_the_same_state(
     "settings",
     [
         "state: {backend: postgres, host: '${env:SECRET}.evil', database: d, user: u}",
-        "state: {backend: postgres, host: h, database: d, user: '${file:/etc/passwd}'}",
         "state: {backend: postgres, host: h, database: d, user: u, tls: {ca: '${env:SECRET}'}}",
-        "state: {backend: local, path: '${env:SECRET}'}",
         "state: {backend: object-store, url: 's3://evil/${env:SECRET}'}",
-        "state: {backend: object-store, url: 's3://b', access_key_id: '${env:SECRET}'}",
         "state: {backend: object-store, url: 's3://b', options: {aws_default_region: '${env:SECRET}'}}",
         "warehouse: 's3://${env:SECRET}/x'",
     ],
@@ -148,31 +142,19 @@ def test_a_misplaced_reference_in_the_settings_is_refused(checkout: Path, settin
     assert problem.code == "MZ102" and "secret" in problem.detail and problem.range is not None
 
 
-SECRET_OPTIONS = (
-    "aws_secret_access_key AWS_SECRET_ACCESS_KEY aws_session_token azure_storage_account_key access_key "
-    "sas_token azure_storage_sas_key client_secret google_service_account_key bearer_token "
-    "aws_sse_customer_key_base64 encryption_key token"
-)
-PLAIN_OPTIONS = (
-    "aws_access_key_id aws_web_identity_token_file aws_sse_kms_key_id google_application_credentials"
-)
-
-
 def write_option(folder: Path, name: str, value: str) -> None:
     options = f"state: {{backend: object-store, url: 's3://b', options: {{{name}: '{value}'}}}}\n"
     (folder / "mzplan.yaml").write_text(HEAD + options)
 
 
-@pytest.mark.parametrize("name", SECRET_OPTIONS.split())
+@pytest.mark.parametrize(
+    "name", ["aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "sas_token", "access_key"]
+)
 def test_a_secret_option_must_be_a_reference(checkout: Path, name: str) -> None:
     write_option(checkout, name, "hunter22")
     problem = refused(checkout)
     assert problem.code == "MZ016" and "hunter22" not in f"{problem} {problem.excerpt}"
     write_option(checkout, name, "${env:S}")
     load_project(checkout)
-
-
-@pytest.mark.parametrize("name", PLAIN_OPTIONS.split())
-def test_another_option_may_be_plain_text(checkout: Path, name: str) -> None:
-    write_option(checkout, name, "x")
+    write_option(checkout, "aws_access_key_id", "x")  # may be plain text
     load_project(checkout)
