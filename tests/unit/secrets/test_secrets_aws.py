@@ -92,11 +92,8 @@ def test_a_new_version_is_read_within_a_minute(manager: Any, secrets: Secrets, c
 
 
 def test_missing_secrets_and_secrets_that_are_not_text(manager: Any, secrets: Secrets) -> None:
-    manager.create_secret(Name="going", SecretString="x")
-    manager.delete_secret(SecretId="going")
     manager.create_secret(Name="bytes", SecretBinary=b"x")
     assert problem(secrets, "${aws-sm:none}").code == "MZ056"
-    assert problem(secrets, "${aws-sm:going}").code == "MZ056"
     assert problem(secrets, "${aws-sm:bytes}").code == "MZ261"
 
 
@@ -130,7 +127,7 @@ def test_a_server_that_does_not_answer(
 ODD = (b"[]", b"null", b"[" * 100_000, b'{"__type": ["x"]}')
 
 
-@pytest.mark.parametrize("status", [200, 403, 503])
+@pytest.mark.parametrize("status", [200, 503])
 def test_invalid_answers_stop_no_query(
     status: int, manager: Any, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
