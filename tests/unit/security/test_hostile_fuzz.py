@@ -114,7 +114,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 
 @given(data=st.data())
 @settings(
-    max_examples=int(os.environ.get("MZPLAN_FUZZ", "120")),
+    max_examples=int(os.environ.get("MZPLAN_FUZZ", "80")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -229,23 +229,6 @@ def test_alter_writes_through_no_link_at_the_name_of_a_temporary_file(folder: Pa
     assert ran.code == 1 and ran.error()["code"] == "MZ035" and precious.read_text() == "mine"
 
 
-def test_a_project_whose_path_is_not_utf8_is_altered(tmp_path: Path) -> None:
-    project = write(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
-    assert mzplan(project, "apply", "--auto-approve").code == 0
-    assert mzplan(project, "alter", SET, "--auto-approve").code == 0
-    assert "b:9092" in (project / "pipeline.yaml").read_text()
-
-
-def test_alter_refuses_a_file_name_that_is_not_utf8_before_the_commit(folder: Path) -> None:
-    (folder / "pipeline.yaml").rename(folder / os.fsdecode(b"caf\xe9.yaml"))
-    before = everything(folder, without_locks=True)
-    state = (folder / "state" / "mzplan.state.json").read_bytes()
-    ran = mzplan(folder, "alter", SET, "--auto-approve", "--json")
-    assert ran.code == 1 and ran.error()["code"] == "MZ035" and "UTF-8" in ran.error()["hint"]
-    assert everything(folder, without_locks=True) == before
-    assert (folder / "state" / "mzplan.state.json").read_bytes() == state
-
-
 SECRET = "machine example.org login me password hunter2"
 
 
@@ -353,11 +336,14 @@ def test_the_log_of_a_runner_follows_no_link(folder: Path) -> None:
     assert not there.exists()
 
 
-def test_alter_removes_only_the_temporary_files_of_a_killed_edit(folder: Path) -> None:
-    (folder / ".mzplan").mkdir(exist_ok=True)
-    left = [".pipeline.yaml.0123456789ab.tmp", ".mzplan/.alter.json.0123456789ab.tmp"]
-    others = [".other.yaml.0123456789ab.tmp", ".pipeline.yaml.mine.tmp", "pipeline.yaml.0123456789ab.tmp"]
-    for name in [*left, *others]:
-        (folder / name).write_text("x")
-    assert mzplan(folder, "alter", SET, "--auto-approve").code == 0
-    assert [name for name in [*left, *others] if (folder / name).exists()] == others
+@pytest.mark.parametrize("given", ["--var", "environment"])
+def test_a_variable_that_is_not_text_is_one_error(
+    folder: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = folder / "mzplan.yaml"
+    settings.write_text(settings.read_text() + "variables: {x: {}}\nwarehouse: ${var.x}\n")
+    bad = os.fsdecode(b"\xff")
+    if given == "environment":
+        monkeypatch.setenv("MZPLAN_VAR_X", bad)
+    ran = mzplan(folder, "plan", "--json", *(("--var", f"x={bad}") if given == "--var" else ()))
+    assert ran.code == 1 and ran.error()["code"] == "MZ015"

@@ -59,26 +59,8 @@ def test_a_variable_cannot_contain_a_misplaced_reference(tmp_path: Path) -> None
 
 
 def test_user_names_of_passwords_may_be_references(tmp_path: Path) -> None:
-    user = "'${env:REFERRED}'"
-    found = load(
-        tmp_path,
-        {
-            "a.yaml": f"""
-            connections:
-              pg: {{type: postgres, host: h, database: d, user: {user}}}
-              ssh: {{type: ssh-tunnel, host: h, user: {user}, known_hosts: k, private_key: {user}}}
-              registry: {{type: schema-registry, url: "https://r", user: {user}, password: {user}}}
-              cloud: {{type: aws, access_key_id: {user}, secret_access_key: {user}}}
-              k:
-                type: kafka
-                brokers: ["b:1"]
-                security:
-                  protocol: SASL_SSL
-                  sasl: {{mechanism: PLAIN, username: {user}, password: {user}}}
-            """
-        },
-    )
-    assert resource(found, "connection.pg").body["user"] == "${env:REFERRED}"
+    found = load(tmp_path, {"a.yaml": SHOP.replace("user: app", "user: '${env:REFERRED}'")})
+    assert resource(found, "connection.shop_pg").body["user"] == "${env:REFERRED}"
 
 
 def test_a_connector_of_another_package_declares_where_references_are_allowed() -> None:

@@ -28,6 +28,7 @@ from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_status
 from mzplan.store.proposals import Answer
 from mzplan.store.store import Store
+from tests.unit.cli_runs import apply, mzplan, write
 
 VALUE = 'Tr0ub4"dor\\&3 ü'
 AT = Address("source", "orders")
@@ -194,3 +195,23 @@ def test_words_that_only_begin_alike_stay_readable() -> None:
     ):
         assert scrub(text) == text
     assert scrub("tenant-2024-reader") == "***"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER CONNECTION k SET BROKERS SECRET 'hunter2'",
+        "ALTER CONNECTION k SET (SASL PASSWORD = SECRET 'hunter2')",
+        "ALTER CONNECTION k SET BROKERS SECRET hunter2",
+        "ALTER CONNECTION k SET BROKERS = secret\n hunter2",
+        'ALTER CONNECTION k SET BROKERS SECRET "hunter2"',
+        "ALTER CONNECTION k SET BROKERS SECRET 'hunter2",
+        "ALTER CONNECTION k AS POSTGRES SET BROKERS SECRET 'hunter2'",
+    ],
+)
+def test_a_literal_after_secret_is_never_echoed(tmp_path: Path, statement: str) -> None:
+    folder = write(tmp_path)
+    apply(folder)
+    for more in ((), ("--json",)):
+        ran = mzplan(folder, "alter", statement, *more)
+        assert ran.code in (1, 64) and "hunter2" not in ran.out + ran.err, ran
