@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.diagnostics import MzplanError
-from mzplan.secrets.digests import digest_secret, is_comparable, is_same_secret, new_salt, salt_of
+from mzplan.secrets.digests import digest_secret, is_comparable, is_same_secret, new_salt
 from mzplan.secrets.references import Secrets
 from tests.unit.cli_runs import PROJECT, mzplan
 
@@ -134,15 +134,13 @@ def test_the_store_has_only_digests_of_secrets_which_only_the_owner_can_read(fol
     assert state.stat().st_mode & 0o777 == 0o644  # has no digest, and is for git
 
 
-def test_digests_distinguish_values() -> None:
+def test_equal_values_have_different_digests() -> None:
     salt = new_salt()
     digest = digest_secret("${env:A}", "value", salt)
-    assert is_comparable(digest)
     assert is_same_secret("${env:A}", "value", digest) and not is_same_secret("${env:A}", "other", digest)
-    assert digest_secret("${env:B}", "value", salt) != digest  # equal values don't show as equal
-    assert digest_secret("${env:A}", "value", new_salt()) != digest and salt_of(digest) == salt
-    for other_format in ("", "sha1:abc", "scrypt:99:00:11"):
-        assert is_same_secret("${env:A}", "value", other_format) and salt_of(other_format) is None
+    assert (
+        len({digest, digest_secret("${env:B}", "value", salt), digest_secret("${env:A}", "value", "00")}) == 3
+    )
 
 
 def test_without_the_key_passwords_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from mzplan.runner.loop import Runner
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import Description, references_of
-from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.references import Secrets
 from tests.support import eventually
 from tests.unit.cli_runner import leading
@@ -165,14 +164,3 @@ def test_validation_names_the_source_of_the_values(world: World, monkeypatch: py
     monkeypatch.setenv("HANDED_PG", "wrong")
     assert mzplan(world.folder, *validate, "--json").error()["code"] == "MZ051"
     assert world.secrets.environment == {"HANDED_PG": "right"}
-
-
-def test_values_are_used_only_with_their_own_state() -> None:
-    values = ReceivedSecretValues()
-    values.receive(SecretValues(values={"A": "1"}, state="digest"))
-    values.receive(SecretValues(values={"A": "2"}, proposal="p"))
-    assert values.take() == ({}, False, 0) and values.proposed("p") == {"A": "2"}
-    assert values.take_committed(lambda: "another") == {}
-    assert values.take_committed(lambda: "digest") == {"A": "1"}
-    values.forget("p")
-    assert values.proposed("p") == {}

@@ -82,15 +82,6 @@ def test_a_text_and_the_keys_of_an_object(manager: Any, secrets: Secrets) -> Non
     assert problem(secrets, "${aws-sm:shop/pg#user}").code == "MZ056"
 
 
-def test_a_new_version_is_read_within_a_minute(manager: Any, secrets: Secrets, clock: Clock) -> None:
-    manager.create_secret(Name="pg", SecretString="one")
-    assert secrets.resolve("${aws-sm:pg}") == "one"
-    manager.put_secret_value(SecretId="pg", SecretString="two")
-    assert secrets.resolve("${aws-sm:pg}") == "one"
-    clock.now = 60.0
-    assert secrets.resolve("${aws-sm:pg}") == "two"
-
-
 def test_missing_secrets_and_secrets_that_are_not_text(manager: Any, secrets: Secrets) -> None:
     manager.create_secret(Name="bytes", SecretBinary=b"x")
     assert problem(secrets, "${aws-sm:none}").code == "MZ056"
