@@ -12,10 +12,8 @@ import pytest
 SCRIPT = Path(__file__).parents[3] / "tools" / "prerequisites.sh"
 JAVA = {"java": "echo 'openjdk version \"17.0.9\"' >&2"}
 JAVA_8 = {"java": "echo 'java version \"1.8.0_392\"' >&2"}
-PROGRAMS = {**JAVA, **dict.fromkeys(("chromium", "npm", "git", "sshd", "prometheus", "promtool"), "")}
 OLD_PYTHON = {"old": 'case "$2" in "") ;; *) [ "$1" = --version ] && echo Python 3.9.2; exit 1;; esac'}
-DEBIAN, DEBIAN_13 = "ID=debian\nVERSION_ID=12\n", "ID=debian\nVERSION_ID=13\n"
-UBUNTU = 'ID=ubuntu\nVERSION_ID="24.04"\n'
+DEBIAN = "ID=debian\nVERSION_ID=12\n"
 
 
 def install(folder: Path, programs: dict[str, str]) -> None:
@@ -35,9 +33,9 @@ def path(tmp_path: Path) -> Path:
     return folder
 
 
-def run(path: Path, *arguments: str, system: str = DEBIAN, **more: str) -> tuple[int, str]:
+def run(path: Path, *arguments: str, **more: str) -> tuple[int, str]:
     release = path.parent / "os-release"
-    release.write_text(system)
+    release.write_text(DEBIAN)
     environment = {"PATH": str(path), "SBIN": "/nowhere", "OS_RELEASE": str(release), **more}
     done = subprocess.run(["/bin/sh", SCRIPT, *arguments], capture_output=True, text=True, env=environment)
     return done.returncode, done.stdout + done.stderr
@@ -52,31 +50,6 @@ def test_everything_missing_is_listed_at_once(path: Path) -> None:
         "sudo apt-get install openjdk-17-jre-headless chromium git npm openssh-server prometheus\n" in listed
     )
     assert "brew install openjdk@17 chromium git node prometheus\n" in listed
-
-
-@pytest.mark.parametrize(
-    ("system", "there", "packages"),
-    [
-        (DEBIAN_13, [], "openjdk-21-jre-headless chromium git npm openssh-server prometheus"),
-        (UBUNTU, [], "openjdk-17-jre-headless chromium-browser git npm openssh-server prometheus"),
-        (DEBIAN, PROGRAMS, ""),
-        (DEBIAN, PROGRAMS.keys() - {"promtool"}, "prometheus"),
-    ],
-    ids=["debian-13", "ubuntu", "nothing-missing", "no-promtool"],
-)
-def test_the_missing_packages_of_the_system(path: Path, system: str, there: list[str], packages: str) -> None:
-    install(path, {name: PROGRAMS[name] for name in there})
-    assert run(path, "nightly", "--packages", system=system) == (0, f"{packages}\n")
-
-
-def test_programs_outside_the_path_are_found(path: Path, tmp_path: Path) -> None:
-    """JAVA_HOME names Java, and sshd may be in root's PATH only."""
-    (tmp_path / "jdk" / "bin").mkdir(parents=True)
-    install(tmp_path / "jdk" / "bin", JAVA)
-    install(path, {name: text for name, text in PROGRAMS.items() if name not in ("java", "sshd")})
-    (tmp_path / "sbin").mkdir()
-    install(tmp_path / "sbin", {"sshd": ""})
-    assert run(path, "nightly", JAVA_HOME=str(tmp_path / "jdk"), SBIN=str(tmp_path / "sbin")) == (0, "")
 
 
 @pytest.mark.parametrize(
