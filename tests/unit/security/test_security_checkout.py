@@ -336,6 +336,16 @@ def test_the_log_of_a_runner_follows_no_link(folder: Path) -> None:
     assert not there.exists()
 
 
+def test_alter_removes_only_the_temporary_files_of_a_killed_edit(folder: Path) -> None:
+    (folder / ".mzplan").mkdir(exist_ok=True)
+    left = [".pipeline.yaml.0123456789ab.tmp", ".mzplan/.alter.json.0123456789ab.tmp"]
+    others = [".other.yaml.0123456789ab.tmp", ".pipeline.yaml.mine.tmp", "pipeline.yaml.0123456789ab.tmp"]
+    for name in [*left, *others]:
+        (folder / name).write_text("x")
+    assert mzplan(folder, "alter", SET, "--auto-approve").code == 0
+    assert [name for name in [*left, *others] if (folder / name).exists()] == others
+
+
 @pytest.mark.parametrize("given", ["--var", "environment"])
 def test_a_variable_that_is_not_text_is_one_error(
     folder: Path, given: str, monkeypatch: pytest.MonkeyPatch
