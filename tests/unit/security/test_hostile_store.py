@@ -80,13 +80,10 @@ def at(address: str, **values: Any) -> Edit:
     [
         (at("source.orders", id="../../../etc"), "source.orders: id is not an id"),
         (at("source.orders", body={"instance": "gone"}), "instance gone, which isn't declared"),
-        (at("sink.out", references={}), "sink.out should read a collection"),
         (at("source.orders", references={"connection": "source.orders"}), "refer to each other in a cycle"),
         (at("source.orders", references={"connection": "connection.gone"}), "a resource that isn't there"),
-        (at("source.orders", override="stopped"), "override has an unknown value"),
         (lambda d: d["resources"].update({"table.x": {}}), "'table.x' is not an address"),
         (lambda d: d["instances"].update({"../x": {"type": "dry"}}), "is not the name of an instance"),
-        (lambda d: d.update(serial="7"), "serial is not a whole number"),
         (lambda d: d.update(serial=float("nan")), "NaN is not a number"),
     ],
 )

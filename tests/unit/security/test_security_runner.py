@@ -431,32 +431,6 @@ def test_a_proposal_sends_no_secret_elsewhere_and_a_commit_does(world: World) ->
     assert {o.condition for o in status.observations.values()} == {"running"}
 
 
-@pytest.mark.parametrize(
-    ("address", "body", "refused"),
-    [
-        (ORDERS_PG, {"tabel": "t"}, {"sink.orders_pg"}),
-        # What a runner reads of a source before any check; the sinks read its collection.
-        (ORDERS, {"retention": {"duration": ["x"]}}, {"source.orders", "sink.orders_pg", "sink.shown"}),
-    ],
-)
-def test_a_state_that_violates_the_schemas_is_refused_for_that_query_only(
-    world: World, address: Address, body: Any, refused: set[str]
-) -> None:
-    state = shop()
-    one = state.resources[address]
-    edited_ = replace(one, body={**one.body, **body}, digest="1:edited")
-    status = world.commit(replace(state, resources={**state.resources, address: edited_}))
-    seen = {str(a): (o.condition, o.error_code) for a, o in status.observations.items()}
-    assert seen == {
-        str(a): ("rejected", "MZ108") if str(a) in refused else ("running", None)
-        for a in state.resources
-        if a.is_query
-    }
-    if address == ORDERS_PG:
-        good = world.commit(shop(state=world.committed))
-        assert {o.condition for o in good.observations.values()} == {"running"}
-
-
 def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(store: Store, tmp_path: Path) -> None:
     world = World(store, policy(tmp_path, ""))
     status = world.commit(shop())
