@@ -264,6 +264,7 @@ def _syntax_error(failure: Any, prefix: str, text: str) -> SqlTextError:
 @cache
 def _bounded(dialect: str) -> Any:
     """Return sqlglot's parser class with a limit: the dialect's `steps` say how often it may advance."""
+    from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
 
     base = Dialect.get_or_raise(dialect).parser_class
@@ -275,4 +276,6 @@ def _bounded(dialect: str) -> Any:
             raise SqlTextError("it is nested too deep")
         base._advance(self, times)
 
-    return type("Bounded", (base,), {"_advance": advance})
+    # Spark compares in `struct(id = 1)`; sqlglot would read a field named id.
+    fields = tuple(node for node in base.KEY_VALUE_DEFINITIONS if node is not exp.EQ)
+    return type("Bounded", (base,), {"_advance": advance, "KEY_VALUE_DEFINITIONS": fields})

@@ -81,7 +81,7 @@ VIEW_CONDITIONS = [
 
 COLUMNS = "id BIGINT, note STRING"
 EXPRESSIONS: dict[str, Callable[[str], Parsed]] = {
-    **dict.fromkeys((*GOOD, *TYPES), parse_select),
+    **dict.fromkeys((*GOOD, *TYPES, *UNKNOWN), parse_select),
     **{where.replace("@.", ""): parse_where for where in VIEW_CONDITIONS},
 }
 

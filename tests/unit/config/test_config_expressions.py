@@ -33,6 +33,7 @@ GOOD = {
     "interval 1 day + ts AS next": ("next", ["ts"]),
     "a -- a remark": ("a", ["a"]),
     "_position.offset AS o": ("o", ["_position"]),
+    "struct(a = 1) AS s": ("s", ["a"]),
     "a IS NOT NULL AND b.c > 1 OR `d` is null AS x": ("x", ["a", "b", "d"]),
 }
 
