@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import signal
@@ -51,13 +52,21 @@ def warm_mzplan() -> str:
 
 def import_commands() -> None:
     """Import what commands import, for a process whose forks run them."""
-    import mzplan.cli.apply
-    import mzplan.cli.plan
-    import mzplan.cli.status
-    import mzplan.config
-    import mzplan.features.alter.command
-    import mzplan.operations.validation
-    import mzplan.runner.main  # noqa: F401
+    for name in (
+        "jsonschema_rs",
+        "networkx",
+        "mzplan.cli.apply",
+        "mzplan.cli.main",
+        "mzplan.cli.plan",
+        "mzplan.cli.runners",
+        "mzplan.cli.status",
+        "mzplan.config",
+        "mzplan.connectors.checks",
+        "mzplan.features.alter.command",
+        "mzplan.operations.validation",
+        "mzplan.runner.main",
+    ):
+        importlib.import_module(name)
 
 
 def _serve(place: str) -> None:
