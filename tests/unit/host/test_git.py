@@ -47,7 +47,9 @@ def is_clean(folder: Path, *left_out: Path) -> bool:
 
 
 @pytest.mark.programs
-def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(checkout: Path) -> None:
+def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(
+    checkout: Path, tmp_path: Path
+) -> None:
     found = find_revision(str(checkout))
     assert found is not None
     assert (found.commit, found.clean, found.subject) == (run(checkout, "rev-parse", "HEAD"), True, "One")
@@ -67,14 +69,12 @@ def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(c
     (below / "new.yaml").write_text("b: 1\n")
     assert not is_clean(below, below / "state")
 
-
-@pytest.mark.programs
-def test_linked_work_trees_and_packed_references_are_read(checkout: Path, tmp_path: Path) -> None:
+    # Linked work trees and packed references are read.
     run(checkout, "worktree", "add", "-q", str(tmp_path / "linked"), "-b", "other")
     commit(tmp_path / "linked", "Two")
     run(checkout, "gc", "-q")
-    found, here = find_revision(str(tmp_path / "linked")), find_revision(str(checkout))
-    assert found is not None and (found.subject, found.clean) == ("Two", True)
+    linked, here = find_revision(str(tmp_path / "linked")), find_revision(str(checkout))
+    assert linked is not None and (linked.subject, linked.clean) == ("Two", True)
     assert here is not None and here.subject == "One"
 
 
