@@ -1,4 +1,4 @@
-"""The events that a runner writes, and how `why` explains them."""
+"""The causes of starts in the Status, the events that a runner writes, and how `why` explains them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,46 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.runs import takeover
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import error
 from mzplan.model.event import Event
+from mzplan.model.observed import Status, Versions
+from mzplan.model.state import Canary, ProjectStatus, QueryStatus, State
+from mzplan.model.times import instant
 from mzplan.operations.events import EventFilter, explain, read_events
+from mzplan.render.status import render_status, status_to_json
 from mzplan.schema.description import describe
 from mzplan.store.event_log import FOLDER
 from mzplan.store.formats import encode_lease
+from mzplan.store.leases import new_lease
 from mzplan.store.store import Store
-from tests.unit.runner.test_causes import committed
-from tests.unit.runner.test_runner import ORDERS, SINK, World, refusing
+from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state, refusing
 from tests.unit.runner.test_runner_handover import Worlds
+
+
+def committed(serial: int, detail: str = "new", cause: str = "change", **more: object) -> State:
+    """A state whose source has a cause."""
+    state = make_state(serial, **more)  # type: ignore[arg-type]
+    because = Cause(cause=cause, serial=serial, detail=detail)  # type: ignore[arg-type]
+    return replace(
+        state,
+        resources={
+            a: one if a.is_connection else replace(one, because=because) for a, one in state.resources.items()
+        },
+    )
+
+
+def cause_of(status: Status) -> Cause:
+    found = status.observations[ORDERS].started_because
+    assert found is not None
+    return found
+
+
+def brief(status: Status) -> tuple[str, int, str]:
+    found = cause_of(status)
+    return found.cause, found.serial, found.detail
 
 
 def events(store: Store, *kinds: str, of: Address | None = None) -> list[Event]:
@@ -39,18 +68,22 @@ def forget_events(store: Store) -> None:
         store.backend.delete(key)
 
 
-def test_events_of_starts_stops_failures_and_recoveries_have_causes(world: World) -> None:
-    world.apply(committed(1))
+def test_starts_stops_failures_and_recoveries_have_causes(world: World) -> None:
+    first = world.apply(committed(1))
+    assert brief(first) == ("change", 1, "new") and instant(cause_of(first).at or "")
     world.progress(ORDERS, step=7)
     world.settle()
-    world.apply(committed(2, "brokers[0] a:1 → b:1", broker="b:1"))
+    moved = world.apply(committed(2, "brokers[0] a:1 → b:1", broker="b:1"))
+    assert brief(moved) == ("change", 2, "brokers[0] a:1 → b:1")
     world.fail(ORDERS, "the disk is full")
     world.settle()
     world.now += 5.0
-    world.settle()
+    assert brief(world.settle()) == ("retry", 2, "attempt 2, 1 s after [MZ064] the disk is full")
     explained = explain(world.store, ORDERS)
     assert explained.cause is not None and explained.cause.cause == "retry"
     world.apply(committed(3, "paused by hand", "hand", broker="b:1", paused=True))
+    status = world.apply(committed(4, "resumed by hand", "hand", broker="b:1"))
+    assert brief(status) == ("hand", 4, "resumed by hand")
     assert causes(world.store, "started", "stopped", "failed", "healed") == [
         ("started", "change", 1),
         ("stopped", "change", 2),
@@ -59,6 +92,7 @@ def test_events_of_starts_stops_failures_and_recoveries_have_causes(world: World
         ("started", "retry", 2),
         ("healed", "", 0),
         ("stopped", "hand", 3),
+        ("started", "hand", 4),
     ]
     stopped = events(world.store, "stopped", of=ORDERS)[0]
     assert (stopped.step, stopped.generation, stopped.serial) == (7, 1, 2)
@@ -66,6 +100,81 @@ def test_events_of_starts_stops_failures_and_recoveries_have_causes(world: World
     (began,) = events(world.store, "runner-began")
     assert began.cause is not None and began.cause.cause == "runner"
     assert [one.generation for one in events(world.store, "generation")] == [1, 1]
+    query = QueryStatus(resource=world.committed.resources[ORDERS], observation=status.observations[ORDERS])
+    shown = ProjectStatus(serial=4, instances=(), queries=(query,))
+    (found,) = status_to_json(shown)["queries"]
+    because = found["started_because"]
+    assert (because["cause"], because["serial"], because["detail"]) == ("hand", 4, "resumed by hand")
+    assert found["starts"] == {"change": 2, "hand": 1, "retry": 1}
+    assert "source.orders: started for serial 4: resumed by hand" in render_status(shown)
+
+
+def test_the_cause_of_a_fallback_names_the_failure(world: World) -> None:
+    world.apply(committed(1))
+    failing = make_state(2, "b:1").resources[ORDERS].digest
+    world.executor.fail_start = lambda one: "no" if one.digest == failing else None
+    world.commit(committed(2, broker="b:1"))
+    for passed in (0.0, 70.0, 5.0):
+        world.now += passed
+        status = world.settle()
+    assert brief(status) == ("retry", 2, "fallback after [MZ064] no.")
+
+
+def test_the_change_of_runner_is_the_cause_for_queries_that_ran_before(world: World) -> None:
+    world.apply(committed(1))
+    for released, how in ((True, "was stopped"), (False, "was killed")):
+        former = world.lease
+        world.executor.close()
+        stale = replace(former, heartbeat=0.0, released=released)
+        world.store.backend.write("leases/local.json", encode_lease(stale))
+        world.new_runner()
+        cause, serial, detail = brief(world.settle())
+        assert (cause, serial) == ("runner", 0) and how in detail
+        assert f"epoch {world.lease.epoch}" in detail and f"epoch {former.epoch}" in detail
+    assert causes(world.store, "started")[1:] == [("started", "runner", 0)] * 2
+    assert "was killed" in events(world.store, "runner-began")[-1].detail
+    found = explain(world.store, ORDERS)
+    assert found.cause is not None and "was killed" in found.cause.detail
+    assert found.seconds_before is not None and not found.is_first
+
+
+def test_a_commit_made_without_a_runner_is_the_cause(world: World) -> None:
+    world.apply(committed(1))
+    world.apply(committed(2, paused=True))
+    for state in (committed(3, "resumed by hand", "hand"), committed(4, "brokers", broker="b:1")):
+        world.executor.close()
+        world.commit(state)
+        world.next_runner()
+        because = state.resources[ORDERS].because
+        assert because is not None and brief(world.settle())[:2] == (because.cause, because.serial)
+
+
+def test_an_upgrade_of_the_runner_is_the_cause() -> None:
+    old = Versions(mzplan="1", spark="4.0", delta="4", kafka="4")
+    before = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, versions=old)
+    now = replace(old, mzplan="2", spark="4.1")
+    found = takeover(None, before, 3, now)
+    assert found.cause == "upgrade" and found.detail.endswith("mzplan 1 → 2, Spark 4.0 → 4.1")
+    assert takeover(None, before, 3, old).cause == "runner"
+    elsewhere = replace(new_lease("local", "o", 2), host="other")
+    assert "killed or lost the store" in takeover(elsewhere, None, 3, None).detail
+
+
+def test_the_causes_of_a_canary_and_of_its_fallback(world: World) -> None:
+    world.apply(committed(1))
+    canary = Canary(address=ORDERS, serial=2, holds=(SINK,), wait=60.0)
+    world.executor.triggers_at_once = False
+    world.commit(replace(committed(2, broker="b:1"), canaries=(canary,)))
+    for _ in range(100):
+        world.runner.tick()
+    assert brief(world.status()) == ("canary", 2, "goes first, before 1 other query")
+    world.fail(ORDERS)
+    for _ in range(100):
+        world.runner.tick()
+        world.now += 0.5
+    world.executor.trigger()
+    back = cause_of(world.settle())
+    assert back.cause == "canary" and back.detail.startswith("back: boom")
 
 
 def test_events_of_dropped_and_moved_queries(worlds: Worlds) -> None:
@@ -101,24 +210,6 @@ def test_events_of_refusals_ddl_and_secrets(world: World) -> None:
     assert [e.detail for e in events(world.store, "secret")] == ["new value of ${env:PW}, ${file:/run/x}"]
 
 
-def test_starts_are_one_write_of_the_log_and_an_idle_runner_writes_none(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes: list[str] = []
-    write = world.store.backend.write
-
-    def counted(key: str, *more: Any, **named: Any) -> str:
-        writes.append(key)
-        return write(key, *more, **named)
-
-    monkeypatch.setattr(world.store.backend, "write", counted)
-    monkeypatch.setattr("mzplan.runner.loop.EVENTS_INTERVAL", 60.0)
-    world.apply(committed(1))
-    world.settle()
-    assert len(events(world.store, "started")) == 2
-    assert len([key for key in writes if key.startswith(FOLDER)]) == 1
-
-
 def test_an_unwritable_log_delays_no_query(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     write = world.store.backend.write
     full = threading.Event()
@@ -136,16 +227,7 @@ def test_an_unwritable_log_delays_no_query(world: World, monkeypatch: pytest.Mon
     assert causes(world.store, "started") == [("started", "change", 1)]
 
 
-def test_why_uses_the_status_without_a_log(world: World) -> None:
-    world.apply(committed(1))
-    forget_events(world.store)
-    found = explain(world.store, ORDERS)
-    assert found.event is not None and found.event.event.kind == "started"
-    assert found.cause is not None and found.cause.serial == 1
-    assert explain(world.store, ORDERS, at=1.0).event is None
-
-
-def test_why_shows_a_run_before_the_log_has_it(world: World) -> None:
+def test_why_shows_a_run_without_an_event_of_it(world: World) -> None:
     """The runner writes its log after its Status, which already shows the new run."""
     world.apply(committed(1))
     log = {key: world.store.backend.read(key) for key in world.store.backend.list(FOLDER)}
@@ -155,17 +237,9 @@ def test_why_shows_a_run_before_the_log_has_it(world: World) -> None:
         world.store.backend.write(key, blob.data)  # type: ignore[union-attr]
     found = explain(world.store, ORDERS)
     assert found.cause is not None and found.cause.serial == 2
-
-
-def test_the_next_runner_reports_a_killed_runner_and_loses_no_event(world: World) -> None:
-    world.apply(committed(1))
-    world.executor.close()
-    world.store.backend.write("leases/local.json", encode_lease(replace(world.lease, heartbeat=0.0)))
-    world.new_runner()
-    world.settle()
-    assert causes(world.store, "started") == [("started", "change", 1), ("started", "runner", 0)]
-    began = events(world.store, "runner-began")
-    assert len(began) == 2 and "was killed" in began[1].detail
+    # Without a log, `why` uses the status.
+    forget_events(world.store)
     found = explain(world.store, ORDERS)
-    assert found.cause is not None and "was killed" in found.cause.detail and found.seconds_before is not None
-    assert not found.is_first
+    assert found.event is not None and found.event.event.kind == "started"
+    assert found.cause is not None and found.cause.serial == 2
+    assert explain(world.store, ORDERS, at=1.0).event is None
