@@ -52,10 +52,6 @@ def of_both(*kinds: str) -> Seen:
     return [(kind, name) for kind in kinds for name in ("sink.orders_out", "source.orders")]
 
 
-def broker(event: RunEvent) -> str:
-    return str(event.description.connections["connection"].body["brokers"][0])
-
-
 @pytest.mark.parametrize("end", ["COMPLETE", "ABORT"])
 def test_events_of_a_run_from_start_to_end(watched: Watched, world: World, end: Any) -> None:
     assert watched.new(make_state(1)) == of_both("START")
@@ -66,15 +62,6 @@ def test_events_of_a_run_from_start_to_end(watched: Watched, world: World, end: 
     assert watched.new() == []
     watched.watch.close(end)  # ABORT if the lease is lost
     assert sorted((event.kind, str(event.description.address)) for event in watched.events) == of_both(end)
-
-
-def test_a_restart_ends_a_run_and_starts_another_run_of_the_same_job(watched: Watched, world: World) -> None:
-    watched.new(make_state(1))
-    world.apply(make_state(2, broker="b:1"))
-    ended, began = watched.events
-    assert (ended.kind, began.kind) == ("COMPLETE", "START")
-    assert ended.run_id != began.run_id and ended.description.address == began.description.address == ORDERS
-    assert (broker(ended), broker(began)) == ("a:1", "b:1")
 
 
 def test_a_replaced_paused_or_destroyed_query_completes_its_run(watched: Watched) -> None:
@@ -92,6 +79,9 @@ def test_a_failed_run_has_its_error_and_another_run_follows(watched: Watched, wo
     watched.new(make_state(1))
     run_id = world.executor.running()[ORDERS].run_id
     world.progress(ORDERS, run_rows=70)
+    # The description that runs is no longer the committed one.
+    world.executor.check_result = refusing("MZ051", lambda one: "b:1" in str(one.connections))
+    assert watched.new(make_state(2, broker="b:1")) == []
     world.fail(ORDERS, "the broker says no")
     for _ in range(2):
         world.now += 5.0
@@ -100,19 +90,8 @@ def test_a_failed_run_has_its_error_and_another_run_follows(watched: Watched, wo
     assert (failed.kind, failed.error, failed.rows) == ("FAIL", "the broker says no", 70)
     assert (began.kind, began.error, began.rows) == ("START", None, None)
     assert failed.run_id == run_id != began.run_id
-
-
-def test_the_running_query_of_a_rejected_change_fails_under_its_own_description(
-    watched: Watched, world: World
-) -> None:
-    """The description that ran is no longer the committed one."""
-    watched.new(make_state(1))
-    world.executor.check_result = refusing("MZ051", lambda one: "b:1" in str(one.connections))
-    assert watched.new(make_state(2, broker="b:1")) == []
-    world.fail(ORDERS, "it died")
-    world.settle()
-    failed = watched.events[0]
-    assert (failed.kind, failed.error, broker(failed)) == ("FAIL", "it died", "a:1")
+    hosts = [str(one.description.connections["connection"].body["brokers"][0]) for one in (failed, began)]
+    assert hosts == ["a:1", "a:1"]
 
 
 # --- lineage
@@ -165,26 +144,23 @@ TOPIC = {"topic": "t", "format": JSON}
 LETTERS = {**TOPIC, "on_error": "dead-letter"}
 
 
+LAKE = {"type": "files", "path": "s3a://someone@lake/raw/"}
+TABLE = {"type": "files", "path": "lake"}
+
+
 @pytest.mark.parametrize(
     ("type_", "body", "connection", "reads", "writes"),
     [
-        ("kafka", TOPIC, KAFKA, [(BROKER, "t")], []),
         ("kafka", {**LETTERS, "dead_letter": {"topic": "bad"}}, KAFKA, [(BROKER, "t")], [(BROKER, "bad")]),
         (
             "kafka",
-            {**LETTERS, "dead_letter": {"path": "bad"}},
+            {**LETTERS, "dead_letter": {"path": "b"}},
             KAFKA,
             [(BROKER, "t")],
-            [("file", "/project/bad")],
+            [("file", "/project/b")],
         ),
         ("postgres", TABLES, POSTGRES, [(DATABASE, "shop.public.a"), (DATABASE, "shop.stock.b")], []),
-        (
-            "files",
-            {"path": "in/orders", "format": JSON},
-            {"type": "files", "path": "s3://lake/raw/"},
-            [("s3://lake", "raw/in/orders")],
-            [],
-        ),
+        ("files", {"path": "in/orders", "format": JSON}, LAKE, [("s3://lake", "raw/in/orders")], []),
         ("local", {"schema": "id BIGINT"}, None, [], []),
     ],
 )
@@ -204,16 +180,10 @@ def test_the_lineage_of_a_source(
         (
             "postgres",
             {"table": "a.t"},
-            {**POSTGRES, "host": "/run/pg", "port": 7},
-            [("postgres://localhost:7", "shop.a.t")],
+            {**POSTGRES, "host": "/run/pg"},
+            [("postgres://localhost:5432", "shop.a.t")],
         ),
-        ("delta", {"path": "t"}, {"type": "files", "path": "lake"}, [("file", "/project/lake/t")]),
-        (
-            "files",
-            {"path": "t", "format": {"type": "json"}},
-            {"type": "files", "path": "gs://b"},
-            [("gs://b", "t")],
-        ),
+        ("delta", {"path": "t"}, TABLE, [("file", "/project/lake/t")]),
         ("console", {}, None, []),
     ],
 )
@@ -228,9 +198,6 @@ def test_the_lineage_of_a_sink(
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("/data/x", ("file", "/data/x")),
-        ("file:///data/x", ("file", "/data/x")),
-        ("s3a://bucket/a/b/", ("s3://bucket", "a/b")),
         ("s3://bucket", ("s3://bucket", "/")),
         ("abfss://c@a.dfs.core.windows.net/x", ("abfss://c@a.dfs.core.windows.net", "x")),
         ("hdfs://someone@name:8020/x", ("hdfs://name:8020", "/x")),
@@ -252,48 +219,8 @@ def event_of(description: Description, kind: Any = "RUNNING", **more: Any) -> di
     return sent
 
 
-SELECT = ["ID", "name AS customer", "upper(name) AS shout", "payload.city AS city", "1 AS one"]
-
-
 def fields_of(dataset: dict[str, Any]) -> list[str]:
     return [one["name"] for one in dataset["facets"]["schema"]["fields"]]
-
-
-def test_an_event_has_the_cause_of_its_run() -> None:
-    through = Address("connection", "pg")
-    cause = Cause(cause="change", serial=7, through=through, detail="host a → b", at="2026-11-24T12:00:00Z")
-    sent = event_of(describing("sink.q", "postgres", {"table": "t"}, POSTGRES), kind="START", cause=cause)
-    found = sent["run"]["facets"]["mzplan_startedBecause"]
-    assert found.pop("_producer").startswith("pkg:pypi/mzplan@")
-    assert (
-        found.items()
-        >= {
-            "cause": "change",
-            "serial": 7,
-            "through": "connection.pg",
-            "detail": "host a → b",
-            "at": "2026-11-24T12:00:00Z",
-        }.items()
-    )
-
-
-def test_an_event_of_a_sink() -> None:
-    body = {"table": "public.t", "select": SELECT, "where": "id > 0 AND name IS NOT NULL"}
-    sent = event_of(describing("sink.q", "postgres", body, POSTGRES), rows=12)
-    assert (sent["eventType"], sent["eventTime"]) == ("RUNNING", "2023-11-14T22:13:20.500+00:00")
-    assert (sent["job"]["namespace"], sent["job"]["name"]) == ("shop", "sink.q")
-    assert sent["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
-    assert sent["run"]["runId"] == "8a0e1c54-27f3-4f1b-9c6e-0d7a2b5c9e10"
-    assert "parent" not in sent["run"]["facets"] and "nominalTime" not in sent["run"]["facets"]
-    assert sent["producer"].startswith("pkg:pypi/mzplan@")
-    (read,), (written,) = sent["inputs"], sent["outputs"]
-    assert [(one["name"], one["type"]) for one in read["facets"]["schema"]["fields"]] == [
-        ("id", "BIGINT"),
-        ("name", "STRING"),
-        ("payload", "STRUCT<city: STRING>"),
-    ]
-    assert fields_of(written)[1:] == ["customer", "shout", "city", "one"]
-    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 12
 
 
 def transformations(of: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -301,23 +228,30 @@ def transformations(of: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(one["field"], one["transformations"][0]["subtype"]) for one in of]
 
 
-def test_the_column_lineage_of_a_sink() -> None:
-    body = {"table": "public.t", "select": SELECT, "where": "id > 0 AND name IS NOT NULL"}
-    sent = event_of(describing("sink.q", "postgres", body, POSTGRES))
+def test_an_event_of_a_sink_has_its_run_columns_and_rows() -> None:
+    select = ["ID", "name AS customer", "upper(name) AS shout", "payload.city AS city", "1 AS one"]
+    body = {"table": "public.t", "select": select, "where": "id > 0 AND name IS NOT NULL"}
+    through = Address("connection", "pg")
+    cause = Cause(cause="change", serial=7, through=through, detail="host a → b", at="2026-11-24T12:00:00Z")
+    sent = event_of(describing("sink.q", "postgres", body, POSTGRES), rows=12, cause=cause)
+    assert (sent["eventType"], sent["eventTime"]) == ("RUNNING", "2023-11-14T22:13:20.500+00:00")
+    assert (sent["job"]["namespace"], sent["job"]["name"]) == ("shop", "sink.q")
+    assert sent["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+    assert sent["run"]["runId"] == "8a0e1c54-27f3-4f1b-9c6e-0d7a2b5c9e10"
+    why = sent["run"]["facets"]["mzplan_startedBecause"]
+    assert (why["cause"], why["serial"], why["through"]) == ("change", 7, "connection.pg")
     (read,), (written,) = sent["inputs"], sent["outputs"]
+    assert fields_of(read) == ["id", "name", "payload"]
+    assert fields_of(written)[1:] == ["customer", "shout", "city", "one"]
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 12
     columns = written["facets"]["columnLineage"]
-    inputs = {name: of["inputFields"] for name, of in columns["fields"].items()}
-    assert {name: transformations(of) for name, of in inputs.items()} == {
+    assert {name: transformations(of["inputFields"]) for name, of in columns["fields"].items()} == {
         "ID": [("id", "IDENTITY")],
         "customer": [("name", "IDENTITY")],
         "shout": [("name", "TRANSFORMATION")],
         "city": [("payload", "TRANSFORMATION")],
     }
-    assert {one["transformations"][0]["type"] for of in inputs.values() for one in of} == {"DIRECT"}
     assert transformations(columns["dataset"]) == [("id", "FILTER"), ("name", "FILTER")]
-    assert {(one["namespace"], one["name"]) for one in columns["dataset"]} == {
-        (read["namespace"], read["name"])
-    }
 
 
 def test_column_lineage_of_a_sink_that_leaves_columns_out() -> None:
@@ -325,16 +259,12 @@ def test_column_lineage_of_a_sink_that_leaves_columns_out() -> None:
     (written,) = event_of(describing("sink.q", "postgres", body, POSTGRES))["outputs"]
     assert fields_of(written) == ["id", "payload", "more"]
     fields = written["facets"]["columnLineage"]["fields"]
-    assert {name: [one["field"] for one in of["inputFields"]] for name, of in fields.items()} == {
-        "id": ["id"],
-        "payload": ["payload"],
-        "more": ["id"],
-    }
+    read = {name: [one["field"] for one in of["inputFields"]] for name, of in fields.items()}
+    assert read == {"id": ["id"], "payload": ["payload"], "more": ["id"]}
 
 
-@pytest.mark.parametrize("kind", ["START", "COMPLETE", "ABORT"])
-def test_events_of_a_source(kind: str) -> None:
-    sent = event_of(describing("source.q", "kafka", {"topic": "t", "format": JSON}, KAFKA), kind)
+def test_an_event_of_a_source_has_the_columns_of_its_collection() -> None:
+    sent = event_of(describing("source.q", "kafka", TOPIC, KAFKA), "START")
     assert not sent["inputs"][0].get("facets")
     assert fields_of(sent["outputs"][0]) == ["id"]
     assert "columnLineage" not in sent["outputs"][0]["facets"]

@@ -60,24 +60,20 @@ def server_at(url: str, key: str = "", timeout: float = 5.0) -> LineageServer:
 # --- one event
 
 
-def test_an_event_is_posted_with_the_key(collector: Collector) -> None:
-    server_at(f"{collector.url}/base", "a-key").send(event())
-    assert (collector.paths, collector.keys) == (["/base/api/v1/lineage"], ["Bearer a-key"])
-    check_event(collector.events[0])
-
-
-def test_no_login_of_the_machine_is_sent(
+def test_an_event_is_posted_with_the_key_and_no_login_of_the_machine(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password not-for-you\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
+    server_at(f"{collector.url}/base", "a-key").send(event())
     server_at(collector.url).send(event())
-    assert collector.keys == [None]
+    assert (collector.paths[0], collector.keys) == ("/base/api/v1/lineage", ["Bearer a-key", None])
+    check_event(collector.events[0])
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, 308])
 def test_a_redirect_is_not_followed(collector: Collector, status: int) -> None:
     with collecting() as other:
         collector.answer = answer(status, Location=f"{other.url}/api/v1/lineage")
@@ -86,16 +82,10 @@ def test_a_redirect_is_not_followed(collector: Collector, status: int) -> None:
         assert (len(collector.events), other.events) == (1, [])
 
 
-@pytest.mark.parametrize(
-    ("refusal", "statuses"),
-    [(ConnectionError, (401, 403, 404, 429, 500, 503)), (RefusedEventError, (400, 422))],
-    ids=["temporary", "permanent"],
-)
-def test_only_a_temporary_refusal_is_retried(
-    collector: Collector, refusal: type[Exception], statuses: tuple[int, ...]
-) -> None:
+def test_only_a_temporary_refusal_is_retried(collector: Collector) -> None:
     """The sender retries at its own pace. It ignores the library's retries and the server's Retry-After."""
-    for sent, status in enumerate(statuses, 1):
+    for sent, status in enumerate((400, 401, 422, 429, 503), 1):
+        refusal = RefusedEventError if status in (400, 422) else ConnectionError
         collector.answer = answer(status, Retry_After="3600")
         with pytest.raises(refusal, match=str(status)):
             server_at(collector.url).send(event())
@@ -110,16 +100,15 @@ def left() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_an_endless_answer_is_not_read(collector: Collector, left: threading.Event) -> None:
+def test_an_endless_answer_is_not_read_and_a_missing_answer_times_out(
+    collector: Collector, left: threading.Event
+) -> None:
     def endless(request: BaseHTTPRequestHandler) -> None:
         answer(200, Content_Length="1000000000000")(request)
         left.wait(60.0)
 
     collector.answer = endless
     server_at(collector.url).send(event())
-
-
-def test_a_server_that_never_answers_times_out(collector: Collector, left: threading.Event) -> None:
     collector.answer = lambda request: (left.wait(60.0), None)[1]
     with pytest.raises(TimeoutError, match=r"not answered in 0\.2 s"):
         server_at(collector.url, timeout=0.2).send(event())
@@ -237,14 +226,10 @@ ALLOWING = Policy(
 )
 
 
-def test_nothing_is_sent_unless_a_server_is_named(tmp_path: Path) -> None:
+def test_events_and_keys_go_only_to_their_own_server(tmp_path: Path) -> None:
     assert found(settings(tmp_path)) is None
     assert found(settings(tmp_path, namespace="prod", interval=60.0)) is None
     assert found(settings(tmp_path, url="http://a:1"), OPENLINEAGE_DISABLED="true") is None
-    assert found(settings(tmp_path, url="http://a:1")) == ("http://a:1/", None)
-
-
-def test_the_environments_key_goes_only_to_its_own_server(tmp_path: Path) -> None:
     project = settings(tmp_path, url="https://ol.example", api_key="${env:OL_KEY}")
     mine = {"OPENLINEAGE_URL": "https://mine.example/x?y=1", "OPENLINEAGE_API_KEY": "mine"}
     assert found(project, None, **mine) == ("https://mine.example/x/", "mine")
@@ -271,27 +256,23 @@ def test_a_checkout_sends_no_key_unless_a_policy_allows_it(
     assert "OPENLINEAGE_URL and OPENLINEAGE_API_KEY" in caught.value.diagnostics[0].hint
     assert found(project, None, OPENLINEAGE_URL="https://ol.example", OPENLINEAGE_API_KEY="k") is not None
     assert found(project, ALLOWING) == ("https://ol.example/", "key-of-the-file")
-
-
-@pytest.mark.parametrize(
-    ("url", "key"),
-    [
-        ("https://other.example", "${env:OL_KEY}"),
-        ("https://ol.example", "${env:MINE}"),
-        ("https://other.example", ""),
-    ],
-)
-def test_with_a_policy_the_key_goes_nowhere_else(tmp_path: Path, url: str, key: str) -> None:
+    # With a policy, the key goes nowhere else.
+    for url, key in (("https://other.example", "${env:OL_KEY}"), ("https://ol.example", "${env:MINE}")):
+        with pytest.raises(MzplanError, match="MZ106"):
+            found(settings(tmp_path, url=url, api_key=key), ALLOWING)
     with pytest.raises(MzplanError, match="MZ106"):
-        found(settings(tmp_path, url=url, api_key=key), ALLOWING)
+        found(settings(tmp_path, url="https://other.example"), ALLOWING)
     assert found(settings(tmp_path, url="https://ol.example"), ALLOWING) == ("https://ol.example/", None)
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        *("ol.example:5000", "file:///etc/passwd", "http://", "http://a b", "http://a:99999", "http://[::1"),
-        *("https://me:pass@ol.example", "https://token@ol.example", "https://ol.example/?api_key=pass@"),
+        "ol.example:5000",
+        "http://",
+        "http://a:99999",
+        "https://me:pass@ol.example",
+        "https://ol.example/?key=pass@",
     ],
 )
 def test_a_variable_with_an_invalid_url(tmp_path: Path, url: str) -> None:
@@ -316,7 +297,7 @@ def test_the_variable_alone_is_enough(
     assert found == [("START", "shop"), ("COMPLETE", "shop")]
 
 
-def test_unusable_settings_are_a_warning(
+def test_unusable_settings_and_an_unencrypted_key_are_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", "nowhere")
@@ -326,21 +307,14 @@ def test_unusable_settings_are_a_warning(
     monkeypatch.setitem(sys.modules, "openlineage", None)
     started(tmp_path)
     assert "pip install 'mzplan[lineage]'" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("url", "key", "code"),
-    [
-        ("http://ol.example/", "k", "MZ116"),
-        ("https://ol.example/", "k", None),
-        ("http://ol.example/", "", None),
-        ("http://127.0.0.1:5000/", "k", None),
-        ("http://[::1]:5000/", "k", None),
-    ],
-)
-def test_an_unencrypted_key_is_a_warning(url: str, key: str, code: str | None) -> None:
-    warning = cleartext_warning(Receiver(url=url, timeout=1.0, key=(lambda: key) if key else None))
-    assert (warning.code if warning else None) == code
+    for url, code in (
+        ("http://ol.example/", "MZ116"),
+        ("https://ol.example/", ""),
+        ("http://[::1]:5000/", ""),
+    ):
+        warning = cleartext_warning(Receiver(url=url, timeout=1.0, key=lambda: "k"))
+        assert (warning.code if warning else "") == code
+    assert cleartext_warning(Receiver(url="http://ol.example/", timeout=1.0, key=None)) is None
 
 
 def test_a_missing_key_is_resolved_again_for_the_next_event(collector: Collector, tmp_path: Path) -> None:
