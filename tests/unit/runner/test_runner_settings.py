@@ -17,10 +17,8 @@ from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
-from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page
-from mzplan.render.plan_text import render_plan
 from mzplan.runner.loop import Runner
 from mzplan.runner.telemetry import RunEvents, Telemetry
 from mzplan.store.formats import decode_state, encode_state
@@ -31,8 +29,6 @@ KEPT = "retain_dropped: 30d\n"
 EDITS = {
     "retain_dropped: 0s\n": ("retain_dropped", "30d", "0s"),
     KEPT + "lineage: {url: 'https://evil.example'}\n": ("lineage.url", None, "https://evil.example"),
-    KEPT + "lineage: {namespace: other}\n": ("lineage.namespace", None, "other"),
-    KEPT + "retries: {first: 5s}\n": ("retries.first", "1s", "5s"),
     KEPT + "retries: {budget: 3}\n": ("retries.budget", None, 3),
     KEPT + "instances: {local: {type: embedded, metrics: {port: 9100, host: 0.0.0.0}}}\n": (
         "instances.local.metrics.host",
@@ -57,54 +53,33 @@ def write(folder: Path, more: str) -> None:
     (folder / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{more}")
 
 
-METRICS = """\
+SETTINGS = """\
 instances:
   a: {type: cluster, metrics: {port: 9100}}
   b: {type: cluster, metrics: {port: 9101, host: 0.0.0.0}}
   c: {type: embedded}
+retries: {first: 5s, last: 2m}
+lineage: {url: 'https://ol/x', api_key: '${env:K}', timeout: 2s, interval: 1m, namespace: '${var.where}'}
+variables: {where: {default: prod}}
 """
-LINEAGE = "lineage: {url: 'https://ol/x', api_key: '${env:K}', timeout: 2s, interval: 1m, namespace: prod}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", RunnerSettings()),
-        ("retries: {budget: 20}\n", RunnerSettings(retries=Retries(budget=20))),
-        ("retries: {first: 5s, last: 2m}\n", RunnerSettings(retries=Retries(first=5.0, last=120.0))),
-        (
-            METRICS,
-            RunnerSettings(
-                metrics={"a": MetricsPlace(port=9100), "b": MetricsPlace(port=9101, host="0.0.0.0")}
-            ),
+def test_settings_are_read_from_the_project(tmp_path: Path) -> None:
+    write(tmp_path, SETTINGS)
+    assert load_project(str(tmp_path)).runner == RunnerSettings(
+        metrics={"a": MetricsPlace(port=9100), "b": MetricsPlace(port=9101, host="0.0.0.0")},
+        retries=Retries(first=5.0, last=120.0),
+        run_events=RunEventSettings(
+            url="https://ol/x", api_key="${env:K}", timeout=2.0, interval=60.0, namespace="prod"
         ),
-        ("lineage: {}\n", RunnerSettings()),
-        (
-            LINEAGE,
-            RunnerSettings(
-                run_events=RunEventSettings(
-                    url="https://ol/x", api_key="${env:K}", timeout=2.0, interval=60.0, namespace="prod"
-                )
-            ),
-        ),
-        (
-            "lineage: {namespace: '${var.where}'}\nvariables: {where: {default: prod}}\n",
-            RunnerSettings(run_events=RunEventSettings(namespace="prod")),
-        ),
-    ],
-)
-def test_settings_are_read_from_the_project(tmp_path: Path, text: str, expected: RunnerSettings) -> None:
-    write(tmp_path, text)
-    assert load_project(str(tmp_path)).runner == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("retries: {budget: 0}", "MZ005"),
-        ("retries: {budget: true}", "MZ005"),
         ("retries: {first: soon}", "MZ005"),
-        ("retries: {first: 0s}", "MZ005"),
         ("retries: {other: 1}", "MZ004"),
         ("retries: 7", "MZ005"),
         ("instances: {a: {type: cluster, metrics: {port: 0}}}", "MZ005"),
@@ -114,7 +89,6 @@ def test_settings_are_read_from_the_project(tmp_path: Path, text: str, expected:
         ("lineage: {url: 'https://ol', api_key: written-out}", "MZ016"),
         ("lineage: {api_key: '${env:K}'}", "MZ006"),
         ("lineage: {url: 'https://ol', timeout: 0s}", "MZ005"),
-        ("lineage: {url: 'https://ol', interval: soon}", "MZ005"),
         ("lineage: {host: ol}", "MZ004"),
     ],
 )
@@ -136,10 +110,7 @@ def test_each_runner_setting_is_in_the_plan_and_its_digest(folder: Path, edit: s
     path, old, new = EDITS[edit]
     assert not plan.is_empty and plan.changes == ()
     shown = {one["path"]: (one["before"], one["after"]) for one in plan_to_json(plan)["settings"]}
-    assert shown[path] == (old, new)
-    for text in (render_plan(plan), render_plan_markdown(plan), render_plan_page(plan)):
-        assert path in text and str(new) in text
-        assert "No changes" not in text
+    assert shown[path] == (old, new) and path in render_plan_page(plan)
     assert digest_of_plan(plan) != digest_of_plan(before)
     assert decode_plan(encode_plan(plan)) == plan
     after = commit_plan(plan, state)
@@ -149,16 +120,6 @@ def test_each_runner_setting_is_in_the_plan_and_its_digest(folder: Path, edit: s
     assert plan_between(state, after).settings_changes == plan.settings_changes
     back = commit_plan(plan_rollback(after, state), after)
     assert (back.settings, back.instances) == (state.settings, state.instances)
-
-
-def test_a_key_is_masked_and_only_its_reference_is_stored(folder: Path) -> None:
-    state = commit(load_configuration(str(folder)))
-    write(folder, KEPT + "lineage: {url: 'https://ol.example', api_key: '${env:OL_KEY}'}\n")
-    plan = build_plan(load_configuration(str(folder)), state)
-    (field,) = (one for one in plan.settings_changes if one.path == "lineage.api_key")
-    assert field.sensitive and field.after is None
-    assert "lineage.api_key: (sensitive)" in render_plan(plan)
-    assert b"${env:OL_KEY}" in encode_state(commit_plan(plan, state))
 
 
 def test_an_older_state_with_default_settings_has_no_change(folder: Path) -> None:
@@ -199,15 +160,12 @@ def test_a_runner_uses_the_committed_settings(world: World) -> None:
     world.apply(with_settings(make_state(2), retain_dropped=600.0))
     found = world.runner.controller.parameters
     assert (found.retain_dropped, found.backoff) == (600.0, Retries())
-
-
-def test_the_runners_own_file_counts_only_without_committed_settings(world: World) -> None:
+    # Its own file counts only without committed settings.
     own = RunnerSettings(retain_dropped=1.0)
     world.runner = Runner(world.runner.controller, world.runner.gates, default_settings=own)
-    world.apply(make_state(1))
-    assert world.runner.controller.parameters.retain_dropped == 1.0
-    world.apply(with_settings(make_state(2)))
-    assert world.runner.controller.parameters.retain_dropped == 7 * 86_400.0
+    for state, retained in ((make_state(3), 1.0), (with_settings(make_state(4)), 7 * 86_400.0)):
+        world.apply(state)
+        assert world.runner.controller.parameters.retain_dropped == retained
 
 
 def test_metrics_and_run_events_follow_the_committed_settings() -> None:
@@ -225,14 +183,14 @@ def test_metrics_and_run_events_follow_the_committed_settings() -> None:
         return {name: MetricsPlace(port=port) for name, port in ports.items()}
 
     telemetry = Telemetry("local", serve, report)
-    telemetry.configure(RunnerSettings())
-    telemetry.configure(RunnerSettings())
-    assert log == ["events to nobody"]
-    log.clear()
-    telemetry.configure(RunnerSettings(metrics=at(local=1, other=2)))
+    for _ in range(2):
+        telemetry.configure(RunnerSettings(metrics=at(local=1, other=2)))
     telemetry.configure(RunnerSettings(metrics=at(local=3), run_events=RunEventSettings(url="http://o")))
     telemetry.close_server()
-    assert log == ["serve 127.0.0.1:1", "close 1", "serve 127.0.0.1:3", "events to http://o", "close 3"]
+    assert log == [
+        *("serve 127.0.0.1:1", "events to nobody"),
+        *("close 1", "serve 127.0.0.1:3", "events to http://o", "close 3"),
+    ]
     log.clear()
     from_command_line = Telemetry("local", serve, report, MetricsPlace(port=9))
     from_command_line.configure(RunnerSettings(metrics=at(local=1)))

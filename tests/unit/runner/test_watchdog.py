@@ -13,7 +13,8 @@ import pytest
 from mzplan.plan.drift import drift_between
 from mzplan.runner import shutdown, watchdog
 from mzplan.runner.watchdog import Watchdog
-from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
+from tests.unit.runner.test_runner import SINK, World, make_state
+from tests.unit.runner.test_status import status_text
 
 HANGS = """
 import threading, time, sys
@@ -92,21 +93,15 @@ def test_a_process_ends_despite_a_hanging_thread() -> None:
 def test_status_and_drift_show_why_the_runner_ended(world: World) -> None:
     state = make_state(1)
     seen = world.apply(state).observations
+    assert "no runner is alive" not in status_text(world)
+    world.store.leases.renew(world.lease, released=True)
+    assert "no runner is alive" in status_text(world) and "\n  Java" not in status_text(world)  # stopped
     world.runner.status.write_end("Java has ended.")
     world.runner.status.write_end("another reason")  # the first reason counts
     status = world.status()
-    assert status.ended == "Java has ended."
+    assert status.ended == "Java has ended." and "\n  Java has ended.\n" in status_text(world)
     assert status.observations[SINK].step == seen[SINK].step  # its last observations stay
     drift = drift_between(state, {"local": status}, {"local": False})
     why = "no runner of instance local is alive: Java has ended."
     assert {(item.kind, item.detail) for item in drift} == {("missing-query", why)}
     assert not any("Java" in item.detail for item in drift_between(state, {"local": status}, {"local": True}))
-
-
-def test_a_runner_without_a_report_keeps_the_former_observations(world: World) -> None:
-    before = world.apply(make_state(1))
-    world.next_runner()
-    world.runner.status.write_end("Java is missing.")
-    status = world.status()
-    assert status.epoch == world.lease.epoch > before.epoch
-    assert status.observations[ORDERS] == before.observations[ORDERS]
