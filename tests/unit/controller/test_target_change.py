@@ -1,4 +1,4 @@
-"""Whether a sink's target still has its steps: the comparison, and its messages."""
+"""Whether a sink's target still has its steps, and whether a source still reads the same upstream."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import pytest
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.kafka.transactional_writer import compare_target as compare_topic
 from mzplan.connectors.postgres.identity import WrittenSteps, compare_target
-from mzplan.model.diagnostics import ExitCode
+from mzplan.controller.executor import CheckResult
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.resources import Resource
 from mzplan.plan import build_plan
-from mzplan.schema.description import describe
+from mzplan.schema.description import Description, describe
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
-from tests.unit.small_projects import at, commit, postgres, shop, sink
+from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
+from tests.unit.runner.test_status import until
+from tests.unit.small_projects import at, commit, kafka, postgres, shop, sink, source
 
 HERE = {"type": "postgres", "system_identifier": "7", "timeline": 1, "database": "shop", "database_oid": 5}
 THERE = WrittenSteps(query_id="q", step=3)
@@ -41,12 +46,10 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
     ("found", "there", "code", "says"),
     [
         (HERE, THERE, "", ""),
-        (HERE, WrittenSteps(query_id="q", step=4), "", ""),  # it was written, but not yet recorded as done
         ({**HERE, "database": "renamed"}, THERE, "", ""),
         (None, THERE, "", ""),  # a service that hides its identity: its steps are enough
         ({**HERE, "system_identifier": "8"}, THERE, "MZ043", "system identifier 8 instead of 7"),
         ({**HERE, "database_oid": 6}, THERE, "MZ043", "dropped and recreated"),
-        ({**HERE, "database": "x", "database_oid": 6}, THERE, "MZ043", "database x instead of shop"),
         ({**HERE, "timeline": 2}, THERE, "MZ043", "timeline 2 instead of 1"),
         ({**HERE, "timeline": 2}, WrittenSteps(query_id="q", step=1), "MZ069", "its last step is 1"),
         (HERE, WrittenSteps(query_id="q", step=-1), "MZ069", "no step is written"),
@@ -85,10 +88,51 @@ def test_a_topic_is_identified_by_cluster_and_id(tmp_path: Path) -> None:
         assert other is not None and (other.code, says in other.detail) == ("MZ043", True)
 
 
-def test_the_plan_says_what_happens_if_the_target_changes() -> None:
-    state = commit(shop(orders_pg=sink(on_target_change="accept")))
-    plan = build_plan(shop(pg=postgres(host="other"), orders_pg=sink(on_target_change="accept")), state)
-    assert [d.summary for d in plan.diagnostics] == [
+def test_the_plan_says_what_happens_if_the_target_or_the_upstream_changes() -> None:
+    def notices(**parts: Resource) -> list[str]:
+        plan = build_plan(
+            shop(k=kafka(brokers=["b:1"]), pg=postgres(host="o"), **parts), commit(shop(**parts))
+        )
+        return [d.summary for d in plan.diagnostics if "now leads to" in d.summary]
+
+    assert notices() == []
+    parts = {
+        "orders": source(on_upstream_change="reset-latest"),
+        "orders_pg": sink(on_target_change="accept"),
+    }
+    assert notices(**parts) == [
+        "source.orders: if the connection now leads to another upstream, it continues with records written "
+        "there from now on",
         "sink.orders_pg: if the connection now leads to another target, it writes its next step there, "
-        "even if earlier steps are missing"
+        "even if earlier steps are missing",
     ]
+
+
+# --- a running source
+
+
+OTHER = Diagnostic(code="MZ043", kind="another-upstream", summary="another upstream", detail="Deleted.")
+AWAY = Diagnostic(code="MZ050", summary="not reached")
+
+
+def test_sources_are_checked_each_minute_and_sinks_every_five(world: World) -> None:
+    """The start of a query has checked it before. A problem stays until the next check."""
+    found: list[Diagnostic] = []
+    checked: list[Address] = []
+
+    def check(description: Description) -> CheckResult:
+        checked.append(description.address)
+        return CheckResult(diagnostics=tuple(found))
+
+    world.apply(make_state(1))
+    world.executor.check_result = check
+    for problems in ([OTHER], [AWAY], []):  # a server that is away proves nothing
+        found[:] = problems
+        checked.clear()
+        world.now += 61.0
+        until(world, lambda seen: ORDERS in checked)
+        seen = until(world, lambda seen: (seen.error is None) == (not found))
+        assert (seen.condition, seen.error) == ("running", "another upstream. Deleted." if found else None)
+        assert SINK not in checked
+    world.now += 120.0
+    until(world, lambda seen: SINK in checked)

@@ -22,14 +22,14 @@ LAKE = Address("connection", "lake")
 EVERY = 60.0
 
 
-def with_delta(serial: int, *, paused: bool = False, **compaction: Any) -> State:
+def with_delta(serial: int, **more: Any) -> State:
     """The sink writes a Delta table."""
     state = make_state(serial)
-    body = {"type": "delta", "from": "orders", "connection": "lake", "path": "orders", **compaction}
+    body = {"type": "delta", "from": "orders", "connection": "lake", "path": "orders", **more}
     sink = replace(
         state.resources[SINK],
         type="delta",
-        body={**body, **({"paused": True} if paused else {})},
+        body=body,
         references={"from": ORDERS, "connection": LAKE},
     )
     lake = ResourceState(address=LAKE, id="lake", type="files", body={"type": "files", "path": "lake"})
@@ -107,22 +107,14 @@ def test_the_next_runner_of_a_moved_sink_waits_for_the_compaction(world: World) 
         assert go_on.wait(60)
 
     world.executor.compaction = slow
-    state = with_delta(1, compaction={"min_files": 2})
-    world.commit(state)
+    world.commit(with_delta(1, compaction={"min_files": 2}))
     world.settle()
     world.now += EVERY + 1
     world.settle()
     assert begun.wait(60)
-    moved = replace(state.resources[SINK], body={**state.resources[SINK].body, "instance": "other"})
-    other = replace(state.instances["local"], name="other")
-    world.commit(
-        replace(
-            state,
-            serial=2,
-            resources={**state.resources, SINK: moved},
-            instances={**state.instances, "other": other},
-        )
-    )
+    moved = with_delta(2, compaction={"min_files": 2}, instance="other")
+    other = replace(moved.instances["local"], name="other")
+    world.commit(replace(moved, instances={**moved.instances, "other": other}))
     assert SINK in world.settle().observations  # so it has not released the query
     go_on.set()
     pass_time(world, 5.0)

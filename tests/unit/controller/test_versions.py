@@ -104,10 +104,8 @@ def test_the_features_that_a_table_requires(tmp_path: Path) -> None:
     assert CollectionLog(str(tmp_path / "kept")).last_transaction("a") == 3
 
 
-@pytest.mark.parametrize(
-    "note", ["", "[]", "{}", '{"version": "x"}', '{"version": 10, "parts": 2}', '{"version": 10}']
-)
-def test_the_newest_checkpoint_is_found(tmp_path: Path, note: str) -> None:
+@pytest.mark.parametrize("note", ["", '{"version": "x"}', '{"version": 10, "parts": 2}', '{"version": 10}'])
+def test_the_newest_checkpoint_is_found_and_damage_is_an_error(tmp_path: Path, note: str) -> None:
     """Delta's `_last_checkpoint` saves a listing. Without it, or if it is incomplete, the log is listed."""
     log = tmp_path / "_delta_log"
     table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
@@ -115,11 +113,7 @@ def test_the_newest_checkpoint_is_found(tmp_path: Path, note: str) -> None:
     for name in (f"{12:020}-old.checkpoint.parquet", f"{13:020}.checkpoint.json", "x.checkpoint.parquet"):
         (log / name).write_bytes(b"")  # not a checkpoint that mzplan reads
     assert table.features() == features("a")
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
-    checkpoint = tmp_path / "_delta_log" / f"{10:020}.checkpoint.parquet"
+    checkpoint = log / f"{10:020}.checkpoint.parquet"
     parquet.write_table(pa.table({"add": [None]}), checkpoint)
     with pytest.raises(OSError, match="parquet is damaged"):
         table.features()
@@ -137,6 +131,10 @@ def refusal(table: str, *, writes: bool) -> Any:
 
 
 def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
+    made = protocol("appendOnly", "invariants", "changeDataFeed", reading=["deletionVectors", "timestampNtz"])
+    for line in LINES:  # the fault test of an upgrade creates these tables with each of two lines
+        table = CollectionLog(table_of(tmp_path / line.spark, made))
+        require_features(table, ORDERS, line.features, writes=True)
     (newer, *_) = sorted(NEWEST.features - OLDEST.features)
     written = table_of(tmp_path / "written", protocol("appendOnly", newer))
     require_features(CollectionLog(written), ORDERS, OLDEST.features, writes=False)
@@ -148,15 +146,6 @@ def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
     assert "1 feature missing in this runner's Delta: ofTomorrow" in refusal(read, writes=False).detail
     told = refusal(read, writes=True)
     assert "2 features" in told.detail and "pip install" not in told.hint and "DROP FEATURE" in told.hint
-
-
-def test_each_delta_line_has_the_features_of_mzplans_tables(tmp_path: Path) -> None:
-    """The fault test of an upgrade creates these tables with each of two lines."""
-    made = protocol("appendOnly", "invariants", "changeDataFeed", reading=["deletionVectors", "timestampNtz"])
-    for line in LINES:
-        require_features(
-            CollectionLog(table_of(tmp_path / line.spark, made)), ORDERS, line.features, writes=True
-        )
 
 
 def test_a_plan_names_the_versions_of_the_next_and_the_present_runner(tmp_path: Path) -> None:

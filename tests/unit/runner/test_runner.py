@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import pytest
 
 from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.controller.terms import LagSteps
+from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.observed import Status
@@ -23,6 +25,7 @@ from mzplan.model.state import Canary, ResourceState, State
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
+from mzplan.store.journal import Prepared
 from mzplan.store.limits import write_limit
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
@@ -104,7 +107,7 @@ class World:
         self.store = Store(LocalBackend(folder), "shop")
         self.executor = HookedExecutor("shop")
         self.now = 0.0
-        self.pool = ThreadPoolExecutor(4)
+        self.pool: Executor = WorkPool(4)
         self.committed = State(project="shop")
         self.new_runner()
 
@@ -213,31 +216,46 @@ def starts(world: World) -> list[str]:
     return [name.split(":")[2] for what, name in world.executor.log if what == "start"]
 
 
+def test_each_serial_restarts_only_the_queries_that_it_changes(world: World) -> None:
+    before = world.apply(make_state(1)).observations
+    assert {a: o.condition for a, o in before.items()} == {ORDERS: "running", SINK: "running"}
+    world.executor.log.clear()
+    after = world.apply(make_state(2, broker="b:1")).observations
+    assert starts(world) == ["source.orders"]
+    assert after[ORDERS].run_id != before[ORDERS].run_id
+    assert after[ORDERS].query_id == before[ORDERS].query_id
+    assert after[SINK].run_id == before[SINK].run_id
+    # The next runner restarts nothing and writes nothing twice. It may have a later version, because records
+    # have the query's id from the beginning.
+    written = world.store.backend.read("status/local.accepted.json")
+    world.executor.log.clear()
+    world.next_runner()
+    seen = world.settle().observations
+    assert {a: o.run_id for a, o in seen.items()} == {a: o.run_id for a, o in after.items()}
+    assert world.executor.log == []
+    assert world.store.backend.read("status/local.accepted.json") == written
+    # A change of retention restarts nothing either.
+    seen = world.apply(make_state(3, broker="b:1", retention={"steps": 5})).observations
+    assert {a: o.run_id for a, o in seen.items()} == {a: o.run_id for a, o in after.items()}
+    assert world.runner.controller.collection("s").policy == LagSteps(steps=5)
+    # A deleted query is stopped and forgotten.
+    assert set(world.apply(without(make_state(4, broker="b:1"), SINK)).observations) == {ORDERS}
+    assert set(world.executor.running()) == set(world.store.read_accepted("local")) == {ORDERS}
+
+
 def test_only_attempts_at_a_new_description_count_for_it(world: World) -> None:
     """Even if the digest is the same, and while an earlier attempt is under way."""
-    entered, go_on = threading.Event(), threading.Event()
-    refuse = refusing("MZ043", lambda one: one.address == ORDERS and "on_upstream_change" not in one.body)
-
-    def check(description: Description) -> CheckResult:
-        found = refuse(description)
-        if not found.ok:
-            entered.set()
-            go_on.wait(10)
-        return found
-
-    world.executor.check_result = check
-    go_on.set()
-    assert world.apply(make_state(1)).observations[ORDERS].error_code == "MZ043"
-    entered.clear(), go_on.clear()
-    world.now += 100
-    world.until(entered.is_set)
+    world.executor.fail_start = lambda d: "no" if d.id == "s" and "on_upstream_change" not in d.body else None
+    slow = Blocked(world.executor, "start", ORDERS)
+    world.commit(make_state(1))
+    world.until(lambda: slow.begun)
     fixed = make_state(2, on_upstream_change="reset-earliest")
     assert fixed.resources[ORDERS].digest == world.committed.resources[ORDERS].digest
     world.commit(fixed)
     world.runner.tick()
     seen = world.status().observations[ORDERS]
     assert (world.status().serial, seen.condition, seen.error) == (2, "starting", None)
-    go_on.set()
+    slow.let.set()
     assert world.settle().observations[ORDERS].condition == "running"
 
 
@@ -265,17 +283,6 @@ def test_parallelism_limits_the_starts_at_once(world: World, parallelism: int | 
     assert world.apply(make_state(3)).serial == 3
 
 
-def test_a_changed_connection_restarts_only_the_queries_that_use_it(world: World) -> None:
-    before = world.apply(make_state(1)).observations
-    assert {a: o.condition for a, o in before.items()} == {ORDERS: "running", SINK: "running"}
-    world.executor.log.clear()
-    after = world.apply(make_state(2, broker="b:1")).observations
-    assert starts(world) == ["source.orders"]
-    assert after[ORDERS].run_id != before[ORDERS].run_id
-    assert after[ORDERS].query_id == before[ORDERS].query_id
-    assert after[SINK].run_id == before[SINK].run_id
-
-
 def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
     before = world.apply(make_state(1)).observations
     world.executor.log.clear()
@@ -297,21 +304,45 @@ def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
     assert world.settle().observations[ORDERS].condition == "running"
 
 
-def test_a_failed_change_falls_back_to_the_accepted_description(world: World) -> None:
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_failed_change_falls_back_to_the_accepted_description(world: World, begins: bool) -> None:
+    """Whether it fails to start, or before its first trigger. It is tried again after a longer wait."""
+    first, second = (make_state(1), make_state(2, broker="b:1"))
+    old, new = (state.resources[ORDERS].digest for state in (first, second))
+    world.apply(first)
+    world.commit(second)
+    tries: list[float] = []
+
+    def check(description: Description) -> CheckResult:
+        tries.extend([world.now] if description.digest == new else [])
+        return CheckResult()
+
+    world.executor.check_result = check
+    if begins:
+        world.executor.triggers_at_once = False
+        world.until(lambda: any(report.name.digest == new for report in world.executor.running().values()))
+        world.executor.triggers_at_once = True
+        world.fail(ORDERS, "boom.")
+    else:
+        world.executor.fail_start = lambda d: "boom" if d.digest == new else None
+    for passed in (0.0, 1.0, 1.0):
+        world.now += passed
+        seen = world.settle().observations[ORDERS]
+        assert (seen.condition, seen.error) == ("failed", "boom.")
+        assert world.executor.running()[ORDERS].name.digest == old
+    assert tries == [0.0]
+    world.now += 30.0
+    world.settle()
+    assert tries == [0.0, 32.0]
+
+
+def test_an_address_never_has_two_running_queries(world: World) -> None:
     world.apply(make_state(1))
-    world.executor.fail_start = lambda d: "boom" if "b:1" in str(d.connections) else None
-    seen = world.apply(make_state(2, broker="b:1")).observations[ORDERS]
-    assert (seen.condition, seen.error) == ("failed", "boom.")
-    running = world.executor.running()[ORDERS]
+    other = make_state(2, broker="b:1")
+    world.executor.start(describe(other.resources[ORDERS], other.resources), Secrets("."), 1)
+    world.settle()
+    (running,) = (one for one in world.executor.reports() if one.active and one.name.address == ORDERS)
     assert running.name.digest == make_state(1).resources[ORDERS].digest
-
-
-def test_a_deleted_query_is_stopped_and_forgotten(world: World) -> None:
-    world.apply(make_state(1))
-    assert set(world.store.read_accepted("local")) == {ORDERS, SINK}
-    assert set(world.apply(without(make_state(2), SINK)).observations) == {ORDERS}
-    assert set(world.executor.running()) == {ORDERS}
-    assert set(world.store.read_accepted("local")) == {ORDERS}
 
 
 def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
@@ -348,21 +379,13 @@ def test_only_committed_descriptions_create_targets(world: World) -> None:
         world.executor.log.clear()
         return found
 
-    def propose() -> None:
-        asked = tuple(describe(state.resources[address], state.resources) for address in (ORDERS, SINK))
-        proposal = world.store.proposals.make("local", asked)
-        world.settle()
-        answer = world.store.proposals.read_answer(proposal)
-        assert answer is not None and answer.diagnostics == ()
-        world.store.proposals.withdraw(proposal.id)
-
     world.executor.check_result = lambda one: CheckResult(must_create=one.address == SINK)
-    propose()
-    assert done_for_sink() == []
+    proposal = world.store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
+    world.settle()
+    answer = world.store.proposals.read_answer(proposal)
+    assert answer is not None and (answer.diagnostics, done_for_sink()) == ((), [])
     world.apply(state)
     assert done_for_sink() == ["prepare", "start"]
-    propose()
-    assert done_for_sink() == []
     # A query that waits for a canary runs its accepted description, which isn't a commit.
     canary = Canary(address=ORDERS, serial=2, holds=(SINK,), wait=60.0)
     world.executor.triggers_at_once = False
@@ -423,31 +446,25 @@ def sink_ids(world: World) -> dict[str, str]:
     return {a.name: d.id for a, d in accepted.items() if a.kind == "sink"}
 
 
-def test_a_renamed_query_stops_before_it_resumes_under_its_new_name(world: World) -> None:
-    world.apply(make_state(1))
-    world.executor.log.clear()
-    status = world.apply(rename(make_state(1), 2, orders_out="new_name"))
-    assert [(what, name.split(":")[2]) for what, name in world.executor.log] == [
-        ("stop", "sink.orders_out"),
-        ("start", "sink.new_name"),
-    ]
-    assert {str(a): o.condition for a, o in status.observations.items()} == {
-        "sink.new_name": "running",
-        "source.orders": "running",
-    }
-    assert world.journal() == []  # its storage stays
-
-
-def test_two_queries_that_swap_names_keep_their_checkpoints(world: World) -> None:
+def test_renamed_queries_stop_before_they_resume_from_their_own_checkpoints(world: World) -> None:
     state = make_state(1)  # with two sinks whose descriptions and digests are equal
     other = replace(state.resources[SINK], address=Address("sink", "other"), id="o2")
     state = replace(state, resources={**state.resources, other.address: other})
     world.apply(state)
-    assert sink_ids(world) == {"orders_out": "o", "other": "o2"}
-    status = world.apply(rename(state, 2, orders_out="other", other="orders_out"))
-    assert sink_ids(world) == {"orders_out": "o2", "other": "o"}
+    world.executor.log.clear()
+    renamed = rename(state, 2, orders_out="new_name")
+    status = world.apply(renamed)
+    assert [(what, name.split(":")[2]) for what, name in world.executor.log] == [
+        ("stop", "sink.orders_out"),
+        ("start", "sink.new_name"),
+    ]
     assert {o.condition for o in status.observations.values()} == {"running"}
-    assert world.journal() == []
+    assert sink_ids(world) == {"new_name": "o", "other": "o2"}
+    # Two queries swap their names.
+    status = world.apply(rename(renamed, 3, new_name="other", other="new_name"))
+    assert sink_ids(world) == {"new_name": "o2", "other": "o"}
+    assert {o.condition for o in status.observations.values()} == {"running"}
+    assert world.journal() == []  # their storage stays
 
 
 def dropped_and_being_removed(world: World) -> tuple[State, threading.Event]:
@@ -478,15 +495,14 @@ def test_a_rollback_waits_for_the_end_of_a_removal(world: World) -> None:
     assert not world.runner.controller.busy
 
 
-@pytest.mark.parametrize("begun", ["being removed", "removed", "removed before the runner"])
+@pytest.mark.parametrize("begun", ["being removed", "removed before the runner"])
 def test_a_rollback_does_not_restart_a_query_whose_storage_was_removed(world: World, begun: str) -> None:
     first, let = dropped_and_being_removed(world)
     world.executor.missing = lost(generation=1)
-    if begun != "being removed":
+    if begun == "removed before the runner":
         let.set()
         world.settle()
         assert world.journal() == []
-    if begun == "removed before the runner":
         world.next_runner()
     world.commit(replace(first, serial=3))
     world.runner.tick()
@@ -519,17 +535,6 @@ def made_again(serial: int) -> State:
     state = make_state(serial)
     ids = {KAFKA: "c", ORDERS: "s2", SINK: "o2"}
     return replace(state, resources={a: replace(r, id=ids[a]) for a, r in state.resources.items()})
-
-
-def test_a_resource_declared_again_does_not_inherit_the_former_query(world: World) -> None:
-    world.apply(make_state(1))
-    again = make_state(2)
-    fresh = replace(again.resources[SINK], id="fresh")  # forgotten and applied again between two rounds
-    world.executor.log.clear()
-    world.apply(replace(again, resources={**again.resources, SINK: fresh}))
-    assert [what for what, _ in world.executor.log] == ["stop", "start"]
-    assert sink_ids(world) == {"orders_out": "fresh"}
-    assert world.journal() == [("o", 1)]
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -605,39 +610,16 @@ def test_a_query_without_its_checkpoint_does_not_start_over(world: World) -> Non
     assert later(replace(state, resources={**state.resources, ORDERS: anew})) == ("running", None)
 
 
-def test_a_prepared_export_of_an_unwanted_sink_is_cancelled(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The runner is killed right after it has prepared the sink, and the sink is removed meanwhile."""
-    world.commit(make_state(1))
-
-    def killed(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(world.runner.controller, "create_exports", killed)
-    with pytest.raises(KeyboardInterrupt):
-        world.settle()
-    assert [entry.id for entry in world.store.read_prepared("local")] == ["o"]
-    world.commit(without(make_state(2), SINK))
+def test_a_prepared_export_of_an_unwanted_sink_is_cancelled(world: World) -> None:
+    """A runner was killed right after it prepared the sink, and the sink was removed meanwhile."""
+    world.store.write_prepared("local", [Prepared(id="o", from_id="s", step=0)])
     world.next_runner()
-    world.settle()
+    world.apply(without(make_state(1), SINK))
     assert world.runner.controller.collection("s").holds == {}
     assert world.store.read_prepared("local") == []
 
 
-# --- the next runner
-
-
-def test_the_next_runner_restarts_nothing_and_writes_nothing_twice(world: World) -> None:
-    """The next runner may have a later version, because records have the query's id from the beginning."""
-    before = world.apply(make_state(1)).observations
-    written = world.store.backend.read("status/local.accepted.json")
-    world.executor.log.clear()
-    world.next_runner()
-    after = world.settle().observations
-    assert {a: o.run_id for a, o in after.items()} == {a: o.run_id for a, o in before.items()}
-    assert world.executor.log == []
-    assert world.store.backend.read("status/local.accepted.json") == written
+# --- the order of starts
 
 
 def test_sources_start_before_sinks_and_larger_lags_go_first(world: World) -> None:
@@ -700,16 +682,13 @@ def test_a_paused_query_reports_its_last_step(world: World) -> None:
     assert {(o.condition, o.run_id, o.step) for o in seen.values()} == {("paused", None, 4)}
 
 
-def test_the_status_shows_a_batch_that_does_not_end(world: World) -> None:
+def test_the_status_shows_a_batch_that_does_not_end_and_foreign_queries(world: World) -> None:
     assert world.apply(make_state(1)).observations[SINK].quiet_since is None
     for heard, quiet_since in ((1_000_000.0, 1_000_000.0), (time.time(), None)):
         world.progress(SINK, last_progress_at=heard)
         world.now += 5.0
         assert world.settle().observations[SINK].quiet_since == quiet_since
-
-
-def test_the_status_names_foreign_queries(world: World) -> None:
-    for names in ([], ["by_hand"], []):
+    for names in (["by_hand"], []):
         world.executor.foreign[:] = names
         assert world.apply(make_state(world.committed.serial + 1)).foreign == tuple(names)
 

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from mzplan.connectors.api.queries import Probe
-from mzplan.connectors.postgres.identity import identify
 from mzplan.controller.executor import CheckResult
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner import proposals as runner_proposals
@@ -23,7 +22,7 @@ DESCRIPTION = describe(STATE.resources[SINK], STATE.resources)
 def test_an_endless_check_is_answered_and_delays_no_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_proposals, "TIME_LIMIT", 2.0)
+    monkeypatch.setattr(runner_proposals, "TIME_LIMIT", 0.5)
     ended = threading.Event()
 
     def never(*_: object) -> CheckResult:
@@ -32,13 +31,13 @@ def test_an_endless_check_is_answered_and_delays_no_commit(
 
     monkeypatch.setattr(world.runner.controller, "validate", never)
     try:
-        proposals = [world.store.proposals.make("local", (DESCRIPTION,) * 8) for _ in range(4)]
+        proposals = [world.store.proposals.make("local", (DESCRIPTION,) * 8) for _ in range(8)]
         began = time.monotonic()
         world.runner.tick()
         assert {o.condition for o in world.apply(STATE).observations.values()} == {"running"}
         while world.runner.proposals.poll():
             time.sleep(0.01)
-        assert time.monotonic() - began < 3.5, "each is answered within the limit, however many there are"
+        assert time.monotonic() - began < 2.5, "each is answered within the limit, however many there are"
         answered = [world.store.proposals.read_answer(one) for one in proposals]
         assert {d.code for one in answered if one is not None for d in one.diagnostics} == {"MZ290"}
     finally:
@@ -49,17 +48,3 @@ def test_an_endless_check_is_answered_and_delays_no_commit(
 def test_an_unstorable_identity_is_refused(upstream: dict[str, object]) -> None:
     with pytest.raises(MzplanError, match="can't be stored"):
         Probe(upstream=upstream)
-
-
-@pytest.mark.parametrize(
-    ("row", "is_possible"), [(("1", 2, "shop", 3), True), ((b"1", 2, "shop", 3), False), (("1", 2), False)]
-)
-def test_an_impossible_postgresql_identity_is_unknown(row: tuple[object, ...], is_possible: bool) -> None:
-    class Server:
-        def execute(self, statement: bytes) -> Server:
-            return self
-
-        def fetchone(self) -> tuple[object, ...]:
-            return row
-
-    assert (identify(Server()) is not None) == is_possible  # type: ignore[arg-type]

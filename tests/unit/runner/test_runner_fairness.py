@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.queries import has_tasks
-from mzplan.controller.reconcile import Memory
 from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.state import State
-from mzplan.model.tasks import Task, TaskOutcome
-from mzplan.schema.description import describe, digest_of
+from mzplan.model.tasks import Task
+from mzplan.schema.description import digest_of
 from tests.tasks import backfill
 from tests.unit.runner.test_runner import ORDERS, SINK, Blocked, World, make_state, rename, starts
 
@@ -39,7 +36,7 @@ def narrow(tmp_path: Path) -> Iterator[World]:
     class Narrow(World):
         def new_runner(self) -> None:
             self.pool.shutdown()
-            self.pool = WorkPool(1)  # type: ignore[assignment]
+            self.pool = WorkPool(1)
             super().new_runner()
             self.runner.controller.queries.short_lane.limit = 1
 
@@ -62,27 +59,6 @@ def test_long_backfills_delay_nothing_else(narrow: World) -> None:
         slow.let.set()
     narrow.settle()
     assert sorted(starts(narrow)) == ["sink.orders_out", *(f"source.{n}" for n in long), "source.orders"]
-
-
-def test_which_starts_may_have_tasks_to_do() -> None:
-    state = make_state(1)
-    none = describe(state.resources[ORDERS], state.resources)
-    both = replace(none, tasks=(SEVEN, replace(SEVEN, serial=9)))
-    seven = replace(none, tasks=(SEVEN,))
-
-    def report(*serials: int) -> QueryReport:
-        done = tuple(TaskOutcome(serial=serial) for serial in serials)
-        name = QueryName.of("shop", none)
-        return QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, tasks_done=done)
-
-    assert not has_tasks(none, Memory(), [])
-    assert has_tasks(seven, Memory(), [])
-    assert has_tasks(both, Memory(), [report(7)]) and not has_tasks(both, Memory(), [report(7, 9)])
-    assert has_tasks(both, Memory(accepted=seven), [])
-    assert has_tasks(seven, Memory(), [report(9)])  # after a rollback to it; it may have been cancelled
-    assert not has_tasks(seven, Memory(accepted=both), [])  # a restart, or another runner
-    assert has_tasks(seven, Memory(accepted=replace(both, id="another")), [])
-    assert has_tasks(replace(seven, generation=2), Memory(accepted=both), [report(9)])
 
 
 def test_failed_queries_start_last(narrow: World) -> None:

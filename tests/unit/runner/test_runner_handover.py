@@ -156,17 +156,6 @@ def test_a_source_moves_once_its_collection_has_no_writer(
     assert worlds.runs("big") == [str(ORDERS)]
 
 
-def test_a_starting_runner_waits_for_queries_that_another_runner_holds(worlds: Worlds) -> None:
-    worlds.runner("local")
-    worlds.commit(1)
-    worlds.settle("local")
-    worlds.commit(2, source="big", sink="big")
-    worlds.runner("big")
-    assert {one.held for one in worlds.settle("big").values()} == {WAITS}
-    worlds.settle("local", "big")
-    assert (worlds.runs("local"), worlds.runs("big")) == ([], BOTH)
-
-
 def test_a_moved_query_without_its_storage_does_not_start_over(worlds: Worlds) -> None:
     """For example, if the other instance has its own warehouse. Each row would be written twice."""
     worlds.start()
@@ -267,25 +256,19 @@ def test_a_query_that_another_runner_is_starting_is_waited_for(worlds: Worlds) -
     assert (worlds.runs("local"), worlds.runs("big")) == ([], BOTH)
 
 
-def test_no_query_waits_for_a_dead_runner(worlds: Worlds) -> None:
-    worlds.runner("local")
-    worlds.commit(1)
-    worlds.settle("local")
-    worlds.release("local")
-    worlds.commit(2, source="big", sink="big")
-    worlds.runner("big")
-    worlds.settle("big")
-    assert worlds.runs("big") == BOTH
-
-
-def test_a_new_query_waits_for_no_runner_that_cannot_run_it(worlds: Worlds) -> None:
+def test_queries_wait_for_a_live_runner_until_its_queries_are_known(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.runner("big")
     worlds.commit(1)
-    worlds.settle("local")  # `big` has not read any state
+    worlds.settle("local")  # `big` has not read any state…
     assert worlds.runs("local") == []  # …so its queries are unknown
     worlds.settle("big", "local")
     assert worlds.runs("local") == BOTH
+    # No query waits for a dead runner.
+    worlds.release("local")
+    worlds.commit(2, source="big", sink="big")
+    worlds.settle("big")
+    assert worlds.runs("big") == BOTH
 
 
 def test_epochs_are_one_sequence_that_continues_from_older_leases(worlds: Worlds) -> None:

@@ -31,6 +31,11 @@ from tests.unit.runner.test_runner import ORDERS, World, make_state, starts
 # --- retries
 
 
+def test_attempts_wait_longer_and_longer() -> None:
+    assert [Retries().wait(failures) for failures in range(1, 10)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert Retries().wait(10_000) == 60.0
+
+
 def test_a_query_that_keeps_failing_is_not_retried_until_it_changes(world: World) -> None:
     attempts = []
 
@@ -69,17 +74,15 @@ def test_a_line_of_the_log_as_json() -> None:
     log = logging.Logger("mzplan.test")
     log.addHandler(handler)
     log.info('%s: "quoted"\nand a line', Address("source", "orders"))
-    log.warning("no address")
     try:
         raise ValueError("why")
     except ValueError:
         log.exception("it failed")
-    first, second, third = (json.loads(line) for line in out.getvalue().splitlines())
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
     assert (first["level"], first["logger"]) == ("INFO", "mzplan.test")
     assert (first["message"], first["address"]) == ('source.orders: "quoted"\nand a line', "source.orders")
     assert first["time"].endswith("Z") and first["time"][10] == "T"
-    assert "address" not in second and second["level"] == "WARNING"
-    assert "ValueError: why" in third["exception"]
+    assert "address" not in second and "ValueError: why" in second["exception"]
 
 
 # --- metrics and health
@@ -143,11 +146,11 @@ def test_metrics_and_health(world: World) -> None:
         assert samples(asked(server)[1])["mzplan_instance_leader",] == 0.0
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_foreign_page_cannot_read_loopback_metrics(world: World, host: str) -> None:
     """With DNS rebinding, a page's own host name resolves to this machine, and the request has that name."""
     with serving(world, host) as server:
-        for name in ("localhost:9100", "LOCALHOST", "127.0.0.1", "[::1]:1", "10.0.0.7:9100"):
+        for name in ("LOCALHOST:9100", "127.0.0.1", "[::1]:1", "10.0.0.7:9100"):
             assert asked(server, Host=name)[0] == 200, name
         for name in ("evil.example", "127.0.0.1.evil.example:9100", "runner.shop.svc:9100", ""):
             for path in ("/metrics", "/healthz", "/other"):
@@ -205,16 +208,17 @@ def test_metrics_connections_are_limited_in_number_and_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silent or slow connection doesn't keep its thread for ever, and frees its place."""
-    monkeypatch.setattr(metrics, "_MAX_SECONDS", 1.0)
+    monkeypatch.setattr(metrics, "_MAX_SECONDS", 0.3)
+    monkeypatch.setattr(metrics, "_MAX_CONNECTIONS", 3)
     before = threading.active_count()
     with serving(world) as server, contextlib.ExitStack() as silent:
         connections = [
-            silent.enter_context(socket.create_connection(("127.0.0.1", server.port), 10)) for _ in range(40)
+            silent.enter_context(socket.create_connection(("127.0.0.1", server.port), 10)) for _ in range(6)
         ]
         for one in connections:
             with contextlib.suppress(OSError):  # connections beyond the limit are closed at once
                 one.send(b"GET /metrics HTTP/1.0\r\nX: ")
-        assert threading.active_count() - before <= 2 * metrics._MAX_CONNECTIONS + 1
+        assert threading.active_count() - before <= 2 * 3 + 1
         for one in connections:
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b"", "it is closed"
