@@ -80,6 +80,13 @@ def test_the_former_generation_of_a_source_resumes_if_the_new_one_never_started(
         assert found.command is None
 
 
+def test_only_names_of_mzplans_queries_are_parsed() -> None:
+    name = QueryName.of("shop", NEW)
+    assert QueryName.parse(str(name)) == name
+    assert QueryName.parse("somebody else's query") is None
+    assert QueryName.parse(None) is None
+
+
 def test_while_the_old_query_ends_the_new_query_is_starting_not_failed() -> None:
     ending = report(OLD, active=False)
     assert step(NEW, [ending], CHANGED).condition == "starting"

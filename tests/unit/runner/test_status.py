@@ -558,6 +558,8 @@ sink.out step 3: {"id":1}
 
 
 def test_logs_shows_the_lines_of_one_query(tmp_path: Path) -> None:
+    refused = mzplan(write(tmp_path / "new", "embedded"), "--json", "logs").error()
+    assert refused["code"] == "MZ155" and "ever started" in refused["detail"]
     folder = write(tmp_path)
     assert mzplan(folder, "apply", "--auto-approve").code == 0
     missing = mzplan(folder, "--json", "logs", "source.orders")
