@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
 SECTIONS = {
@@ -18,7 +16,7 @@ SECTIONS = {
 SECTIONS.pop("MZ---", None)
 
 
-def test_every_code_is_explained() -> None:
+def test_every_code_has_a_cause_and_a_fix() -> None:
     used = {
         code
         for path in (ROOT / "mzplan").rglob("*.py")
@@ -26,8 +24,5 @@ def test_every_code_is_explained() -> None:
     }
     assert used == set(SECTIONS)
     assert list(SECTIONS) == sorted(SECTIONS)
-
-
-@pytest.mark.parametrize("code", SECTIONS)
-def test_a_section_has_a_cause_and_a_fix(code: str) -> None:
-    assert "\n**Cause.** " in SECTIONS[code] and "\n**Fix.** " in SECTIONS[code]
+    parts = ("\n**Cause.** ", "\n**Fix.** ")
+    assert not [code for code, text in SECTIONS.items() if not all(part in text for part in parts)]

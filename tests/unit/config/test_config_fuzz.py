@@ -23,7 +23,7 @@ from mzplan.schema.expressions import parse_select, parse_where
 from tests.unit.config_files import PROJECT, SHOP, write
 
 FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 # What YAML and mzplan give a meaning to, so that most texts get past the first character.
 WORDS = (
@@ -66,7 +66,7 @@ def check(files: dict[str, str | bytes], **options: Any) -> list[str]:
 
 
 @FUZZ
-@given(TEXTS)
+@given(TEXTS | st.binary(max_size=200))
 @example("a: &a\n<<: *a")
 @example("? ? a")
 @example("<<: {<<: {a: b}}")
@@ -78,15 +78,10 @@ def check(files: dict[str, str | bytes], **options: Any) -> list[str]:
 @example("sources:\n  x: {connection: 0x}")
 @example('variables: {"": {default: null}}')
 @example('variables: {"": {"": {default: 1}}, default: {}}')
-def test_any_text_as_a_file(text: str) -> None:
-    check({"a.yaml": text.encode("utf-8", "surrogatepass")})
-    check({"mzplan.yaml": text.encode("utf-8", "surrogatepass")})
-
-
-@FUZZ
-@given(st.binary(max_size=200))
-def test_any_bytes_as_a_file(data: bytes) -> None:
+def test_anything_as_a_file(content: str | bytes) -> None:
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
     check({"a.yaml": data})
+    check({"mzplan.yaml": data})
     check({"mzplan.yaml": PROJECT.encode() + data})
 
 
@@ -153,7 +148,7 @@ def phrases(words: str) -> st.SearchStrategy[str]:
     return st.lists(st.sampled_from(words.split()), max_size=15).map(" ".join)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.text(max_size=40) | TEXTS | phrases(SQL) | phrases(DDL))
 def test_any_text_as_an_expression_a_schema_or_a_scalar(text: str) -> None:
     with contextlib.suppress(ScalarError):
@@ -173,21 +168,23 @@ def test_any_text_as_an_expression_a_schema_or_a_scalar(text: str) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_any_spelling_of_the_same_project_is_the_same(seed: int, tmp_path: Path) -> None:
-    """Flow or block, any quotes, any width, any order of keys."""
+    """In one file or many, flow or block, any quotes, any width, any order of files and keys."""
     shuffle = random.Random(seed)
-    data = yaml.safe_load(SHOP)
-    for section in data.values():
-        for name, body in section.items():
-            section[name] = dict(shuffle.sample(list(body.items()), len(body)))
-    text = yaml.safe_dump(
-        data,
-        default_flow_style=shuffle.choice([None, True, False]),
-        default_style=shuffle.choice([None, "'", '"', "|", ">"]),
-        width=shuffle.choice([20, 80, 1000]),
-        line_break=shuffle.choice(["\n", "\r\n", "\r"]),
-        indent=shuffle.choice([2, 4, 8]),
-        sort_keys=False,
-    )
+    files: dict[str, str | bytes] = {}
+    for section, resources in yaml.safe_load(SHOP).items():
+        for name in shuffle.sample(list(resources), len(resources)):
+            keys = shuffle.sample(list(resources[name].items()), len(resources[name]))
+            files[f"{shuffle.choice('abcdef')}/{shuffle.randrange(10**6)}.yml"] = yaml.safe_dump(
+                {section: {name: dict(keys)}},
+                default_flow_style=shuffle.choice([None, True, False]),
+                default_style=shuffle.choice([None, "'", '"', "|", ">"]),
+                width=shuffle.choice([20, 80, 1000]),
+                line_break=shuffle.choice(["\n", "\r\n", "\r"]),
+                indent=shuffle.choice([2, 4, 8]),
+                sort_keys=False,
+            ).encode()
     plain = load_configuration(write(tmp_path / "a", {"a.yaml": SHOP}))
-    again = load_configuration(write(tmp_path / "b", {"a.yaml": text.encode()}))
-    assert again.resources == plain.resources
+    again = load_configuration(write(tmp_path / "b", files))
+    assert list(again.resources) == list(plain.resources)
+    for address, resource in again.resources.items():
+        assert list(resource.body.items()) == list(plain.resources[address].body.items())

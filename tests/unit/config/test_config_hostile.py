@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.config import findings, load_configuration, locations
-from mzplan.config.findings import Findings, SourceFile
+from mzplan.config import findings, load_configuration
 from mzplan.config.project_files import MAX_FILE_BYTES
-from mzplan.config.yaml.parser import read_text
 from mzplan.model.diagnostics import MzplanError
 from mzplan.render.diagnostics import render_diagnostics
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, write
 
-SECONDS = 30  # of processor time: far above what is needed, far below forever
+SECONDS = 10  # of processor time: far above what is needed, far below forever
 
 
 def bomb(levels: int, width: int = 10) -> str:
@@ -39,9 +37,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "an alias bomb": (bomb(20), "MZ007 Too many values"),
     "a bomb of merges": (merge_bomb(20), "MZ007 Too many values"),
     "a long list of aliases": ("a: &a [" + "x, " * 1000 + "]\nb: [" + "*a, " * 50_000 + "]\n", "MZ007 Too"),
-    "an alias of itself": ("a: &a [*a]\n", "MZ002 Unknown alias *a"),
     "deep brackets": ("a: " + "[" * 100_000 + "\n", "MZ007 Nested too deep"),
-    "deep indentation": ("\n".join(" " * i + "a:" for i in range(2000)) + "\n", "MZ007 Nested too deep"),
     "deep dashes": ("a:\n" + "- " * 100_000 + "x\n", "MZ007 Nested too deep"),
     "many keys in brackets": ("a: [" + "? " * 100_000, "MZ00"),
     "a long key": ("k" * 200_000 + ": x\n", "MZ00"),
@@ -49,19 +45,18 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "not UTF-8": (b"sources:\n  caf\xe9: {}\n", "MZ002 Not UTF-8"),
     "UTF-16": ("sources: {}\n".encode("utf-16"), "MZ001 Can't read a.yaml"),
     "a null character": (b"sources: {}\n\x00", "MZ002 Control character"),
-    "an escape character": (b"sources: {\x1b[31m}\n", "MZ002 Control character"),
     "random bytes": (bytes(range(256)) * 1000, "MZ002"),
     "a control character in a name": ('sources:\n  "a\\u0007b": {}\n', "MZ002 Control character in a key"),
     "a name that turns the text around": ('connections:\n  "a\\u202eb": {type: files, path: x}\n', "MZ011"),
     "a very long name": (f"connections:\n  {'n' * 900}: {{type: files, path: x}}\n", "MZ011 Invalid name"),
-    "a million errors": ("sources:\n" + "".join(f"  s{i}: x\n" for i in range(100_000)), "MZ005"),
+    "many errors": ("sources:\n" + "".join(f"  s{i}: x\n" for i in range(10_000)), "MZ005"),
     "many unknown keys": (
-        "connections:\n  k:\n    type: files\n" + "".join(f"    pat{i}: x\n" for i in range(200_000)),
+        "connections:\n  k:\n    type: files\n" + "".join(f"    pat{i}: x\n" for i in range(20_000)),
         'MZ004 Unknown key "pat0"',
     ),
     "many wrong labels": (
         "connections:\n  k:\n    type: files\n    path: x\n    labels:\n"
-        + "".join(f"      l{i}: []\n" for i in range(300_000)),
+        + "".join(f"      l{i}: []\n" for i in range(30_000)),
         "MZ005",
     ),
     "a wrong item after many": (
@@ -69,11 +64,10 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
         'MZ005 Wrong value for "brokers[20000]"',
     ),
     "errors on one long line": (
-        "connections: {" + ", ".join(f"k{i}: {{type: x, password: p{i}}}" for i in range(50_000)) + "}\n",
+        "connections: {" + ", ".join(f"k{i}: {{type: x, password: p{i}}}" for i in range(10_000)) + "}\n",
         "MZ005 Unknown connection type",
     ),
     "a long number": ("a: " + "9" * 1_000_000 + "\n", "MZ002 Unusable value"),
-    "a long float": ("sources: 1." + "9" * 1_000_000 + "\n", "MZ005"),
     "a large exponent": ("sources: 1e999999999\n", "MZ002 Unusable value"),
     "a long pattern": (f"connections:\n  k: {{type: kafka, brokers: ['{'a' * 1_000_000}']}}\n", "MZ005"),
     "a long schema": (
@@ -107,23 +101,21 @@ def test_a_hostile_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
         assert all(len(text) < 2000 for text in texts), "messages stay readable"
 
 
-@pytest.mark.parametrize(
-    "name", ["an alias bomb", "errors on one long line", "many wrong labels", "random bytes"]
-)
-def test_memory_stays_bounded(name: str, tmp_path: Path) -> None:
-    """Measured in a process of its own."""
-    write(tmp_path, {"a.yaml": HOSTILE[name][0]})
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    """The peak of one process that loads one after the other."""
+    names = ("an alias bomb", "errors on one long line", "many wrong labels", "random bytes")
+    folders = [str(write(tmp_path / name, {"a.yaml": HOSTILE[name][0]})) for name in names]
     code = (
         "import re, sys\nfrom mzplan.config import load_configuration\n"
         "from mzplan.model.diagnostics import MzplanError\n"
-        "try: load_configuration(sys.argv[1])\nexcept MzplanError: pass\n"
+        "for folder in sys.argv[1:]:\n"
+        "    try: load_configuration(folder)\n"
+        "    except MzplanError: pass\n"
         "status = open('/proc/self/status').read()\n"
         "print(int(re.search('VmHWM:[^0-9]*([0-9]+)', status)[1]) // 1024)"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert int(ran.stdout) < 600, "MiB"
+    ran = subprocess.run([sys.executable, "-c", code, *folders], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 200, "MiB"
 
 
 def test_names_are_compared_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,19 +151,17 @@ def test_a_file_of_50_mb_is_not_even_read(tmp_path: Path) -> None:
     assert "48 MiB" in found[0].detail and f"{MAX_FILE_BYTES // 1024**2};" not in found[0].hint
 
 
-def _device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _nothing(path: Path) -> None:
-    path.symlink_to("nowhere.yaml")
-
-
-def _loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _device, _nothing, _loop])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.mkdir,
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("nowhere.yaml"),
+        lambda path: path.symlink_to(path.name),
+    ],
+    ids=["folder", "pipe", "device", "nothing", "loop"],
+)
 @pytest.mark.parametrize("name", ["mzplan.yaml", "a.yaml"])
 def test_a_folder_device_or_broken_link_in_place_of_a_file_is_an_error(
     make: Callable[[Path], None], name: str, tmp_path: Path
@@ -229,20 +219,3 @@ def test_a_folder_tree_that_is_too_deep_is_an_error(tmp_path: Path) -> None:
         deep = deep / "d"
         deep.mkdir()
     assert [d.code for d in errors(tmp_path)] == ["MZ007"]
-
-
-@pytest.mark.parametrize("after", [None, b"", b"[", b"sinks: {}\n", b"\xff"])
-def test_a_file_that_changes_while_it_is_read_leaves_the_error(
-    after: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Places are looked up in a second reading: an editor may have saved or removed the file by then."""
-
-    def read(file: SourceFile, findings: Findings) -> str | None:
-        (tmp_path / "a.yaml").unlink()
-        if after is not None:
-            (tmp_path / "a.yaml").write_bytes(after)
-        return read_text(file, findings)
-
-    monkeypatch.setattr(locations, "read_text", read)
-    found = errors(tmp_path, {"a.yaml": SHOP.replace("mode: upsert", "mode: x")})
-    assert [d.code for d in found] == ["MZ005"]

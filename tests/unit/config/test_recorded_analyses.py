@@ -52,20 +52,16 @@ WINDOWS = (
 VIEWS: tuple[Mapping[str, Any], ...] = (
     {"query": "SELECT * FROM paid"},
     {"query": "SELECT id, amount + 1 AS more FROM paid"},
-    {"query": "SELECT id, amount + 1 AS more FROM paid", "schema": "id BIGINT, more INT"},
     {"query": JOINED.format(from_="paid"), "snapshots": ["customers"]},
-    {"query": JOINED.format(from_="orders"), "snapshots": ["customers"]},
     {"query": JOINED.format(from_="orders")},
     {"query": SUMS, "output": "update", "key": ["customer"]},
     {"query": SUMS, "output": "update", "key": ["amount"]},
     {"query": WINDOWS, "watermarks": MARKS},
-    {"query": WINDOWS, "watermarks": {"orders": {"column": "amount", "delay": "1 hour"}}},
     {"query": WINDOWS},
 )
 DEFAULTS: tuple[Mapping[str, Any], ...] = (
     {},
     {"trigger": {"interval": "5s"}},
-    {"snapshots": ["customers"]},
     {"watermarks": MARKS},
     {"materialize": False},
 )
@@ -113,7 +109,7 @@ def read(folder: Path, state: State) -> Configuration:
     return configuration
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(first=projects, later=st.lists(edits, max_size=6), targets=st.sampled_from(["", "source.orders"]))
 def test_a_plan_is_the_same_with_and_without_recorded_analyses(
     first: Project, later: list[tuple[str, int, bool]], targets: str
@@ -141,15 +137,6 @@ def test_a_plan_is_the_same_with_and_without_recorded_analyses(
                 state = committed[1]
 
 
-def test_an_analysis_is_recorded_unless_the_view_reads_an_inlined_view(tmp_path: Path) -> None:
-    def recorded(project: Project) -> bool:
-        state = commit(read(project.write(tmp_path), State(project="shop")))
-        return state.resources[at("view.v")].analysis != ""
-
-    assert recorded(Project(view=1)) and recorded(Project(view=3))
-    assert not recorded(Project(view=1, paid=1)) and not recorded(Project(view=3, paid=1))
-
-
 @pytest.mark.parametrize(
     ("property_", "value"),
     [("schema", "id BIGINT, more STRING"), ("from", "orders"), ("query", "SELECT id FROM paid")],
@@ -163,33 +150,17 @@ def test_a_record_that_no_analysis_gave_is_not_reused(tmp_path: Path, property_:
     assert read(tmp_path, edited).resources == read(tmp_path, State(project="shop")).resources
 
 
-def test_a_commit_records_the_analysis_of_an_unchanged_view_again(tmp_path: Path) -> None:
-    """As after an upgrade: the analysis of an older mzplan is not reused."""
-    state = commit(read(Project().write(tmp_path), State(project="shop")))
-    record = state.resources[at("view.v")]
-    older = dataclasses.replace(record, analysis="by an older version")
-    old = dataclasses.replace(state, resources={**state.resources, record.address: older})
-    (tmp_path / "b.yaml").write_text("sinks: {more: {type: console, from: orders}}\n")
-    assert commit(read(tmp_path, old), old).resources[record.address].analysis == record.analysis
-
-
-def test_an_error_is_located_as_if_everything_were_parsed(tmp_path: Path) -> None:
-    state = commit(read(Project().write(tmp_path), State(project="shop")))
-    (tmp_path / "b.yaml").write_text("views: {w: {query: SELECT nothing FROM paid}}\n")
-    reused = read_files(tmp_path, records=state.resources)
-    assert [d.code for d in reused.mistakes] == ["MZ019"]
-    assert reused == read_files(tmp_path)
-
-
-def test_a_plan_without_changed_sql_does_not_import_the_parser(tmp_path: Path) -> None:
-    state = commit(read(Project(view=4, paid=2).write(tmp_path), State(project="shop")))
+def test_a_plan_without_changed_sql_imports_nothing_heavy(tmp_path: Path) -> None:
+    """Start-up is what CI users feel."""
+    state = commit(read(Project(view=2, paid=2).write(tmp_path), State(project="shop")))
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "mzplan.state.json").write_bytes(encode_state(state))
     script = (
         "import sys; from mzplan.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
-        "assert 'sqlglot' not in sys.modules"
+        "heavy = 'sqlglot', 'jsonschema', 'rich', 'networkx', 'pyspark', 'psycopg', 'obstore', 'boto3'\n"
+        "assert not sys.modules.keys() & set(heavy), sys.modules.keys() & set(heavy)"
     )
     command = [sys.executable, "-c", script, "-C", str(tmp_path), "plan", "--no-live"]
     done = subprocess.run(command, capture_output=True, text=True)
