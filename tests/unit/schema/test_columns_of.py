@@ -10,12 +10,9 @@ import pytest
 from mzplan.model.address import Address
 from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
-from mzplan.schema.kinds import resource_kind
-from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.source_columns import columns_of
 from tests.unit.config_files import brief, errors, load
 from tests.unit.small_projects import actions, commit, fields, kafka, postgres, project, sink, source
-
-HEADERS = "headers ARRAY<STRUCT<key: STRING,value: BINARY>>"
 
 
 def declared(format_: str, more: str = "", connection: str = "kafka, brokers: ['a:1']") -> str:
@@ -30,37 +27,12 @@ def source_with(format_: str, more: str = "") -> str:
     return declared(format_, f"    {more}\n" if more else "")
 
 
-@pytest.mark.parametrize(
-    ("body", "columns"),
-    [
-        ({"format": {"type": "json", "schema": "a int, b string"}}, ["a INT", "b STRING"]),
-        ({"format": {"type": "text"}}, ["value STRING"]),
-        ({"format": {"type": "text", "schema": "line string"}}, ["line STRING"]),
-        ({"format": {"type": "raw"}}, ["value BINARY"]),
-        (
-            {"format": {"type": "raw"}, "include": ["timestamp", "key", "headers"]},
-            ["value BINARY", "key STRING", HEADERS, "timestamp TIMESTAMP"],
-        ),
-        ({"format": {"type": "raw"}, "include": {"key": "k BINARY"}}, ["value BINARY", "k BINARY"]),
-        ({"format": {"type": "json"}}, []),
-    ],
-)
-def test_columns_follow_from_the_format(body: dict[str, Any], columns: list[str]) -> None:
-    assert [str(column) for column in columns_of("kafka", body)] == columns
-    normal = resource_kind("source", "kafka").normalise(body)
-    assert [str(column) for column in columns_of("kafka", normal)] == columns
-
-
-def test_a_list_and_a_mapping_mean_the_same() -> None:
-    kind = resource_kind("source", "kafka")
-    assert kind.normalise({"include": ["key"]}) == kind.normalise({"include": {"key": "key"}})
-    assert kind.normalise({"include": []}) == {}
-
-
 def test_included_columns_can_be_selected(tmp_path: Path) -> None:
     text = declared("{type: text}", "    include: [key, timestamp]\nsinks:\n  p: {type: console, from: s, ")
     found = load(tmp_path, {"a.yaml": f"{text}select: [key, value, timestamp]}}\n"})
-    assert found.resources[Address("source", "s")].body["include"] == {"key": "key", "timestamp": "timestamp"}
+    body = found.resources[Address("source", "s")].body
+    assert body["include"] == {"key": "key", "timestamp": "timestamp"}
+    assert list(map(str, columns_of("kafka", body))) == ["value STRING", "key STRING", "timestamp TIMESTAMP"]
     wrong = errors(tmp_path, {"a.yaml": f"{text}select: [headers]}}\n"})
     assert brief(wrong) == ['a.yaml:10:40 MZ019 Unknown column "headers"']
 
@@ -72,16 +44,11 @@ RAW = "{type: raw}"
 @pytest.mark.parametrize(
     ("format_", "more", "expected"),
     [
-        ("{type: json}", "", 'MZ006 Missing key "schema"'),
         ("{type: text, schema: 'a INT'}", "", "MZ020 The schema does not fit the format"),
-        ("{type: raw, schema: 'a BINARY, b BINARY'}", "", "MZ020 The schema does not fit the format"),
         ("{type: csv, schema: 'a ARRAY<INT>'}", "", "MZ020 The schema does not fit the format"),
         ("{type: json, schema: 'a INT', quote: x}", "", "MZ020 Options of csv in another format"),
         ("{type: csv, schema: 'a INT', header: true}", "", "MZ020 A header in Kafka records"),
-        ("{type: csv, schema: 'a INT', quote: xy}", "", 'MZ005 Wrong value for "quote"'),
         ("{type: parquet, schema: 'a INT'}", "", "MZ020 parquet is a format of files"),
-        ("{type: json, schema: 'a INT, `b c` INT'}", "", "MZ018 A column that can't be stored"),
-        ("{type: avro, schema: 'a INT'}", "", 'MZ006 Missing key "schema_registry"'),
         (JSON, "envelope: {type: debezium}", 'MZ006 Missing key "key"'),
         (
             "{type: csv, schema: 'a INT'}",
@@ -96,10 +63,8 @@ RAW = "{type: raw}"
         (JSON, "envelope: {type: upsert, key: [a], key_format: avro}", "MZ020 Avro keys without avro values"),
         (JSON, "on_error: dead-letter", 'MZ006 Missing key "dead_letter"'),
         (JSON, "dead_letter: {path: dead}", "MZ020 dead_letter without on_error: dead-letter"),
-        (RAW, "include: [value]", 'MZ005 Wrong value for "include[0]"'),
         (RAW, "include: {key: value}", 'MZ020 The column "value" is declared twice'),
         (RAW, "include: {key: a, timestamp: A}", 'MZ020 The column "A" is declared twice'),
-        (RAW, "include: {key: a b}", 'MZ005 Wrong value for "key"'),
     ],
 )
 def test_properties_that_contradict_each_other_are_refused(
@@ -109,19 +74,13 @@ def test_properties_that_contradict_each_other_are_refused(
     assert found.partition(" ")[2] == expected
 
 
-@pytest.mark.parametrize(
-    ("connection", "place", "expected"),
-    [
-        ("files, path: .", "path", "MZ020 raw and avro are formats of Kafka records"),
-        ("kafka, brokers: ['a:1'], options: {group.id: x}", "topic", 'MZ020 "group.id" can\'t be set here'),
-    ],
-)
-def test_a_connection_that_does_not_fit_is_refused(
-    tmp_path: Path, connection: str, place: str, expected: str
-) -> None:
-    text = declared(RAW, connection=connection).replace("topic:", f"{place}:")
+def test_a_connection_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    text = declared(RAW, connection="files, path: .").replace("topic:", "path:")
     (found,) = brief(errors(tmp_path, {"a.yaml": text}))
-    assert found.partition(" ")[2] == expected
+    assert found.endswith("MZ020 raw and avro are formats of Kafka records")
+    text = declared(RAW, connection="kafka, brokers: ['a:1'], options: {group.id: x}")
+    (found,) = brief(errors(tmp_path, {"a.yaml": text}))
+    assert found.endswith('MZ020 "group.id" can\'t be set here')
 
 
 def test_an_included_column_restarts_and_a_removed_one_replaces() -> None:
@@ -144,31 +103,17 @@ AVRO = "{type: avro, schema: 'id BIGINT, at DATE'}\n    schema_registry: r"
 REGISTRY = "  r: {type: schema-registry, url: 'https://r:8081'}\n"
 
 
-def test_keys_are_known_from_the_declaration_alone() -> None:
-    body = {"format": {"type": "json", "schema": "id BIGINT"}, "envelope": {"type": "upsert", "key": ["id"]}}
-    kind = resource_kind("source", "kafka")
-    assert keys_of("kafka", body) == keys_of("kafka", kind.normalise(body)) == ("id",)
-    assert keys_of("kafka", {**body, "envelope": {"type": "none"}}) == ()
-    assert keys_of("files", body) == keys_of("kafka", {"format": {"type": "text"}}) == ()
-    # Written out, the default is no change.
-    assert kind.normalise({"envelope": {"type": "none"}}) == {}
-    assert kind.effect(("envelope", "key", 0), "changed") == "replace"
-
-
 @pytest.mark.parametrize(
     ("format_", "more", "found"),
     [
         (ROWS, UPSERT, []),
-        (ROWS, "    envelope: {type: none}\n", []),
         ("{type: raw}", "    include: [key]\n    envelope: {type: upsert, key: [key]}\n", []),
         (ROWS, "    envelope: {type: upsert, key: [idd]}\n", ["MZ018"]),
         (ROWS, "    envelope: {type: upsert, key: [tags]}\n", ["MZ018"]),
         ("{type: json, schema: 'id BIGINT, _change STRING'}", UPSERT, ["MZ018"]),
         ("{type: json, schema: 'id BIGINT, _change STRING'}", "", []),
-        (ROWS, "    envelope: {type: upsert}\n", ["MZ006"]),
         (ROWS, "    envelope: {key: [id]}\n", ["MZ020"]),
         (ROWS, "    envelope: {type: none, key_format: json}\n", ["MZ020"]),
-        (PAIRS, "    envelope: {type: upsert, key: [id, at]}\n", []),
         (PAIRS, "    envelope: {type: upsert, key: [id, at], key_format: text}\n", ["MZ020"]),
         (PAIRS, "    include: [key]\n    envelope: {type: upsert, key: [id, key], key_format: text}\n", []),
         (AVRO, UPSERT, ["MZ006"]),
@@ -190,7 +135,6 @@ def test_the_key_of_a_collection_is_checked(
     [
         ("connection: p, table: t, mode: upsert, key: [id]", []),
         ("connection: p, table: t, mode: append", ["MZ020"]),
-        ("connection: p, table: t", ["MZ020"]),
         ("connection: c, topic: u, mode: upsert, key: [id]", []),
         ("connection: c, topic: u, key: [id]", ["MZ020"]),
         ("connection: l, type: delta, path: d, mode: upsert, key: [id]", []),
@@ -200,7 +144,6 @@ def test_the_key_of_a_collection_is_checked(
         ("connection: p, table: t, mode: upsert, key: [id], select: [id, 'id AS _change']", ["MZ019"]),
         ("connection: p, table: t, mode: upsert, key: [id], where: 'id > unix_timestamp()'", ["MZ019"]),
         ("connection: p, table: t, mode: upsert, key: [id], where: 'id > unix_timestamp(string(id))'", []),
-        ("connection: p, table: t, mode: upsert, key: [k], select: [id, 'uuid() AS k']", ["MZ019"]),
         ("connection: p, table: t, mode: upsert, key: [id], select: [id, 'now() AS loaded_at']", []),
     ],
 )
@@ -220,7 +163,6 @@ def test_only_sinks_that_can_delete_follow_a_keyed_collection(
     ("sink_", "found"),
     [
         ("connection: c, topic: t", ["MZ020"]),
-        ("connection: c, topic: t, where: id > 0, key: [id]", ["MZ020"]),
         ("connection: same, topic: t", ["MZ020"]),
         ("connection: {type: kafka, brokers: ['A:1']}, topic: t", ["MZ020"]),
         ("connection: other, topic: t", []),
