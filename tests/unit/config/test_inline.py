@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.codec import decode, encode
 from mzplan.model.resources import Configuration
-from mzplan.model.state import State
-from mzplan.schema.description import Description, describe, digest_of
+from mzplan.schema.description import digest_of
 from mzplan.schema.kinds import resource_kind
-from tests.unit.small_projects import at, commit, console, kafka, postgres, project, shop, sink, source
+from tests.unit.small_projects import at, commit, kafka, postgres, project, shop, sink, source
 
 
 def digest(configuration: Configuration, address: str) -> str:
@@ -22,25 +20,15 @@ def digest(configuration: Configuration, address: str) -> str:
 BASE = shop()
 
 
-def test_a_digest_is_versioned_and_a_connection_has_none() -> None:
-    assert digest(BASE, "source.orders").startswith("1:")
-    assert len(digest(BASE, "source.orders")) == 2 + 64
-    assert digest(BASE, "connection.k") == ""
-
-
 @pytest.mark.parametrize(
     "changed",
     [
         pytest.param({"orders": source(description="text")}, id="description"),
-        pytest.param({"orders": source(labels={"team": "a"})}, id="labels"),
         pytest.param({"orders": source(start_offsets="latest")}, id="in place"),
         pytest.param({"orders": source(trigger={"interval": "1s"})}, id="a default written out"),
-        pytest.param({"orders": source(trigger={})}, id="an empty object"),
         pytest.param({"orders": source(columns="id LONG,  amount integer")}, id="another spelling"),
         pytest.param({"orders": source(lifecycle={"prevent_destroy": True})}, id="lifecycle"),
-        pytest.param({"orders": source(paused=True)}, id="paused"),
         pytest.param({"k": kafka(description="text")}, id="description of its connection"),
-        pytest.param({"k": kafka(security={"protocol": "PLAINTEXT"})}, id="default of its connection"),
         pytest.param({"k": kafka(security={"ssl": {"verify_hostname": True}})}, id="default, deeper"),
         pytest.param({"pg": postgres(host="elsewhere")}, id="a connection that it does not use"),
         pytest.param({"orders_pg": sink(where="id > 1")}, id="what is downstream"),
@@ -54,26 +42,20 @@ def test_a_change_without_effect_keeps_the_digest(changed: dict[str, Any]) -> No
     "changed",
     [
         pytest.param({"orders": source(trigger={"interval": "2s"})}, id="trigger"),
-        pytest.param({"orders": source(topic="other")}, id="topic"),
         pytest.param({"orders": source(columns="id BIGINT")}, id="columns"),
         pytest.param({"orders": source(instance="other")}, id="instance"),
-        pytest.param({"k": kafka(brokers=["b:9092"])}, id="its connection"),
-        pytest.param({"k": kafka(options={"fetch.min.bytes": 1})}, id="an option of its connection"),
+        pytest.param({"k": kafka(options={"check.crcs": True})}, id="an option of its connection"),
     ],
 )
 def test_a_change_with_an_effect_changes_the_digest(changed: dict[str, Any]) -> None:
     assert digest(shop(**changed), "source.orders") != digest(BASE, "source.orders")
 
 
-def test_names_keep_the_digest() -> None:
+def test_the_digest_ignores_names_but_not_types() -> None:
+    one, true = (shop(k=kafka(options={"check.crcs": value})) for value in (1, True))
+    assert digest(one, "source.orders") != digest(true, "source.orders")
     renamed = project(kafka("other"), source("sales", connection="other", topic="orders"))
     assert digest(renamed, "source.sales") == digest(BASE, "source.orders")
-
-
-def test_true_and_1_are_different_descriptions() -> None:
-    one = shop(k=kafka(options={"check.crcs": 1}))
-    true = shop(k=kafka(options={"check.crcs": True}))
-    assert digest(one, "source.orders") != digest(true, "source.orders")
 
 
 @pytest.mark.parametrize(
@@ -108,19 +90,3 @@ def test_a_whole_number_written_as_a_float_is_that_number() -> None:
     normalise = resource_kind("connection", "postgres").normalise
     assert repr(normalise({"port": 5433.0})) == "{'port': 5433}"
     assert normalise({"port": 5432.0}) == {}
-
-
-def test_a_description_survives_json() -> None:
-    state = commit(BASE)
-    for address in ("source.orders", "sink.orders_pg"):
-        found = describe(state.resources[at(address)], state.resources)
-        assert decode(Description, encode(found)) == found
-
-
-def test_a_description_holds_its_inputs_and_connections() -> None:
-    state: State = commit(project(kafka(), postgres(), source(), sink(), console("shown", "orders")))
-    found = describe(state.resources[at("sink.orders_pg")], state.resources)
-    assert found.connections["connection"].body["host"] == "h"
-    assert found.reads["orders"].id == state.resources[at("source.orders")].id
-    shown = describe(state.resources[at("sink.shown")], state.resources)
-    assert shown.connections == {}

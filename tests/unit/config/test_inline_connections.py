@@ -47,10 +47,7 @@ def plan(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_a_connection_inside_is_a_resource_of_its_own(folder: Path) -> None:
-    listed = mzplan(folder, "state", "list").out.split()
-    assert listed == ["connection.sink_out", "connection.source_orders", "sink.out", "source.orders"]
-    file = folder / "shop.yaml"
-    file.write_text(INLINE.replace("b:9092", "c:9092"))
+    (folder / "shop.yaml").write_text(INLINE.replace("b:9092", "c:9092"))
     assert plan(folder) == {
         "connection.source_orders": ("update", "restart"),
         "source.orders": ("restart", "restart"),
