@@ -8,7 +8,6 @@ import pytest
 
 from mzplan.config import load_configuration
 from mzplan.model.diagnostics import MzplanError
-from mzplan.render.diagnostics import render_diagnostics
 from tests.unit.config_files import PROJECT, SHOP, all_text, brief, errors, write
 
 
@@ -37,7 +36,6 @@ CASES: list[tuple[str, ...]] = [
     ("connections:\n  k:\n    brokers: [a:1\nsources: {}\n", "3:14 MZ002", "`]`"),
     ("connections:\n\tk: {}\n", "2:1 MZ002", "tabs"),
     ("sources:\n  x:\n    description: a: b\n", "3:19 MZ002", "quotes"),
-    ("sources:\n  x:\n    topic: a\n   connection: b\n", "4:4 MZ002", "equally"),
     ("sources:\n  x:\n    topic a\n    connection: b\n", "4:15 MZ002", "Broken YAML"),
     ("sources: {}\n---\nsinks: {}\n", "2:1 MZ002", "Several documents in one file", "file of its own"),
     ("sources: !!python/object:os.system {}\n", "1:10 MZ002", "remove the tag"),
@@ -65,13 +63,7 @@ CASES: list[tuple[str, ...]] = [
     (PROJECT + "warehose: ./w\n", "3:1 MZ004", 'Unknown key "warehose"', 'did you mean "warehouse"?'),
     (shop("mode: upsert", "mode: upsert\n    paused: yes"), "21:13 MZ005", "write true"),
     (shop("host: localhost", PORT + "'5432'"), "6:11 MZ005", 'Wrong type for "port"', "without quotes"),
-    (shop("database: shop", "database: 5"), "6:15 MZ005", 'put it in quotes: "5"'),
     (shop('["localhost:9092"]', "localhost:9092"), "2:38 MZ005", "[localhost:9092]"),
-    (
-        shop("topic: orders", "topic: orders\n    trigger: [1s]"),
-        "14:5 MZ005",
-        "Expected a mapping, found a list",
-    ),
     (shop("localhost:9092", "localhost"), "2:39 MZ005", 'Wrong value for "brokers[0]"', '"broker:9092"'),
     (shop("host: localhost", PORT + "70000"), "6:11 MZ005", 'Wrong value for "port"', "write 65535 or less"),
     (shop("topic: orders", "topic: 010"), "13:12 MZ005", 'Wrong type for "topic"', 'put it in quotes: "010"'),
@@ -85,16 +77,12 @@ CASES: list[tuple[str, ...]] = [
     (shop("topic: orders\n", START + "latst\n"), "14:20 MZ005", 'did you mean "latest"?'),
     (shop("mode: upsert", "mode: upsrt"), "20:11 MZ005", 'Wrong value for "mode"', 'did you mean "upsert"?'),
     (shop("type: postgres", "type: postgresql\n    hostt: x"), "4:11 MZ005", 'did you mean "postgres"?'),
-    (SHOP + "  x: {type: consle, from: orders}\n", "22:13 MZ005", 'did you mean "console"?'),
     ("sources:\n  x: 5\n", "2:3 MZ005", "source.x is not a mapping"),
-    ("sources:\n  x:\n", "2:3 MZ005", "source.x is not a mapping"),
     ("sources: [a, b]\n", "1:1 MZ005", 'Wrong type for "sources"', "found a list"),
     ("- a\n- b\n", "1:1 MZ005", "Not a configuration file"),
-    ("version: 2\nproject: shop\n", "1:10 MZ005", 'Wrong value for "version"', "It can only be 1."),
     (shop("    topic: orders\n", ""), "11:3 MZ006", 'Missing key "topic"', "add `topic:`"),
     ("connections:\n  k: {path: x}\n", "2:3 MZ006", 'Missing key "type"', "files, kafka, postgres"),
     (shop("    connection: shop_kafka\n", ""), "11:3 MZ006", 'Missing key "connection"'),
-    ("version: 1\n", "1:1 MZ006", 'Missing key "project"'),
     (
         broker("security: {protocol: SSL, ssl: {certificate: a.pem}}"),
         "2:84 MZ006",
@@ -102,11 +90,7 @@ CASES: list[tuple[str, ...]] = [
     ),
     # Names and references
     ("connections:\n  Shop-Kafka: {type: files, path: x}\n", "2:3 MZ011", "shop_kafka"),
-    (
-        PROJECT + "instances:\n  local: {type: dry}\n  B-1: {type: dry}\n",
-        "5:3 MZ011",
-        '"B-1" can\'t be a key here',
-    ),
+    (PROJECT + "instances: {B-1: {type: dry}}\n", "3:13 MZ011", '"B-1" can\'t be a key here'),
     (
         shop("connection: shop_kafka", "connection: shop_kafk"),
         "12:17 MZ012",
@@ -119,7 +103,6 @@ CASES: list[tuple[str, ...]] = [
         "18:17 MZ012",
         "source.orders is a source (a.yaml:11:3)",
     ),
-    (shop("topic: orders", "topic: orders\n    instance: locl"), "14:15 MZ012", 'did you mean "local"?'),
     (
         PROJECT + "instances: {prod: {type: cluster}, ci: {type: dry}}\n" + SHOP[: SHOP.index("sinks")],
         "14:3 MZ012",
@@ -141,26 +124,13 @@ CASES: list[tuple[str, ...]] = [
     (shop("connection: shop_pg", "connection: [shop_pg]"), "18:5 MZ005", 'Wrong type for "connection"'),
     # Schemas, expressions, options
     (shop("amount DECIMAL(10,2)", "amount DECIML(10,2)"), "14:70 MZ018", "unknown type 'DECIML'"),
-    (shop("customer STRING", "ID STRING"), "14:46 MZ018", "'ID' is declared twice"),
-    (
-        "sources:\n  s:\n    type: local\n    schema: |\n      id BIGINT,\n      customer STRNG\n",
-        "6:16 MZ018",
-        "The schema is not Spark DDL",
-    ),
     (SELECT + "[id, 'amount +']\n", "22:26 MZ019", "syntax"),
-    (SELECT + "[id, amunt * 2 AS twice]\n", "22:18 MZ019", 'did you mean "amount"?'),
     (WHERE + "amount > 0 AND custmer = 'x'\n", "22:27 MZ019", 'did you mean "customer"?'),
     (SELECT + "[id, sum(amount) AS total]\n", "22:18 MZ019", "sum needs other rows"),
-    (WHERE + "amount > 0 GROUP BY id\n", "22:12 MZ019", "more than one expression"),
     (SELECT + "[id, amount * 2]\n", "22:18 MZ019", "amount * 2 AS name"),
     (SELECT + "[id, amount AS ID]\n", "22:18 MZ019", 'The column "ID" is written twice'),
     (shop("key: [id]", "key: [id, custmer]"), "21:15 MZ020", 'did you mean "customer"?'),
     (SELECT + "[amount]\n", "21:11 MZ020", 'Unknown key column "id"', "writes the columns amount"),
-    (
-        LAKE + "select: [id, amount], partition_by: [id, custmer]}\n",
-        "22:93 MZ020",
-        "writes the columns id, amount",
-    ),
     (LAKE + "select: [id, amount], partition_by: [amount, ID]}\n", "22:74 MZ020", "name some of the columns"),
     (LAKE + "partition_by: [id, ID]}\n", "22:52 MZ020", "A partition column is named twice"),
     (shop("    key: [id]\n", ""), "20:11 MZ006", 'Missing key "key"', "add `key: [COLUMN]`"),
@@ -224,27 +194,6 @@ def test_a_key_of_the_type_that_is_not_the_default(tmp_path: Path) -> None:
     assert errors(tmp_path, {"a.yaml": text.replace("out: {", "out: {type: files, ")}) == []
 
 
-def test_an_error_is_printed_as_the_interface_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The layout of interface.md, word for word."""
-    monkeypatch.chdir(tmp_path)
-    orders = "  orders:\n    connection: kafka_prd\n    topic: orders\n"
-    files: dict[str, str | bytes] = {
-        "connections.yaml": "connections:\n\n  kafka_prod: {type: kafka, brokers: ['a:1']}\n",
-        "sources.yaml": "connections: {}\n" + "\n" * 10 + "sources:\n\n" + orders,
-    }
-    found = errors(tmp_path / "examples/orders", files)
-    text = render_diagnostics(found, False, str(tmp_path / "examples/orders"))
-    assert text == (
-        "examples/orders/sources.yaml:15:17: error[MZ012]: Unknown connection\n"
-        "   15 |     connection: kafka_prd\n"
-        "      |                 ^^^^^^^^^\n"
-        '  source.orders refers to "kafka_prd", which no file declares.\n'
-        '  Fix: did you mean "kafka_prod" (connections.yaml:3:3)?'
-    )
-
-
 def test_all_errors_are_reported_at_once_sorted_by_place(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "b.yaml": "sources:\n  y: {connection: nope, topic: t}\n  x: {connection: nix, topic: t}\n",
@@ -286,7 +235,7 @@ def test_a_folder_without_a_project_is_an_error_that_names_the_way_out(tmp_path:
 
 
 def test_mzplan_stops_after_a_thousand_errors(tmp_path: Path) -> None:
-    sources = "\n".join(f"  s{i}: {{connection: nope, topic: t}}" for i in range(3000))
+    sources = "\n".join(f"  s{i}: {{connection: nope, topic: t}}" for i in range(1100))
     found = errors(tmp_path, {"a.yaml": f"sources:\n{sources}\n"})
     assert len(found) == 1001
     assert (found[-1].severity, found[-1].code) == ("notice", "MZ007")

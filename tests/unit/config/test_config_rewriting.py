@@ -69,31 +69,14 @@ def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
                 "-      - 'b:1'",
             ],
         ),
-        ("k", [put("brokers", ["b:1"])], ['-      - "a:1"            # the first']),
-        ("k", [put("brokers", ["a:1", "x:1", "b:1"])], ['+      - "x:1"']),
         ("k", [put("brokers", ["x:1", "a:1", "b:1"])], ['+      - "x:1"']),
         ("k", [put("brokers", ["a:1", "b:1", "yes"])], ['+      - "yes"']),
-        (
-            "k",
-            [drop("security.sasl.mechanism")],
-            [
-                "-      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}   # in one line",
-                "+      security: {protocol: SASL_SSL}   # in one line",
-            ],
-        ),
         (
             "k",
             [drop("security.protocol"), drop("security.sasl.mechanism")],
             ["-      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}   # in one line"],
         ),
-        (
-            "k",
-            [put("description", "short")],
-            ["-      description: |", "-        several", "-        lines", "+      description: short"],
-        ),
-        ("k", [put("options.a", 1)], ["+      options:", "+          a: 1"]),
         ("k", [drop("nothing.there")], []),
-        ("k", [put("type", "kafka")], []),
         ("last", [put("brokers", ["a:1", "b:1", "c:1"])], ["+      c:1,"]),
         ("last", [put("tls.mode", "x: y")], ["+    tls:", '+      mode: "x: y"']),
         (
@@ -124,10 +107,6 @@ connections:
   }
   j: {type: postgres, host: h, # the host
       port: 5433}
-  i: {
-    host: h # no comma yet
-    , port: 5433 # one before
-    , user: u}
 """
 
 
@@ -135,9 +114,6 @@ connections:
     ("name", "path", "lines"),
     [
         ("k", "port", ["-    port: 5433,  # the port"]),
-        ("k", "host", ["-    host: h,     # the host"]),
-        ("k", "database", ["-    database: d, # d"]),
-        ("k", "user", ["-    user: u, application_name: a,  # both", "+    application_name: a,  # both"]),
         ("k", "application_name", ["-    user: u, application_name: a,  # both", "+    user: u, # both"]),
         (
             "k",
@@ -158,7 +134,6 @@ connections:
                 "+}",
             ],
         ),
-        ("j", "type", ["-  j: {type: postgres, host: h, # the host", "+  j: {host: h, # the host"]),
     ],
 )
 def test_comments_of_neighbours_stay_in_a_flow_mapping(name: str, path: str, lines: list[str]) -> None:
@@ -183,8 +158,6 @@ connections:
     ("name", "brokers", "lines"),
     [
         ("k", ["b:2", "d:4"], ["-    - a:1  # first", '-    - "c:3" # third', '+    - "d:4" # third']),
-        ("k", ["b:2", "c:3"], ["-    - a:1  # first"]),
-        ("k", ["a:1", "z:1", "b:2", "c:3"], ["+    - z:1"]),
         ("two", ["b:2"], ["-    a:1,  # first"]),
         ("two", ["a:1"], ["-    a:1,  # first", "-    b:2   # second", "+    a:1  # first"]),
     ],
@@ -193,16 +166,10 @@ def test_comments_of_items_stay_with_them(name: str, brokers: list[str], lines: 
     assert changed(ITEMS, name, put("brokers", brokers)) == lines
 
 
-def test_commas_may_stand_at_the_start_of_lines() -> None:
-    for path in ("host", "port", "user"):
-        after = rewrite(NEIGHBOURS, "connections", "i", [drop(path)])
-        for other, comment in (("host", "# no comma yet"), ("port", "# one before")):
-            assert other == path or comment in after
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("end", [True, False])
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(
+    ("newline", "end", "mark"),
+    [("\n", False, b""), ("\r\n", True, b"\xef\xbb\xbf"), ("\r\n", False, b""), ("\r", True, b"")],
+)
 def test_line_ends_and_a_byte_order_mark_stay(tmp_path: Path, newline: str, end: bool, mark: bytes) -> None:
     text = (
         "connections:\n  ünder: {type: kafka, brokers: [o:1]}\n  k:\n    type: kafka\n    brokers:\n    - a:1"
@@ -219,6 +186,7 @@ def test_line_ends_and_a_byte_order_mark_stay(tmp_path: Path, newline: str, end:
 
 ANCHORED = """\
 connections:
+  z: {type: kafka, security: &sec0 {protocol: SSL}}
   d: &d {type: kafka, brokers: &b [a:1], security: {protocol: SSL}}
   m: {<<: *d, description: mine}
   same: *d
@@ -242,28 +210,23 @@ connections:
     ],
 )
 def test_anchors_aliases_and_merges(name: str, edit: PropertyEdit, outcome: str) -> None:
-    text = ANCHORED.replace(
-        "connections:\n", "connections:\n  z: {type: kafka, security: &sec0 {protocol: SSL}}\n"
-    )
     try:
-        after = rewrite(text, "connections", name, [edit])
+        after = rewrite(ANCHORED, "connections", name, [edit])
     except CantRewriteError as problem:
         assert outcome in problem.detail
     else:
         line = next(line for line in after.splitlines() if line.startswith(f"  {name}:"))
         assert outcome in line
-        others = [one for one in text.splitlines() if not one.startswith(f"  {name}:")]
+        others = [one for one in ANCHORED.splitlines() if not one.startswith(f"  {name}:")]
         assert [one for one in after.splitlines() if not one.startswith(f"  {name}:")] == others
 
 
 @pytest.mark.parametrize(
     ("edit", "after"),
     [
-        (put("brokers", ["b:1", "c:1"]), '{"type": "kafka", "brokers": ["b:1", "c:1"], "port": 5}'),
         (put("aws.x", "y"), '{"type": "kafka", "brokers": ["a:1"], "port": 5, "aws": {"x": "y"}}'),
         (put("port", "x"), '{"type": "kafka", "brokers": ["a:1"], "port": "x"}'),
         (drop("type"), '{"brokers": ["a:1"], "port": 5}'),
-        (drop("port"), '{"type": "kafka", "brokers": ["a:1"]}'),
     ],
 )
 def test_json_stays_json(edit: PropertyEdit, after: str) -> None:
@@ -279,7 +242,7 @@ VALUES = SCALARS | st.lists(TEXTS, min_size=1, max_size=4)
 BODIES = st.dictionaries(KEYS, VALUES | st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), max_size=3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(body=BODIES, key=KEYS, below=KEYS | st.none(), value=VALUES, remove=st.booleans(), flow=st.booleans())
 def test_any_edit_of_any_plain_text(
     body: dict[str, Any], key: str, below: str | None, value: Any, remove: bool, flow: bool

