@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mzplan.config import load_project
 from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
 from tests.unit.cli_runs import run
@@ -42,16 +41,6 @@ def body(configuration: Configuration, address: str) -> Any:
 
 def found(folder: Path, defaults: str, **written: str) -> list[str]:
     return brief(errors(folder, files(defaults, **written)))
-
-
-def test_a_default_holds_where_a_resource_sets_nothing(tmp_path: Path) -> None:
-    made = shop(tmp_path, "{sources: {trigger: {interval: 5s}}, sinks: {trigger: {interval: 9s}}}")
-    assert body(made, "source.orders")["trigger"] == {"interval": "5s"}
-    assert body(made, "sink.table")["trigger"] == body(made, "sink.shown")["trigger"] == {"interval": "9s"}
-    made = shop(
-        tmp_path, "{sources: {trigger: {interval: 5s}}}", orders="trigger: {interval: 7s}, description: own"
-    )
-    assert body(made, "source.orders")["trigger"] == {"interval": "7s"}
 
 
 def test_mappings_are_merged_and_lists_replaced(tmp_path: Path) -> None:
@@ -91,42 +80,38 @@ def test_a_default_applies_to_the_types_that_have_the_key(tmp_path: Path) -> Non
 
 
 def test_a_default_connection_or_type_yields_to_a_resources_own(tmp_path: Path) -> None:
+    """The default connection, written inside the defaults, is one of its own for each resource."""
     text = """
     connections:
       k: {type: kafka, brokers: ["b:9092"]}
       pg: {type: postgres, host: localhost, database: s, user: u, password: "${env:P}"}
       lake: {type: files, path: ./lake, defaults: {sinks: {type: delta}}}
     sources:
-      a: {topic: a, format: {type: text}}
+      a: {for_each: [x, y], topic: '${each.key}', format: {type: text}}
       b: {type: local, schema: "id BIGINT"}
     sinks:
-      c: {from: a}
-      d: {from: a, connection: pg, table: t, select: [1 AS n]}
-      e: {from: a, connection: lake, path: e}
+      c: {from: a_x}
+      d: {from: a_x, connection: pg, table: t, select: [1 AS n]}
+      e: {from: a_x, connection: lake, path: e}
     """
-    project = PROJECT + "defaults: {sources: {connection: k}, sinks: {type: console}}\n"
-    made = load(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
+    kafka = "{type: kafka, brokers: ['${var.broker}'], description: own}"
+    defaults = f"defaults: {{sources: {{connection: {kafka}}}, sinks: {{type: console}}}}\n"
+    project = PROJECT + "variables: {broker: {}}\n" + defaults
+    given: dict[str, str | bytes] = {"mzplan.yaml": project, "shop.yaml": text}
+    made = load(tmp_path, given, variables={"broker": "b:1"})
     types = {str(a): r.type for a, r in made.resources.items() if a.is_query}
     assert types == {
         "sink.c": "console",
         "sink.d": "postgres",
         "sink.e": "delta",
-        "source.a": "kafka",
+        "source.a_x": "kafka",
+        "source.a_y": "kafka",
         "source.b": "local",
     }
-
-
-def test_a_connection_inside_the_defaults_is_one_for_each_resource(tmp_path: Path) -> None:
-    text = "sources:\n  a: {topic: a, format: {type: text}}\n  b: {topic: b, format: {type: text}}\n"
-    project = PROJECT + "defaults: {sources: {connection: {type: kafka, brokers: ['b:1'], descr: x}}}\n"
-    wrong = errors(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
-    assert brief(wrong) == ['mzplan.yaml:3:66 MZ004 Unknown key "descr"']
-    project = project.replace(", descr: x", "")
-    made = load(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
-    assert [str(a) for a in made.resources if a.is_connection] == [
-        "connection.source_a",
-        "connection.source_b",
-    ]
+    assert body(made, "connection.source_a_x") == body(made, "connection.source_a_y")
+    given["mzplan.yaml"] = project.replace("description", "descr")
+    wrong = errors(tmp_path, given, variables={"broker": "b:1"})
+    assert brief(wrong) == ['mzplan.yaml:4:76 MZ004 Unknown key "descr"']
 
 
 def test_writing_a_default_out_is_no_change(tmp_path: Path) -> None:
@@ -138,24 +123,6 @@ def test_writing_a_default_out_is_no_change(tmp_path: Path) -> None:
     assert build_plan(both, written).is_empty
     other = build_plan(shop(tmp_path / "e", "{sources: {trigger: {interval: 6s}}}"), written)
     assert actions(other) == {"source.orders": "update"}
-
-
-def test_a_default_applies_to_resources_of_for_each(tmp_path: Path) -> None:
-    text = "sources:\n  t: {for_each: [a, b], topic: '${each.key}', labels: {k: '${each.key}'}}\n"
-    settings = "defaults: {sources: {connection: k, labels: {d: x}, format: {type: text}}}\n"
-    connections = "connections: {k: {type: kafka, brokers: ['b:1']}}\n"
-    made = load(tmp_path, {"mzplan.yaml": PROJECT + settings + connections, "t.yaml": text})
-    found = body(made, "source.t_a")
-    assert found["topic"] == "a" and found["format"] == {"type": "text"} and found["connection"] == "k"
-    assert found["labels"] == {"d": "x", "k": "a"}
-
-
-def test_defaults_may_use_variables(tmp_path: Path) -> None:
-    project = PROJECT + "variables: {every: {}}\ndefaults: {sources: {trigger: {interval: '${var.every}'}}}\n"
-    folder = write(tmp_path, {**files(""), "mzplan.yaml": project})
-    assert load_project(folder).project == "shop"  # for commands that read no resource
-    made = load(folder, {"mzplan.yaml": project}, variables={"every": "5s"})
-    assert body(made, "source.orders")["trigger"] == {"interval": "5s"}
 
 
 # --- mistakes
@@ -172,10 +139,8 @@ def test_a_mistake_is_shown_once_where_the_default_is(tmp_path: Path) -> None:
     ("defaults", "written", "error"),
     [
         ("{sources: {trigerr: {}}}", {}, 'mzplan.yaml:3:22 MZ004 Unknown key "trigerr"'),
-        ("{sources: {for_each: [a]}}", {}, 'mzplan.yaml:3:22 MZ004 Unknown key "for_each"'),
         ("{source: {}}", {}, 'mzplan.yaml:3:12 MZ004 Unknown key "source"'),
         ("{sources: [a]}", {}, 'mzplan.yaml:3:12 MZ005 Wrong type for "sources"'),
-        ("[a]", {}, 'mzplan.yaml:3:1 MZ005 Wrong type for "defaults"'),
         ("{connections: {defaults: {}}}", {}, 'mzplan.yaml:3:26 MZ004 Unknown key "defaults"'),
         ("", {"k": "defaults: [a]"}, 'shop.yaml:2:41 MZ005 Wrong type for "defaults"'),
         ("", {"k": "defaults: {source: {}}"}, 'shop.yaml:2:52 MZ004 Unknown key "source"'),
@@ -213,20 +178,19 @@ def test_a_secret_in_a_default_is_held_to_the_rules_of_its_place(tmp_path: Path)
 # --- statements
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    settings = "instances: {local: {type: dry}}\n"
-    given = files("{connections: {description: ours}}", k="defaults: {sources: {trigger: {interval: 5s}}}")
-    write(tmp_path, {**given, "mzplan.yaml": given["mzplan.yaml"] + settings})
-    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
-    return tmp_path
-
-
 def alter(folder: Path, statement: str) -> Any:
     return run("-C", str(folder), "alter", statement, "--auto-approve", "--json")
 
 
-def test_alter_can_not_reset_a_default(folder: Path) -> None:
+def test_alter_edits_a_connection_but_resets_no_default(tmp_path: Path) -> None:
+    folder, settings = tmp_path, "instances: {local: {type: dry}}\n"
+    given = files("{connections: {description: ours}}", k="defaults: {sources: {trigger: {interval: 5s}}}")
+    write(folder, {**given, "mzplan.yaml": given["mzplan.yaml"] + settings})
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    ran = alter(folder, "ALTER CONNECTION k SET BROKERS = ('c:9092')")
+    assert ran.code == 0 and "left_out" not in ran.json()
+    assert "defaults: {sources: {trigger: {interval: 5s}}}" in (folder / "shop.yaml").read_text()
+    assert run("-C", str(folder), "plan", "--detailed-exitcode").code == 0
     before = (folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()
     ran = alter(folder, "ALTER CONNECTION k RESET DESCRIPTION")
     assert (ran.code, ran.error()["code"]) == (1, "MZ075")
@@ -237,11 +201,3 @@ def test_alter_can_not_reset_a_default(folder: Path) -> None:
     project = (folder / "mzplan.yaml").read_text()
     (folder / "mzplan.yaml").write_text(project.replace("{connections: {description: ours}}", "{}"))
     assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").code == 0
-
-
-def test_an_edit_of_a_connection_leaves_its_defaults(folder: Path) -> None:
-    ran = alter(folder, "ALTER CONNECTION k SET BROKERS = ('c:9092')")
-    assert ran.code == 0, ran.out
-    assert "left_out" not in ran.json()
-    assert "defaults: {sources: {trigger: {interval: 5s}}}" in (folder / "shop.yaml").read_text()
-    assert run("-C", str(folder), "plan", "--detailed-exitcode").code == 0

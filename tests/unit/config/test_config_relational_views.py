@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 
 from mzplan.config import load_configuration
-from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Address
 from mzplan.model.resources import Resource
-from mzplan.schema.conformity import fault_of
-from mzplan.schema.description import describe
-from mzplan.store.formats import decode_state
 from tests.unit.cli_runs import apply, mzplan
 from tests.unit.config_files import all_text, brief, errors, write
 
@@ -151,14 +147,6 @@ def test_inputs_and_columns_follow_from_the_query(
     assert f"{', '.join(body['reads'])}: {body['schema']}" == reads_and_schema and "from" not in body
 
 
-def test_the_same_query_has_the_same_state_however_it_is_written(tmp_path: Path) -> None:
-    same = f"select CUSTOMER, -- who\n  count( * ) as N\nfrom orders {BY_MINUTE.lower()};"
-    other = COUNT_BY_MINUTE.replace("1 minute", "2 minutes")
-    states = [view_of(tmp_path, text, **ORDERS_MARK).body["state"] for text in (COUNT_BY_MINUTE, same, other)]
-    assert states[0] == states[1] != states[2]
-    assert "state" not in view_of(tmp_path, "SELECT id, explode(tags) AS tag FROM orders").body
-
-
 # The query; other keys of the view; words of the error: its rule, and what its fix names
 REFUSED: list[tuple[Any, ...]] = [
     # Watermarks and the output mode
@@ -174,19 +162,11 @@ REFUSED: list[tuple[Any, ...]] = [
     (f"SELECT count(*) AS n FROM orders o {BY_MINUTE}", mark("o"), "write orders, not its alias."),
     ("SELECT id, explode(tags) AS tag FROM orders", mark("order"), 'did you mean "orders"'),
     (COUNT, {"output": "complete", "key": ["customer"]}, "MZ005", "append, update"),
-    *(
-        (
-            f"SELECT {edge} AS at, count(*) AS n FROM (SELECT *, window(ts, '1 hour') AS w FROM orders) "
-            f"GROUP BY {by}",
-            ORDERS_MARK,
-            "only the start or end of a window",
-            "group by the window",
-        )
-        for edge, by in (
-            ("window(ts, '1 hour').end", "window(ts, '1 hour').end"),
-            ("window(ts, '1 hour').start", "at"),
-            ("w.start", "w.start"),
-        )
+    (
+        "SELECT w.start AS at, count(*) AS n FROM (SELECT window(ts, '1 hour') AS w FROM orders) GROUP BY at",
+        ORDERS_MARK,
+        "only the start or end of a window",
+        "group by the window",
     ),
     # Keys
     (COUNT, {"output": "update"}, "write `key: [customer]`"),
@@ -202,8 +182,6 @@ REFUSED: list[tuple[Any, ...]] = [
     ("SELECT map('a', customer) AS m, count(*) AS n FROM orders GROUP BY 1", update("m"), "map_entries"),
     # What a stream can't compute
     ("SELECT id FROM orders JOIN payments USING (id) ORDER BY id", {}, "a stream has no end: ORDER BY"),
-    ("SELECT id FROM orders JOIN payments USING (id) LIMIT 3", {}, "a stream has no end: LIMIT"),
-    ("SELECT id, sum(amount) OVER (PARTITION BY id) AS s FROM orders", {}, "window functions (OVER)"),
     (
         "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY ts) AS n FROM orders)",
         {},
@@ -242,7 +220,6 @@ REFUSED: list[tuple[Any, ...]] = [
         {},
         "contains a subquery",
     ),
-    (f"SELECT id, explode(tags) AS t, {'id + ' * 1500}id AS x FROM orders", {}, "nested too deep"),
     ("SELECT w.* FROM (SELECT struct(id, ts) AS w FROM orders) x", {}, "list its fields: w.field"),
     ("SELECT FROM orders GROUP BY customer", {"output": "update"}, "it selects no column"),
     ("SELECT id, id FROM orders JOIN payments USING (id)", {}, "two columns are called id"),
@@ -256,12 +233,6 @@ REFUSED: list[tuple[Any, ...]] = [
     ("SELECT id FROM orders JOIN payments USING (id)", {"schema": "id STRING"}, "In its query, id is BIGINT"),
     # Snapshots
     ("SELECT id FROM orders JOIN customers USING (customer)", {}, "MZ020", "snapshots: [customers]"),
-    (
-        "SELECT city, count(*) AS n FROM customers GROUP BY city",
-        update("city"),
-        "MZ020",
-        "to a target with a sink",
-    ),
     ("SELECT city FROM customers c LEFT JOIN orders USING (customer)", CUSTOMERS, "rows without a match"),
     ("SELECT city FROM customers JOIN customers d USING (city)", CUSTOMERS, "a stream"),
     ("SELECT id FROM orders UNION ALL SELECT 1 AS id FROM customers", CUSTOMERS, "at each micro-batch"),
@@ -301,12 +272,6 @@ def test_a_query_reads_a_hundred_times_at_most(tmp_path: Path) -> None:
     assert loaded(tmp_path, {**views, "v": {"query": "SELECT id FROM v5"}})
 
 
-def test_an_error_is_at_its_place(tmp_path: Path) -> None:
-    query = "      SELECT o.id,\n        p.payed\n      FROM orders o\n      JOIN payments p USING (id)\n"
-    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views:\n  v:\n    query: |\n{query}"})
-    assert brief(found) == ['a.yaml:10:11 MZ019 Unknown column "payed"']
-
-
 def test_an_inlined_view_is_part_of_a_query_that_joins(tmp_path: Path) -> None:
     views = """\
 views:
@@ -334,7 +299,6 @@ views:
 @pytest.mark.parametrize(
     "query",
     [
-        "WITH payments AS (SELECT id FROM orders) SELECT k.id FROM known k JOIN payments USING (id)",
         # payments is read by its name, too: where WITH doesn't hide it.
         "WITH payments AS (SELECT id FROM payments WHERE paid > 9) SELECT k.id FROM known k JOIN payments p "
         "ON p.id = k.id",
@@ -349,13 +313,6 @@ def test_a_name_in_with_may_not_hide_an_input_of_an_inlined_view(tmp_path: Path,
         "v": {"query": query},
     }
     assert "a name in WITH hides payments" in refused(tmp_path, views)
-
-
-def test_the_name_of_an_inlined_view_may_stand_in_backquotes(tmp_path: Path) -> None:
-    query = "SELECT `left`.id FROM `left` JOIN orders o ON o.id = `left`.id"
-    body = loaded(tmp_path, {"left": inlined("SELECT id FROM `payments`"), "v": {"query": query}}).body
-    expected = query.replace("FROM `left` JOIN", "FROM (SELECT id FROM `payments`) AS `left` JOIN")
-    assert (body["query"], body["reads"]) == (expected, ["payments", "orders"])
 
 
 def test_an_inlined_view_is_no_snapshot_but_reads_snapshots(tmp_path: Path) -> None:
@@ -398,23 +355,6 @@ def test_another_query_replaces_a_view_with_state_and_restarts_one_without(tmp_p
     assert queries["view.counted"]["state"] == "unknown" and queries["view.tagged"]["state"] == "kept"
     assert "+SELECT id, explode(tags) AS tag FROM orders WHERE id > 1" in queries["view.tagged"]["diff"]
     assert "its state can't be kept: another query" in mzplan(tmp_path, "plan").out
-
-
-def test_views_and_sinks_that_read_a_join_conform_to_their_schemas(tmp_path: Path) -> None:
-    """Their descriptions carry no positions of sources."""
-    views = {
-        "paid": {"query": "SELECT o.customer, o.ts FROM orders o JOIN payments p USING (id)"},
-        "hourly": {"query": COUNT_BY_MINUTE.replace("orders", "paid"), **mark("paid")},
-        "large": {"query": "SELECT customer FROM hourly WHERE n > 3"},
-    }
-    sinks = {name: {"type": "console", "from": name} for name in views}
-    write(tmp_path, {"b.yaml": f"sinks: {json.dumps(sinks)}\n"})
-    file = committed(tmp_path, views) / "state" / "mzplan.state.json"
-    resources = decode_state(file.read_bytes(), str(file)).resources
-    queries = [describe(record, resources) for record in resources.values() if record.reads]
-    assert len(queries) == 6
-    assert not any(map(fault_of, queries)), [*map(fault_of, queries)]
-    assert all(Connectors().position(query) for query in queries)
 
 
 @pytest.mark.parametrize(
@@ -525,29 +465,21 @@ def test_settings_without_an_effect_change_nothing(tmp_path: Path) -> None:
         assert changes(tmp_path) == changed
 
 
-def test_renaming_an_input_keeps_the_state(tmp_path: Path) -> None:
-    query = COUNT_BY_MINUTE.replace("customer,", "orders.customer,", 1)
-    committed(tmp_path, {"counted": {"query": query, **ORDERS_MARK}})
-    rename = "ALTER SOURCE orders RENAME TO sales"
-    renamed = mzplan(tmp_path, "alter", rename, "--auto-approve", "--json").json()
-    effects = {change["address"]: change["effect"] for change in renamed["changes"]}
-    assert effects == {"source.sales": "restart", "view.counted": "restart"}
-    assert not [d for d in renamed.get("diagnostics", ()) if d["code"] == "MZ045"]
-    assert "SELECT sales.customer" in (tmp_path / "a.yaml").read_text()
-    assert changes(tmp_path) == {}
-
-
-@pytest.mark.parametrize("name", ["left", "on", "values", "union", "where"])
-def test_a_collection_may_be_renamed_to_a_word_of_sql(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "written"), [("sales", "sales"), ("left", "`left`")])
+def test_renaming_an_input_keeps_the_state(tmp_path: Path, name: str, written: str) -> None:
+    """Also to a word of SQL."""
     views = {
-        "both": {"query": "SELECT orders.id FROM payments p JOIN orders ON orders.id = p.id"},
+        "counted": {"query": COUNT_BY_MINUTE.replace("customer,", "orders.customer,", 1), **ORDERS_MARK},
         "few": {"query": "SELECT orders.id FROM orders WHERE orders.id > 1"},
     }
     committed(tmp_path, views)
     rename = f"ALTER SOURCE orders RENAME TO {name}"
-    assert mzplan(tmp_path, "alter", rename, "--auto-approve", "--json").code == 0
+    renamed = mzplan(tmp_path, "alter", rename, "--auto-approve", "--json").json()
+    effects = {change["address"]: change["effect"] for change in renamed["changes"]}
+    assert effects == {f"source.{name}": "restart", "view.counted": "restart", "view.few": "in-place"}
+    assert not [d for d in renamed.get("diagnostics", ()) if d["code"] == "MZ045"]
     text = (tmp_path / "a.yaml").read_text()
-    assert f"JOIN `{name}` ON `{name}`.id" in text and f"FROM `{name}` WHERE" in text
+    assert f"SELECT {written}.customer" in text and f"FROM {written} WHERE {written}.id" in text
     assert changes(tmp_path) == {}
 
 
