@@ -1,7 +1,8 @@
-"""The commands of the documentation print what the pages show, and its links lead somewhere."""
+"""The documentation builds without a network, and its commands print what the pages show."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -30,9 +31,40 @@ def test_a_how_to_does_what_it_shows(page: Path, tmp_path: Path) -> None:
 
 
 def test_every_command_of_the_docs_is_run_by_a_test() -> None:
-    """This module runs those of the how-tos; the tests of the tutorial and of deploy.md use Spark."""
-    others = {page.name for page in DOCS.rglob("*.md") if commands(page) and page not in DRY}
-    assert others <= {"tutorial.md", "deploy.md"}
+    """Commands are `console` blocks. This module runs those of the how-tos; other tests use Spark."""
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^ *```(sh|bash|shell)?\n *\$ ", text, re.MULTILINE), page
+        assert not re.search(r"^ *```(sh|bash|shell)\n", text, re.MULTILINE), page
+        shown = re.findall(r"^ *```text\n\$ (.*)", text, re.MULTILINE)
+        assert shown in ([], ["mzplan steps source.orders --last 3"]), page
+        assert not commands(page) or page in DRY or page.name in ("tutorial.md", "deploy.md"), page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site without a network: its proxy does not exist."""
+    folder = tmp_path_factory.mktemp("site")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **nowhere},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_site_fetches_nothing(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 12
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        fetched = re.findall(r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]*)"', text)
+        fetched += re.findall(r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(https?:[^"]*)"', text)
+        assert fetched == [], page
 
 
 def _slug(heading: str) -> str:
@@ -59,6 +91,12 @@ def test_links_between_pages_and_files_are_valid() -> None:
                 if anchor not in map(_slug, headings):
                     broken.append(f"{page}: {link}")
     assert not broken
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = [f": {page.relative_to(DOCS)}\n" for page in DOCS.rglob("*.md")]
+    assert [page for page in pages if page not in f"{navigation}\n"] == []
 
 
 def test_the_reference_matches_the_code(tmp_path: Path) -> None:

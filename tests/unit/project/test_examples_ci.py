@@ -146,6 +146,46 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     assert "connection.k was changed" in said and "Review the new plan" in said
 
 
+@pytest.mark.programs
+def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
+    """The jobs of promotion-workflow.yml differ by MZPLAN_ENV. Each environment needs its own approval."""
+    workflow = yaml.safe_load((CI / "promotion-workflow.yml").read_text())["jobs"]
+    assert workflow["plan"]["strategy"]["matrix"]["env"] == ["staging", "prod"]
+    assert workflow["prod"]["needs"] == "staging" and workflow["prod"]["environment"] == "prod"
+    assert [workflow[name]["env"]["MZPLAN_ENV"] for name in ("staging", "prod")] == ["staging", "prod"]
+    job = checkout(remote, "job")
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\nenvironments:\n"
+    for name in ("staging", "prod"):
+        state = remote.parent / "shared-state" / name
+        settings += f"  {name}: {{state: {{path: {state}}}, warehouse: ./warehouse/{name}}}\n"
+    (job / "mzplan.yaml").write_text(settings)
+    outs = {name: remote.parent / name for name in ("staging", "prod")}
+    for name, out in outs.items():
+        ci(job, "plan", str(out), MZPLAN_ENV=name)
+        assert (out / "comment.md").read_text().startswith(f"<!-- mzplan:plan:shop:{name} -->\n")
+    agreed = {name: approved(out) for name, out in outs.items()}
+    ci(job, "apply", str(outs["staging"]), MZPLAN_ENV="staging", **agreed["staging"])
+    said = ci(job, "apply", str(outs["prod"]), code=5, MZPLAN_ENV="prod", **agreed["staging"])
+    assert "not the one that was reviewed" in said
+    said = ci(job, "apply", str(outs["prod"]), code=5, MZPLAN_ENV="staging", **agreed["prod"])
+    assert "MZ036" in said
+    ci(job, "apply", str(outs["prod"]), MZPLAN_ENV="prod", **agreed["prod"])
+
+
+@pytest.mark.programs
+def test_the_pre_commit_hook_refuses_a_broken_project(remote: Path, tmp_path: Path) -> None:
+    folder = checkout(remote, "hooked")
+    text = (CI / "pre-commit-config.yaml").read_text()
+    (folder / ".pre-commit-config.yaml").write_text(text.replace("entry: mzplan", f"entry: {warm_mzplan()}"))
+    git(folder, "add", ".")
+    run = (sys.executable, "-m", "pre_commit", "run", "--all-files")
+    home = {"PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
+    assert "Passed" in sh(folder, *run, **home)
+    path = folder / "pipeline.yaml"
+    path.write_text(path.read_text().replace("connection: k", "connection: nobody"))
+    assert "MZ012" in sh(folder, *run, code=1, **home)
+
+
 GH = """#!/usr/bin/env python3
 import json, os, re, sys
 from pathlib import Path
@@ -455,3 +495,28 @@ def test_the_gitlab_jobs_review_apply_and_find_drift(
     stop_reporting(remote)
     assert gitlab_job("mzplan-drift", folder, **common).returncode == 3
     assert (folder / "mzplan-out" / "drift.md").exists()
+
+
+@pytest.mark.programs
+def test_the_drift_jobs_of_systemd_and_cron(remote: Path, tmp_path: Path) -> None:
+    """The printed lines, with this machine's folders."""
+    folder = plan_and_apply(remote, "served", tmp_path / "out")
+    service = (CI / "mzplan-drift.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)$", service, re.MULTILINE)
+    (variable,) = re.findall(r"^Environment=(.*)$", service, re.MULTILINE)
+    (line,) = re.findall(r"^#   17 \* \* \* \* (.*)$", (CI / "mzplan-drift.timer").read_text(), re.MULTILINE)
+
+    def here(text: str) -> str:
+        text = text.replace("/srv/mzplan/project", str(folder)).replace("/srv/mzplan/ci", str(CI))
+        return text.replace("/var/lib/mzplan/drift", str(tmp_path / "drift"))
+
+    for script in (f"{here(variable)} exec {here(command)}", here(line)):
+        sh(tmp_path, "sh", "-c", script)
+    assert "**No drift.**" in (tmp_path / "drift" / "drift.md").read_text()
+    stop_reporting(remote)
+    for script in (f"{here(variable)} exec {here(command)}", here(line)):
+        sh(tmp_path, "sh", "-c", script, code=3)
+    if shutil.which("systemd-analyze"):
+        for name in ("mzplan-drift.service", "mzplan-drift.timer"):
+            (tmp_path / name).write_text(here((CI / name).read_text()).replace("User=mzplan\n", ""))
+        sh(tmp_path, "systemd-analyze", "verify", "--man=no", *map(str, tmp_path.glob("mzplan-drift.*")))
