@@ -50,7 +50,7 @@ cdc: .venv/.runner ## show change capture: PostgreSQL → collection → Postgre
 WORKERS ?= 3
 PYTEST := tools/run_tests.sh -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: setup .venv/.jars ## run the tests, on real Spark, Kafka and PostgreSQL (15 minutes)
+test: setup .venv/.jars ## run the tests, on real Spark, Kafka and PostgreSQL (10 minutes)
 	$(PYTEST) -m "not smoke and not nightly and not programs" tests
 
 smoke: setup .venv/.jars .venv-lines/.done ## run one page, one git workflow, a dozen kills and one upgrade (5 minutes)
