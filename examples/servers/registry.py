@@ -26,7 +26,6 @@ class SchemaRegistry:
 
     As a context manager, it runs while the block runs.
     ``tls``: the files of its certificate and of the certificate's key.
-    ``asked``: the paths of all GET requests.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class SchemaRegistry:
         self.tls = tls
         self.port = free_port()
         self.login = f"{user}:{password}" if user is not None else None
-        self.asked: list[str] = []
         self._schemas: list[dict[str, Any]] = []  # by id, from 1
         self._subjects: dict[str, list[int]] = {}  # each version's schema id; versions count from 1
         self._server: ThreadingHTTPServer | None = None
@@ -142,7 +140,6 @@ class _Handler(BaseHTTPRequestHandler):
     of: SchemaRegistry
 
     def do_GET(self) -> None:
-        self.of.asked.append(self.path)
         self._send(*self.of.answer(self.path, self.headers.get("Authorization")))
 
     def do_POST(self) -> None:
