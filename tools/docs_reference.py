@@ -35,7 +35,8 @@ _MEANINGS = {
     ExitCode.CHANGES_AND_DRIFT: "with `--detailed-exitcode`: changes and drift",
     ExitCode.STALE: "the plan is stale",
     ExitCode.LOCKED: "the state is locked",
-    ExitCode.REFUSED: "refused: a replacement without `--allow-replace`, `prevent_destroy`, a changed upstream",
+    ExitCode.REFUSED: "refused: a replacement without `--allow-replace`, `prevent_destroy`, a changed "
+    "upstream",
     ExitCode.NOT_CONVERGED: "committed, but something hasn't converged: no runner is alive, or a query was "
     "rejected or failed",
     ExitCode.USAGE: "a usage error",

@@ -45,8 +45,8 @@ VALUE_SETTINGS = {
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
 }
-# A query that waits for a Kafka broker that is gone ends only when its requests have timed out. On a busy machine
-# that took more than 20 seconds.
+# A query that waits for a Kafka broker that is gone ends only when its requests have timed out. On a busy
+# machine, that took more than 20 seconds.
 STOP_TIMEOUT_S = 40
 _STATE = "spark.sql.streaming.stateStore"
 _STATE_SETTINGS = {

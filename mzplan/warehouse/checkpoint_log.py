@@ -100,7 +100,7 @@ class CheckpointLog:
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
         """Prepare the checkpoint of a new query: record its id, and step 0 as done.
 
-        Step 0 ends at `position`, an entry of the log of the `earlier` checkpoint. The query must not be running.
+        Step 0 ends at `position`, an entry of the log of the `earlier` checkpoint. The query must not run.
         Idempotent."""
         folder = open_folder(self.spark)
         head = earlier.lines(earlier.committed())[:2] or earlier.lines(earlier.newest())[:2]
@@ -110,7 +110,7 @@ class CheckpointLog:
     def plan(self, position: str) -> None:
         """Plan the next step, as Spark would, to read up to `position`. It runs at the next start.
 
-        The query must not be running."""
+        The query must not run."""
         committed = self.committed()
         with decoding(f"{self.spark}/offsets/{committed}"):
             version, settings = self.lines(committed)[:2]
@@ -120,7 +120,7 @@ class CheckpointLog:
         )
 
     def replace(self, step: int, position: str) -> None:
-        """Replace the position at which a step ends, if the log has the step. The query must not be running."""
+        """Replace the position at which a step ends, if the log has the step. The query must not run."""
         head = self.lines(step)[:2]
         if head:
             self._write_offsets(step, [*head, position])
@@ -129,7 +129,7 @@ class CheckpointLog:
         """Order the sources in the recent offsets by their Delta tables, as in the query's plan.
 
         Spark identifies a source only by its place in the order. If the checkpoint has other tables, nothing
-        changes, and Spark refuses to start. The query must not be running."""
+        changes, and Spark refuses to start. The query must not run."""
         for step in self.planned()[-_REREAD_STEPS:]:
             lines = self.lines(step)
             by_table: dict[str | None, list[str]] = {}
@@ -145,7 +145,7 @@ class CheckpointLog:
     def move(self, position: str) -> None:
         """Move the checkpoint to `position`, by recording a step without rows as planned and done.
 
-        This step replaces a step that is planned but not done. The query must not be running."""
+        This step replaces a step that is planned but not done. The query must not run."""
         head = self.lines(self.newest())[:2]
         if len(head) < 2:
             settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
@@ -156,7 +156,7 @@ class CheckpointLog:
     def skip(self, step: int) -> None:
         """Record a step that has read nothing as planned and done, at the position of the step before.
 
-        Idempotent, even if a runner that was frozen meanwhile repeats it. The query must not be running. Raises
+        Idempotent, even if a runner that was frozen meanwhile repeats it. The query must not run. Raises
         OSError if the step before is no longer known."""
         lines, commit = self.lines(step - 1), self._commits.read(str(step - 1))
         if len(lines) != 3 or commit is None:
