@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from mzplan.host.processes import is_alive
 from mzplan.spark.session import open_session
 from tests.java_options import ARCHIVE, start_quickly
 
@@ -24,21 +25,14 @@ def main() -> None:
     environment = dict(os.environ)
     start_quickly(environment, "ArchiveClassesAtExit")
     command = [sys.executable, "-m", "tools.spark_archive", "stream"]
-    started = subprocess.Popen(command, env=environment, start_new_session=True)
-    failed = started.wait(SECONDS)
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+    )
     until = time.monotonic() + SECONDS
-    while _is_alive(started.pid) and time.monotonic() < until:  # its JVM writes the archive after its end
-        time.sleep(0.2)
-    if failed or not ARCHIVE.exists():
+    while done.stdout and is_alive(int(done.stdout)) and time.monotonic() < until:
+        time.sleep(0.2)  # the JVM writes the archive when it ends, after its Python
+    if done.returncode or not ARCHIVE.exists():
         print("It was not written: they start without.")
-
-
-def _is_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _stream() -> None:
@@ -57,6 +51,7 @@ def _stream() -> None:
             query.stop()
             session.read.format(sink).load(f"{folder}/{sink}").groupBy("v").count().collect()
     # Not stopped: the JVM of a session that was stopped ends without its dump.
+    print(session.sparkContext._gateway.proc.pid)
 
 
 if __name__ == "__main__":
