@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -108,6 +109,12 @@ class Project:
     def lease(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / "state" / "leases" / "local.json").read_text())
         return found
+
+    def kill_runner(self) -> None:
+        """Kill the runner, and wait until its process is gone: a command in this process is quicker."""
+        pid = self.lease()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        eventually("the runner is gone", lambda: not is_alive(pid), 10.0)
 
     def log(self) -> str:
         path = self.folder / ".mzplan" / "local.log"

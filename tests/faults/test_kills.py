@@ -173,7 +173,7 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
             stderr=subprocess.DEVNULL,
         )
         eventually("a standby is there", lambda: b"run" in _command(standby.pid))
-        (java,) = [pid for pid in _children(first["pid"]) if b"java" in _command(pid)]
+        (java,) = _java(first["pid"])
         os.kill(java, signal.SIGKILL)
         eventually("the runner has ended", lambda: not _command(first["pid"]), 30.0)
         assert "error[MZ060]" in project.log() and "Spark's Java process has ended" in project.log()
@@ -181,7 +181,8 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
         appended = project.append("rows", [{"id": 1}])["step"]
         eventually("its row is read", lambda: _last_step(project) >= appended)
         # A command that looks while nobody leads says so, and `up` starts another one.
-        (java,) = [pid for pid in _children(standby.pid) if b"java" in _command(pid)]
+        eventually("it has a Java process", lambda: bool(_java(standby.pid)))
+        (java,) = _java(standby.pid)
         os.kill(java, signal.SIGKILL)
         assert standby.wait(30) not in (0, -signal.SIGKILL)
         status = project.json("status", "--exit-code", code=8)
@@ -191,6 +192,10 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
         eventually("its row is read", lambda: _last_step(project) >= appended)
     finally:
         project.down()
+
+
+def _java(pid: int) -> list[int]:
+    return [child for child in _children(pid) if b"java" in _command(child)]
 
 
 def _children(pid: int) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -89,7 +88,7 @@ def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> Non
     flowing.start()
     for part in (4, 2):
         eventually("some rows are copied", lambda part=part: copied() >= ROWS // part // 2)  # type: ignore[misc]
-        os.kill(project.lease()["pid"], signal.SIGKILL)
+        project.kill_runner()
         assert project.apply()["changes"] == []  # starts a successor
     flowing.join(120)
     eventually(f"{ROWS} rows are copied", lambda: copied() >= ROWS, 240)

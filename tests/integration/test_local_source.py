@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +56,7 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
         "the console has shown them",
         lambda: '"account":"b-04"' in project.log() and checkpoint.log.unfinished() is None,
     )
-    os.kill(project.lease()["pid"], signal.SIGKILL)
+    project.kill_runner()
     file = str(project.folder / "adjustments.csv")
     # No runner: the step is durable all the same, and is read by the next one.
     assert project.json("append", "source.adjustments", "--file", file, "--id", "tuesday")["step"] == 2

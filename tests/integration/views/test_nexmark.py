@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -168,7 +166,7 @@ def test_each_view_equals_the_same_query_over_all_events(nexmark: Project, kafka
     _send(kafka, state, happened[NUMBER // 2 :])
     for _ in range(KILLS):
         time.sleep(random.uniform(0.5, 15))
-        os.kill(nexmark.lease()["pid"], signal.SIGKILL)
+        nexmark.kill_runner()
         nexmark.json("up")
     eventually("the second half is read", lambda: _lag(nexmark) == 0)
     _send(kafka, state, list(end(NUMBER)))

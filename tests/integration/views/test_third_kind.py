@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +109,7 @@ def test_a_view_that_reads_two_collections_lives_as_any_query(shop: Shop) -> Non
     assert {address for address in now if now[address] != runs[address]} == {"view.both"}
 
     # A runner that is killed loses and doubles nothing.
-    os.kill(project.lease()["pid"], signal.SIGKILL)
+    project.kill_runner()
     project.json("up")
     shop.append("orders", 8, 9)
     eventually("the rows after the kill", shop.has_all)

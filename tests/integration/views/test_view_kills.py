@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import time
 from pathlib import Path
 
@@ -60,7 +58,7 @@ def test_killed_while_views_compute(tmp_path: Path) -> None:
             eventually("it computes", lambda version=version: computed(version), SECONDS)  # type: ignore[misc]
             shop.add("orders", 300)
             time.sleep(chance.uniform(0.0, 2.5))
-            os.kill(shop.project.lease()["pid"], signal.SIGKILL)
+            shop.project.kill_runner()
         declare(shop, KILLS)
         shop.project.apply()
         shop.add("payments", 100)
