@@ -70,9 +70,8 @@ def test_the_defaults_of_a_connection_win_over_the_projects(tmp_path: Path) -> N
 
 
 def test_a_default_applies_to_the_types_that_have_the_key(tmp_path: Path) -> None:
-    made = shop(
-        tmp_path, "{sinks: {rows: 3, max_files_per_trigger: 10}, connections: {tls: {mode: require}}}"
-    )
+    tls = "connections: {tls: {mode: require}}"
+    made = shop(tmp_path, f"{{sinks: {{rows: 3, max_files_per_trigger: 10}}, {tls}}}")
     assert body(made, "sink.shown")["rows"] == 3 and "rows" not in body(made, "sink.table")
     assert body(made, "sink.table")["max_files_per_trigger"] == 10
     assert body(made, "connection.pg")["tls"] == {"mode": "require"}
@@ -99,15 +98,9 @@ def test_a_default_connection_or_type_yields_to_a_resources_own(tmp_path: Path) 
     project = PROJECT + "variables: {broker: {}}\n" + defaults
     given: dict[str, str | bytes] = {"mzplan.yaml": project, "shop.yaml": text}
     made = load(tmp_path, given, variables={"broker": "b:1"})
-    types = {str(a): r.type for a, r in made.resources.items() if a.is_query}
-    assert types == {
-        "sink.c": "console",
-        "sink.d": "postgres",
-        "sink.e": "delta",
-        "source.a_x": "kafka",
-        "source.a_y": "kafka",
-        "source.b": "local",
-    }
+    types = {a.name: r.type for a, r in made.resources.items() if a.is_query}
+    sinks = {"c": "console", "d": "postgres", "e": "delta"}
+    assert types == {**sinks, "a_x": "kafka", "a_y": "kafka", "b": "local"}
     assert body(made, "connection.source_a_x") == body(made, "connection.source_a_y")
     given["mzplan.yaml"] = project.replace("description", "descr")
     wrong = errors(tmp_path, given, variables={"broker": "b:1"})

@@ -70,18 +70,12 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "a long number": ("a: " + "9" * 1_000_000 + "\n", "MZ002 Unusable value"),
     "a large exponent": ("sources: 1e999999999\n", "MZ002 Unusable value"),
     "a long pattern": (f"connections:\n  k: {{type: kafka, brokers: ['{'a' * 1_000_000}']}}\n", "MZ005"),
-    "a long schema": (
-        SHOP.replace("id BIGINT, ", "id BIGINT, " + "".join(f"c{i} STRING, " for i in range(200_000))),
-        "MZ018",
-    ),
+    "a long schema": (SHOP.replace("id BIGINT, ", "".join(f"c{i} INT, " for i in range(200_000))), "MZ018"),
     "a deep schema": (SHOP.replace("id BIGINT, ", "id " + "ARRAY<" * 5000 + ", "), "MZ018"),
     "a schema of backquotes": (SHOP.replace("id BIGINT, ", "`" * 50_001 + ", "), "MZ018"),
     "a deep expression": (SHOP + "    where: " + "(" * 5000 + "\n", "MZ019"),
     "a long expression": (SHOP + "    where: " + "id + " * 100_000 + "id > 1\n", "MZ019"),
-    "many expressions": (
-        SHOP + "    select: [" + ", ".join(f"id + {i}" for i in range(20_000)) + "]\n",
-        "MZ019 An expression without a name",
-    ),
+    "many expressions": (SHOP + "    select: [" + "id + 1, " * 20_000 + "]\n", "MZ019 An expression without"),
     "an expression that backtracks": (SHOP + "    where: \"" + "a" * 9000 + "!\"\n", "MZ019"),
     "a long word that sounds secret": ("a: [" + "pass" * 50_000, "MZ002"),
     "many references": ("connections:\n  k: {type: files, path: '" + "${" * 300_000 + "'}\n", "MZ017"),
@@ -129,15 +123,10 @@ def test_names_are_compared_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_variables_can_not_make_a_project_too_large(tmp_path: Path) -> None:
     """`${var.x}` a thousand times, and x has a megabyte."""
-    text = "connections:\n" + "".join(
-        f"  k{i}: {{type: files, path: '{'${var.x}' * 1000}'}}\n" for i in range(100)
-    )
-    found = errors(
-        tmp_path,
-        {"mzplan.yaml": PROJECT + "variables: {x: {}}\n", "a.yaml": text},
-        variables={"x": "x" * 1_000_000},
-    )
-    assert found[0].code == "MZ007"
+    path = "${var.x}" * 1000
+    text = "connections:\n" + "".join(f"  k{i}: {{type: files, path: '{path}'}}\n" for i in range(100))
+    files: dict[str, str | bytes] = {"mzplan.yaml": PROJECT + "variables: {x: {}}\n", "a.yaml": text}
+    assert errors(tmp_path, files, variables={"x": "x" * 1_000_000})[0].code == "MZ007"
 
 
 def test_a_file_of_50_mb_is_not_even_read(tmp_path: Path) -> None:

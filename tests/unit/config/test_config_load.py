@@ -20,19 +20,12 @@ def test_resources_are_typed_normal_and_sorted(tmp_path: Path) -> None:
     configuration = load(tmp_path, {"shop/all.yaml": SHOP})
     assert configuration.project == "shop" and configuration.warehouse == "./warehouse"
     assert configuration.instances == {"local": Instance(name="local", type="embedded")}
-    assert list(map(str, configuration.resources)) == [
-        "connection.lake",
-        "connection.shop_kafka",
-        "connection.shop_pg",
-        "sink.orders_pg",
-        "source.orders",
-    ]
+    sorted_ = "connection.lake connection.shop_kafka connection.shop_pg sink.orders_pg source.orders"
+    assert " ".join(map(str, configuration.resources)) == sorted_
     sink = resource(configuration, "sink.orders_pg")
     assert sink.type == "postgres" and sink.path == "shop/all.yaml"
-    assert sink.references == {
-        "from": Address("source", "orders"),
-        "connection": Address("connection", "shop_pg"),
-    }
+    references = {name: str(address) for name, address in sink.references.items()}
+    assert references == {"from": "source.orders", "connection": "connection.shop_pg"}
     assert list(sink.body) == ["connection", "from", "key", "mode", "table"]
     assert resource(configuration, "connection.shop_pg").body["password"] == "${env:PG_PASSWORD}"
 
@@ -57,13 +50,8 @@ def test_a_single_instance_is_every_querys_default(tmp_path: Path, instances: st
 
 
 def test_resources_in_mzplan_yaml_and_empty_files(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {
-        "mzplan.yaml": PROJECT + SHOP,
-        "empty.yaml": "",
-        "comment.yml": "# nothing\n",
-        "nothing.yaml": "sources:\nsinks: {}\n",
-    }
-    assert len(load(tmp_path, files).resources) == 5
+    empty = {"empty.yaml": "", "comment.yml": "# nothing\n", "nothing.yaml": "sources:\nsinks: {}\n"}
+    assert len(load(tmp_path, {"mzplan.yaml": PROJECT + SHOP, **empty}).resources) == 5
 
 
 def test_hidden_files_state_and_warehouse_are_not_read(tmp_path: Path) -> None:
@@ -71,14 +59,11 @@ def test_hidden_files_state_and_warehouse_are_not_read(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "mzplan.yaml": PROJECT + "state: {path: ./st}\nwarehouse: lake/wh\n",
         "a.yaml": SHOP,
-        ".hidden.yaml": junk,
-        ".github/ci.yaml": junk,
-        "st/history/x.yaml": junk,
-        "lake/wh/t/x.yaml": junk,
         "inner/mzplan.yaml": PROJECT,
-        "inner/other.yaml": junk,
-        "notes.txt": junk,
     }
+    for name in (".hidden", ".github/ci", "st/history/x", "lake/wh/t/x", "inner/other"):
+        files[f"{name}.yaml"] = junk
+    files["notes.txt"] = junk
     assert len(load(tmp_path, files).resources) == 5
     found = errors(tmp_path, {**files, "lake/other.yaml": junk})
     assert brief(found) == ['lake/other.yaml:1:1 MZ004 Unknown key "this"']
@@ -106,10 +91,8 @@ def test_values_are_yaml_1_2(tmp_path: Path) -> None:
         "yes: yes, on: 'on', n: null_, date: 2024-01-01, octal: 0o17, hex: 0xff, leading: 010, float: 1e3,"
         " text: '5', tagged: !!str 5, number: !!int '6', real: !!float 2, time: 12:30:45, plus: +5, dot: .5"
     )
-    configuration = load(
-        tmp_path, {"a.yaml": f"connections:\n  k: {{type: files, path: x, labels: {{{labels}}}}}\n"}
-    )
-    assert resource(configuration, "connection.k").body["labels"] == {
+    text = f"connections: {{k: {{type: files, path: x, labels: {{{labels}}}}}}}\n"
+    assert resource(load(tmp_path, {"a.yaml": text}), "connection.k").body["labels"] == {
         "yes": "yes", "on": "on", "n": "null_", "date": "2024-01-01", "octal": 15, "hex": 255, "leading": 10,
         "float": 1000.0, "text": "5", "tagged": "5", "number": 6, "real": 2.0, "time": "12:30:45", "plus": 5,
         "dot": 0.5,
@@ -140,10 +123,8 @@ def test_a_wrong_merge_hides_no_other_error(tmp_path: Path) -> None:
     assert sorted(found) == ["MZ002", "MZ004"]
 
 
-VARIABLES = (
-    PROJECT
-    + "variables:\n  env: {default: dev}\n  port: {default: 5432}\n  flag: {default: true}\n  need: {}\n"
-)
+DECLARED = "env: {default: dev}\n  port: {default: 5432}\n  flag: {default: true}\n  need: {}\n"
+VARIABLES = f"{PROJECT}variables:\n  {DECLARED}"
 USES = """\
 connections:
   pg:
@@ -163,20 +144,14 @@ def values(folder: Path, **options: Any) -> tuple[Any, ...]:
 
 def test_variables_and_their_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES})
-    outside = tmp_path.parent / f"{tmp_path.name}-vars"
-    outside.mkdir()
-    first, second = outside / "1.yaml", outside / "2.yaml"
+    first, second = tmp_path / "1.vars.yaml", tmp_path / "2.vars.yaml"
     first.write_text("env: file\nport: 1111\n")
     second.write_text("port: 2222\n")
-    assert values(folder, variables={"need": "me"}) == (
-        "db.dev.example", 5432, "dev_5432_true", "me", "${env:PG}",
-    )  # fmt: skip
-    monkeypatch.setenv("MZPLAN_VAR_ENV", "environment")
-    monkeypatch.setenv("MZPLAN_VAR_need", "lower")
-    monkeypatch.setenv("MZPLAN_VAR_PORT", "6000")
-    monkeypatch.setenv("MZPLAN_VAR_NOBODY", "x")
-    assert values(folder)[:2] == ("db.environment.example", 6000)
-    assert values(folder)[3] == "lower"
+    expected = ("db.dev.example", 5432, "dev_5432_true", "me", "${env:PG}")
+    assert values(folder, variables={"need": "me"}) == expected
+    for name, value in {"ENV": "outside", "need": "lower", "PORT": "6000", "NOBODY": "x"}.items():
+        monkeypatch.setenv(f"MZPLAN_VAR_{name}", value)
+    assert values(folder)[:4] == ("db.outside.example", 6000, "outside_6000_true", "lower")
     assert values(folder, variable_files=[first, second])[:2] == ("db.file.example", 2222)
     assert values(folder, variable_files=[str(first)], variables={"env": "given"})[0] == "db.given.example"
 
@@ -210,32 +185,26 @@ def test_errors_of_variables_have_their_place_and_fix(tmp_path: Path) -> None:
         "a.yaml:8:15 MZ017 Malformed reference",
         'mzplan.yaml:7:3 MZ015 The variable "need" has no value',
     ]
-    hints = [d.hint for d in found]
-    assert hints[0] == 'did you mean "port"?' and hints[1] == 'did you mean "env"?'
-    assert hints[2] == 'did you mean "env"?' and "MZPLAN_VAR_NEED" in hints[3]
+    near = [f'did you mean "{name}"?' for name in ("port", "env", "env")]
+    assert [d.hint for d in found[:3]] == near and "MZPLAN_VAR_NEED" in found[3].hint
     assert found[1].range is not None and found[1].range.end_column == 25
 
 
 @pytest.mark.parametrize(
     ("written", "column", "word"),
-    [("${env.PG}", 15, "with a colon"), ("${var:env}", 15, "with a dot"), ("x${y}", 16, "${env:NAME}")],
+    [("${env.PG}", 16, "with a colon"), ("${var:env}", 16, "with a dot"), ("x${y}", 17, "${env:NAME}")],
 )
 def test_a_malformed_reference_is_an_error_at_its_place(
     tmp_path: Path, written: str, column: int, word: str
 ) -> None:
-    files: dict[str, str | bytes] = {
-        "a.yaml": USES.replace("${var.need}", "u").replace("${env:PG}", f"'{written}'")
-    }
-    found = errors(tmp_path, {"mzplan.yaml": VARIABLES, **files}, variables={"need": "x"})
-    malformed = [d for d in found if d.code == "MZ017"]
-    assert len(malformed) == 1 and word in malformed[0].hint
-    assert malformed[0].range is not None and malformed[0].range.column == column + 1
+    uses = USES.replace("${env:PG}", f"'{written}'")
+    (found,) = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": uses}, variables={"need": "x"})
+    assert brief([found]) == [f"a.yaml:8:{column} MZ017 Malformed reference"] and word in found.hint
 
 
 def test_a_variable_that_makes_a_wrong_value_is_an_error_where_it_is_used(tmp_path: Path) -> None:
-    found = errors(
-        tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES}, variables={"need": "x", "port": "seven"}
-    )
+    variables = {"need": "x", "port": "seven"}
+    found = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES}, variables=variables)
     assert brief(found) == ['a.yaml:5:11 MZ005 Wrong type for "port"']
 
 
@@ -246,17 +215,13 @@ def test_errors_of_variable_files_have_their_place(tmp_path: Path) -> None:
     found = errors(folder, {"mzplan.yaml": VARIABLES}, variable_files=[bad])
     assert [d.code for d in found] == ["MZ015"] * 3
     assert str(found[0].range) == f"{bad}:1:1" and 'did you mean "need"' in found[0].hint
-    assert [d.code for d in errors(folder, {"mzplan.yaml": VARIABLES}, variable_files=[tmp_path / "no"])] == [
-        "MZ001",
-        "MZ015",
-    ]
+    missing = errors(folder, {"mzplan.yaml": VARIABLES}, variable_files=[tmp_path / "no"])
+    assert [d.code for d in missing] == ["MZ001", "MZ015"]
 
 
 def test_a_file_of_variables_is_not_read_as_configuration(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {
-        "mzplan.yaml": VARIABLES, "a.yaml": USES, "prod.vars.yaml": "need: prod\n", "dev.vars.yml": "[",
-    }  # fmt: skip
-    folder = write(tmp_path, files)
+    folder = write(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES, "dev.vars.yml": "["})
+    (folder / "prod.vars.yaml").write_text("need: prod\n")
     assert values(folder, variable_files=[tmp_path / "prod.vars.yaml"])[3] == "prod"
     (tmp_path / "values.yaml").write_text("need: other\n")
     (tmp_path / "link.yaml").symlink_to("values.yaml")
@@ -279,13 +244,9 @@ def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest
     )
     write(tmp_path, {"mzplan.yaml": text, "broken.yaml": "a: [\n"})
     settings = load_project(tmp_path)
-    assert (settings.directory, settings.project, settings.warehouse) == (
-        str(tmp_path), "shop", "s3://bucket/dev",
-    )  # fmt: skip
-    assert settings.state == {"backend": "local", "path": "st"}
-    assert {name: instance.type for name, instance in settings.instances.items()} == {
-        "local": "dry", "prod": "cluster",
-    }  # fmt: skip
+    assert (settings.directory, settings.project) == (str(tmp_path), "shop")
+    assert (settings.warehouse, settings.state) == ("s3://bucket/dev", {"backend": "local", "path": "st"})
+    assert [(i.name, i.type) for i in settings.instances.values()] == [("local", "dry"), ("prod", "cluster")]
     assert load_project(tmp_path, {"env": "prod"}).warehouse == "s3://bucket/prod"
     write(tmp_path, {"mzplan.yaml": text.replace("project: shop", "project: Shop")})
     with pytest.raises(MzplanError) as caught:

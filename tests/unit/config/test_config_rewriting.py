@@ -43,6 +43,9 @@ connections:
 """
 
 
+FIRST = '      - "%s:1"            # the first'
+
+
 def put(path: str, value: Any) -> PropertyEdit:
     return PropertyEdit(path=tuple(path.split(".")), value=value)
 
@@ -63,11 +66,7 @@ def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
         (
             "k",
             [put("brokers", ["c:1"])],
-            [
-                '-      - "a:1"            # the first',
-                '+      - "c:1"            # the first',
-                "-      - 'b:1'",
-            ],
+            [f"-{FIRST % 'a'}", f"+{FIRST % 'c'}", "-      - 'b:1'"],
         ),
         ("k", [put("brokers", ["x:1", "a:1", "b:1"])], ['+      - "x:1"']),
         ("k", [put("brokers", ["a:1", "b:1", "yes"])], ['+      - "yes"']),
@@ -93,6 +92,7 @@ def test_an_edit_changes_only_its_lines(name: str, edits: list[PropertyEdit], li
     assert changed(BLOCK, name, *edits) == lines
 
 
+BOTH, J = "    user: u, application_name: a", "  j: {type: postgres, host: h"
 NEIGHBOURS = """\
 connections:
   k: {
@@ -114,26 +114,9 @@ connections:
     ("name", "path", "lines"),
     [
         ("k", "port", ["-    port: 5433,  # the port"]),
-        ("k", "application_name", ["-    user: u, application_name: a,  # both", "+    user: u, # both"]),
-        (
-            "k",
-            "sslmode",
-            [
-                "-    user: u, application_name: a,  # both",
-                "-    sslmode: require  # the last",
-                "+    user: u, application_name: a  # both",
-            ],
-        ),
-        (
-            "j",
-            "port",
-            [
-                "-  j: {type: postgres, host: h, # the host",
-                "-      port: 5433}",
-                "+  j: {type: postgres, host: h # the host",
-                "+}",
-            ],
-        ),
+        ("k", "application_name", [f"-{BOTH},  # both", "+    user: u, # both"]),
+        ("k", "sslmode", [f"-{BOTH},  # both", "-    sslmode: require  # the last", f"+{BOTH}  # both"]),
+        ("j", "port", [f"-{J}, # the host", "-      port: 5433}", f"+{J} # the host", "+}"]),
     ],
 )
 def test_comments_of_neighbours_stay_in_a_flow_mapping(name: str, path: str, lines: list[str]) -> None:
@@ -171,9 +154,7 @@ def test_comments_of_items_stay_with_them(name: str, brokers: list[str], lines: 
     [("\n", False, b""), ("\r\n", True, b"\xef\xbb\xbf"), ("\r\n", False, b""), ("\r", True, b"")],
 )
 def test_line_ends_and_a_byte_order_mark_stay(tmp_path: Path, newline: str, end: bool, mark: bytes) -> None:
-    text = (
-        "connections:\n  ünder: {type: kafka, brokers: [o:1]}\n  k:\n    type: kafka\n    brokers:\n    - a:1"
-    )
+    text = "connections:\n  ü: {type: kafka, brokers: [o:1]}\n  k:\n    type: kafka\n    brokers:\n    - a:1"
     file = mark + (text + "\n" * end).replace("\n", newline).encode()
     write(tmp_path, {"c.yaml": file})
     edits = Edits(str(tmp_path))
@@ -248,18 +229,15 @@ def test_any_edit_of_any_plain_text(
     body: dict[str, Any], key: str, below: str | None, value: Any, remove: bool, flow: bool
 ) -> None:
     data = {"connections": {"first": {"a": "x"}, "k": {"type": "t", **body}, "z": {"b": ["y"]}}}
-    text = "# above\n" + yaml.safe_dump(
-        data, sort_keys=False, default_flow_style=flow or None, allow_unicode=True
-    )
+    style: dict[str, Any] = {"sort_keys": False, "default_flow_style": flow or None, "allow_unicode": True}
+    text = "# above\n" + yaml.safe_dump(data, **style)
     path = (key,) if below is None else (key, below)
     edit = PropertyEdit(path=path, remove=remove, value=None if remove else value)
     try:
         after = rewrite(text, "connections", "k", [edit])
     except CantRewriteError as problem:
-        inner = body.get(key)
-        assert (
-            below is not None and not isinstance(inner, dict) and "not written as a mapping" in problem.detail
-        )
+        assert below is not None and not isinstance(body.get(key), dict)
+        assert "not written as a mapping" in problem.detail
         return
     assert after.startswith("# above\n")
     found = yaml.safe_load(after)

@@ -77,19 +77,15 @@ def test_an_unusable_certificate_of_postgres_is_an_error(files: Path, name: str,
     assert (found(connection, files).code == "MZ174") == (name in ("folder", "pipe", "large"))
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_an_unusable_certificate_of_a_schema_registry_is_an_error(files: Path, name: str) -> None:
-    body = {"type": "schema-registry", "url": "https://127.0.0.1:1", "tls": {"ca": name}}
-    assert name in found(resource("connection.r", "schema-registry", **body), files).detail
-
-
 def tunnel(**body: Any) -> Any:
     given = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": 1, "user": "u", **body}
     return resource("connection.door", "ssh-tunnel", **given)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_unusable_known_hosts_of_a_tunnel_are_an_error(files: Path, name: str) -> None:
+def test_an_unusable_file_of_a_registry_or_a_tunnel_is_an_error(files: Path, name: str) -> None:
+    body = {"type": "schema-registry", "url": "https://127.0.0.1:1", "tls": {"ca": name}}
+    assert name in found(resource("connection.r", "schema-registry", **body), files).detail
     assert found(tunnel(private_key="no key", known_hosts=name), files).code in ("MZ120", "MZ174")
 
 

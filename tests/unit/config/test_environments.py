@@ -127,29 +127,15 @@ def test_errors_of_entries_have_their_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "entries",
-    [
-        "dev: {state: 5}",
-        "dev: {state: {path: null}}",
-        "dev: {warehouse: [a]}",
-        "dev: {warehouse: w}, b: 5",
-        "dev: null",
-    ],
+    "entry", ["{state: 5}", "{state: {path: null}}", "{warehouse: [a]}", "{warehouse: w}, b: 5", "null"]
 )
-def test_a_wrong_type_is_an_error(tmp_path: Path, entries: str) -> None:
-    text = f"version: 1\nproject: shop\nenvironments: {{{entries}}}\n"
+def test_a_wrong_type_is_an_error(tmp_path: Path, entry: str) -> None:
+    text = f"version: 1\nproject: shop\nenvironments: {{dev: {entry}}}\n"
     assert "MZ005" in [d.code for d in errors(tmp_path, {"mzplan.yaml": text}, environment="dev")]
 
 
 def test_an_environment_is_checked_without_the_secrets_of_another(tmp_path: Path) -> None:
-    text = """\
-        version: 1
-        project: shop
-        variables: {port: {default: 1}}
-        environments:
-          dev: {state: {path: a}, warehouse: wa}
-          prod: {warehouse: "s3://${var.port}", state: {path: "${nothing}"}}
-        """
+    text = SETTINGS.replace('path: "state/${var.broker}"', 'path: "${nothing}"')
     assert errors(tmp_path, {"mzplan.yaml": text}, environment="dev") == []
     assert [d.code for d in errors(tmp_path, {"mzplan.yaml": text}, environment="prod")] == ["MZ017"]
 
@@ -157,6 +143,7 @@ def test_an_environment_is_checked_without_the_secrets_of_another(tmp_path: Path
 # --- what is never shared
 
 S3 = "{backend: object-store, url: "
+HERE = f"{S3}'s3://b/s', endpoint: "
 PG = "{backend: postgres, user: u, database: d, "
 
 
@@ -188,10 +175,7 @@ def states(one: str, other: str) -> tuple[str, str]:
         states("{path: 's/${var.x}'}", "{path: 's/${var.x}'}"),
         states(f"{S3}'s3://b/s'}}", f"{S3}'s3a://b/s/', region: eu-west-1}}"),
         states(f"{S3}'s3://b/s'}}", f"{S3}'s3://b/s', endpoint: 'https://s3.cn-north-1.amazonaws.com.cn'}}"),
-        states(
-            f"{S3}'s3://b/s', endpoint: 'http://LOCALHOST:9000/'}}",
-            f"{S3}'s3://b/s', endpoint: 'http://127.0.0.1:9000'}}",
-        ),
+        states(f"{HERE}'http://LOCALHOST:9000/'}}", f"{HERE}'http://127.0.0.1:9000'}}"),
         states(f"{PG}host: db.lan}}", f"{PG}host: DB.lan., port: 5432}}"),
         states(f"{PG}host: localhost}}", f"{PG}host: '::1', schema: mzplan}}"),
         states(f"{PG}host: 'a,b'}}", f"{PG}host: b, password: '${{env:P}}'}}"),
@@ -253,9 +237,10 @@ def test_a_shared_place_is_an_error_at_its_place(tmp_path: Path) -> None:
             warehouse: ./lake/other
         """
     (found,) = errors(tmp_path, {"mzplan.yaml": text}, environment="one")
-    assert str(found.range) == "mzplan.yaml:7:5" and "mzplan.yaml:4:28" in found.detail
-    assert found.code == "MZ246"
-    assert found.summary.endswith("the warehouse of one is inside the warehouse of the other")
+    assert (found.code, str(found.range)) == ("MZ246", "mzplan.yaml:7:5")
+    assert "mzplan.yaml:4:28" in found.detail and found.summary.endswith(
+        "the warehouse of one is inside the warehouse of the other"
+    )
     assert "one has lake (" in found.detail and "other has ./lake/other." in found.detail
 
 
@@ -272,13 +257,12 @@ def test_a_state_belongs_to_one_environment(folder: Path, tmp_path: Path) -> Non
     shared.write_text(f"state: {{path: {tmp_path / 'elsewhere'}}}\n")
     config = ("--state-config", str(shared))
     assert mzplan(folder, "apply", "--auto-approve", *config).code == 0
-    for command in (["apply", "--auto-approve"], ["status"], ["pause", "source.orders"], ["state", "list"]):
-        found = mzplan(folder, "--env", "prod", *command, "--json", *config)
+    pulled = str(tmp_path / "pulled.json")
+    assert mzplan(folder, "state", "pull", "--out", pulled).code == 0
+    commands = [[*command.split(), *config] for command in ("apply --auto-approve", "status", "state list")]
+    for command in (*commands, ["pause", "source.orders", *config], ["state", "push", pulled, "--force"]):
+        found = mzplan(folder, "--env", "prod", *command, "--json")
         assert (found.code, found.error()["code"]) == (7, "MZ034"), command
-    pulled = tmp_path / "pulled.json"
-    assert mzplan(folder, "state", "pull", "--out", str(pulled)).code == 0
-    found = mzplan(folder, "--env", "prod", "state", "push", str(pulled), "--force", "--json")
-    assert (found.code, found.error()["code"]) == (7, "MZ034")
 
 
 def test_a_state_follows_the_name_of_its_environment(folder: Path) -> None:

@@ -38,30 +38,15 @@ def test_a_change_without_effect_keeps_the_digest(changed: dict[str, Any]) -> No
     assert digest(shop(**changed), "source.orders") == digest(BASE, "source.orders")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param({"orders": source(trigger={"interval": "2s"})}, id="trigger"),
-        pytest.param({"orders": source(columns="id BIGINT")}, id="columns"),
-        pytest.param({"orders": source(instance="other")}, id="instance"),
-        pytest.param({"k": kafka(options={"check.crcs": True})}, id="an option of its connection"),
-    ],
-)
-def test_a_change_with_an_effect_changes_the_digest(changed: dict[str, Any]) -> None:
-    assert digest(shop(**changed), "source.orders") != digest(BASE, "source.orders")
-
-
 def test_the_digest_ignores_names_but_not_types() -> None:
-    one, true = (shop(k=kafka(options={"check.crcs": value})) for value in (1, True))
-    assert digest(one, "source.orders") != digest(true, "source.orders")
+    shops = [BASE, *(shop(k=kafka(options={"check.crcs": value})) for value in (1, True))]
+    assert len({digest(one, "source.orders") for one in shops}) == 3
     renamed = project(kafka("other"), source("sales", connection="other", topic="orders"))
     assert digest(renamed, "source.sales") == digest(BASE, "source.orders")
 
 
-@pytest.mark.parametrize(
-    "changed", [source(trigger={"interval": "2s"}), source(topic="t", columns="id BIGINT, amount INT")]
-)
-def test_how_a_source_reads_keeps_the_digest_of_its_sink(changed: Any) -> None:
+def test_how_a_source_reads_keeps_the_digest_of_its_sink() -> None:
+    changed = source(trigger={"interval": "2s"}, topic="t")
     assert digest(shop(orders=changed), "sink.orders_pg") == digest(BASE, "sink.orders_pg")
 
 

@@ -48,10 +48,8 @@ def plan(folder: Path) -> dict[str, tuple[str, str]]:
 
 def test_a_connection_inside_is_a_resource_of_its_own(folder: Path) -> None:
     (folder / "shop.yaml").write_text(INLINE.replace("b:9092", "c:9092"))
-    assert plan(folder) == {
-        "connection.source_orders": ("update", "restart"),
-        "source.orders": ("restart", "restart"),
-    }
+    updated = {"connection.source_orders": ("update", "restart")}
+    assert plan(folder) == {**updated, "source.orders": ("restart", "restart")}
 
 
 def test_moving_a_connection_out_restarts_nothing(folder: Path) -> None:
@@ -61,10 +59,8 @@ def test_moving_a_connection_out_restarts_nothing(folder: Path) -> None:
         assert mzplan(folder, "alter", statement, "--auto-approve").code == 0
     assert "    connection: k   # its own\n" in (folder / "shop.yaml").read_text()
     assert "    connection: pg\n    table: t\n" in (folder / "shop.yaml").read_text()
-    assert plan(folder) == {
-        "connection.sink_out": ("delete", "none"),
-        "connection.source_orders": ("delete", "none"),
-    }
+    former = ["connection.sink_out", "connection.source_orders"]
+    assert plan(folder) == dict.fromkeys(former, ("delete", "none"))
     assert mzplan(folder, "apply", "--auto-approve").code == 0
     after = mzplan(folder, "status", "--json").json()["queries"]
     assert [q["run_id"] for q in after] == [q["run_id"] for q in before]
@@ -86,7 +82,5 @@ def test_a_connection_inside_needs_a_free_name_and_is_not_altered(folder: Path) 
     found = mzplan(folder, "plan", "--json").error()
     assert found["code"] == "MZ003" and found["range"]["line"] == 3 and "named.yaml:2:3" in found["detail"]
     (folder / "named.yaml").unlink()
-    (folder / "shop.yaml").write_text(
-        INLINE.replace("{type: kafka", "[{type: kafka").replace('2"]}', '2"]}]')
-    )
+    (folder / "shop.yaml").write_text(INLINE.replace('{type: kafka, brokers: ["b:9092"]}', "[k]"))
     assert mzplan(folder, "plan", "--json").error()["code"] == "MZ005"

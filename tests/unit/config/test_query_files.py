@@ -85,15 +85,14 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
         '  v: {for_each: [a, b], query_file: "sql/${each.key}.sql"}\n'
         "  w: {for_each: [a, b], query_file: sql/both.sql}\n"
     )
-    files: dict[str, str | bytes] = {
-        "mzplan.yaml": SETTINGS,
-        "a.yaml": ORDERS + views,
-        "sql/big.sql": BIG,
-        "sql/small.sql": "SELECT id AS s FROM orders WHERE amount < ${var.least}",
-        "sql/a.sql": "SELECT id AS a FROM orders",
-        "sql/b.sql": "SELECT id AS b FROM orders",
-        "sql/both.sql": "SELECT id, '${var.it}' AS c FROM orders",
+    sql = {
+        "big": BIG,
+        "small": "SELECT id AS s FROM orders WHERE amount < ${var.least}",
+        **{name: f"SELECT id AS {name} FROM orders" for name in ("a", "b")},
+        "both": "SELECT id, '${var.it}' AS c FROM orders",
     }
+    files: dict[str, str | bytes] = {f"sql/{name}.sql": text for name, text in sql.items()}
+    files |= {"mzplan.yaml": SETTINGS, "a.yaml": ORDERS + views}
     write(tmp_path, files)
     assert query(tmp_path) == BIG
     assert query(tmp_path, environment="prod") == "SELECT id AS s FROM orders WHERE amount < 12345678\n"
@@ -101,10 +100,7 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
     assert query(tmp_path, "w_a", "prod") == "SELECT id, 'b' AS c FROM orders\n"
     both: dict[str, str | bytes] = {"sql/both.sql": "SELECT '${var.least}' AS t,\n  i AS c FROM orders"}
     found = errors(tmp_path, {**files, **both, "sql/b.sql": "SELECT\n b FROM orders"}, environment="prod")
-    assert brief(found) == [
-        'sql/b.sql:2:2 MZ019 Unknown column "b"',
-        'sql/both.sql:2:3 MZ019 Unknown column "i"',
-    ]
+    assert [f"{one.range} {one.code}" for one in found] == ["sql/b.sql:2:2 MZ019", "sql/both.sql:2:3 MZ019"]
     assert 'for_each creates it for the key "b".' in found[0].detail
     assert found[1].detail.endswith("and others the same way.")
 
@@ -113,7 +109,7 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
     ("view", "expected", "words"),
     [
         (
-            "{query_file: sql/big.sql, query: SELECT * FROM orders}",
+            "{query_file: sql/big.sql, query: x}",
             "4:7 MZ020 Both `query` and `query_file`",
             "remove one of them",
         ),

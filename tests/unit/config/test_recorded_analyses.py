@@ -45,10 +45,8 @@ PAID = (
 )
 JOINED = "SELECT o.id, o.customer, c.city FROM {from_} o LEFT JOIN customers c USING (customer)"
 SUMS = "SELECT customer, sum(amount) AS amount FROM orders GROUP BY customer"
-WINDOWS = (
-    "SELECT customer, window(ts, '1 hour').start AS hour, count(*) AS n FROM orders "
-    "GROUP BY customer, window(ts, '1 hour')"
-)
+HOUR = "window(ts, '1 hour')"
+WINDOWS = f"SELECT customer, {HOUR}.start AS hour, count(*) AS n FROM orders GROUP BY customer, {HOUR}"
 VIEWS: tuple[Mapping[str, Any], ...] = (
     {"query": "SELECT * FROM paid"},
     {"query": "SELECT id, amount + 1 AS more FROM paid"},
@@ -59,12 +57,8 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"query": WINDOWS, "watermarks": MARKS},
     {"query": WINDOWS},
 )
-DEFAULTS: tuple[Mapping[str, Any], ...] = (
-    {},
-    {"trigger": {"interval": "5s"}},
-    {"watermarks": MARKS},
-    {"materialize": False},
-)
+OFTEN = {"trigger": {"interval": "5s"}}
+DEFAULTS: tuple[Mapping[str, Any], ...] = ({}, OFTEN, {"watermarks": MARKS}, {"materialize": False})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +72,9 @@ class Project:
     defaults: int = 0
 
     def write(self, folder: Path) -> Path:
+        customers = {"type": "local", **CUSTOMERS[self.customers]}
         body = {
-            "sources": {
-                "orders": {"type": "local", "schema": ORDERS[self.orders]},
-                "customers": {"type": "local", **CUSTOMERS[self.customers]},
-            },
+            "sources": {"orders": {"type": "local", "schema": ORDERS[self.orders]}, "customers": customers},
             "views": {"paid": PAID[self.paid], "v": VIEWS[self.view]},
             "sinks": {"out": {"type": "console", "from": "v"}},
         }
@@ -98,9 +90,8 @@ projects = st.builds(
     view=st.sampled_from(range(len(VIEWS))),
     defaults=st.sampled_from((0, 0, 0, *range(len(DEFAULTS)))),
 )
-edits = st.tuples(
-    st.sampled_from([field.name for field in dataclasses.fields(Project)]), st.integers(0, 10), st.booleans()
-)
+PROPERTIES = [field.name for field in dataclasses.fields(Project)]
+edits = st.tuples(st.sampled_from(PROPERTIES), st.integers(0, 10), st.booleans())
 
 
 def read(folder: Path, state: State) -> Configuration:
