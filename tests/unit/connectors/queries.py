@@ -14,9 +14,8 @@ from mzplan.schema.description import Description, InlinedConnection
 
 def inlined(name: str, body: Mapping[str, Any], **connections: InlinedConnection) -> InlinedConnection:
     """Return a connection by its body, which has its type, and the connections that it uses."""
-    return InlinedConnection(
-        address=Address("connection", name), type=body["type"], body=dict(body), connections=connections
-    )
+    address = Address("connection", name)
+    return InlinedConnection(address=address, type=body["type"], body=dict(body), connections=connections)
 
 
 def described(
@@ -31,9 +30,8 @@ def described(
 
 def on_table(table: Path, address: Address, body: dict[str, Any], columns: str) -> ResolvedQuery:
     """Return the source or sink of a Delta table in a folder. `columns`: of the source."""
-    lake = ResolvedConnection(
-        address=Address("connection", "lake"), type="files", body={"path": str(table.parent)}, connections={}
-    )
+    place = {"path": str(table.parent)}
+    lake = ResolvedConnection(address=Address("connection", "lake"), type="files", body=place, connections={})
     body = {"path": table.name, **body}
     return ResolvedQuery(
         description=described(str(address), "delta", body),

@@ -211,17 +211,12 @@ def test_a_malformed_record_is_returned_with_the_reason() -> None:
 def test_names_and_references() -> None:
     """A schema in a namespace that uses a type twice, a type of another subject, and itself."""
     address = {**record("Address", city="string"), "namespace": "org.shop"}
-    order = {
-        **record("Order", a="org.shop.Address", b=["null", "Address"], child=["null", "Order"]),
-        "namespace": "org.shop",
-    }
+    order = record("org.shop.Order", a="org.shop.Address", b=["null", "Address"], child=["null", "Order"])
     value = {"a": {"city": "Rome"}, "b": {"city": "Oslo"}, "child": None}
     names: dict[str, Any] = {}
     fastavro.parse_schema(address, named_schemas=names)
-    out = io.BytesIO()
-    fastavro.schemaless_writer(
-        out, fastavro.parse_schema(order, named_schemas=names), {**value, "child": value}
-    )
+    out, parsed = io.BytesIO(), fastavro.parse_schema(order, named_schemas=names)
+    fastavro.schemaless_writer(out, parsed, {**value, "child": value})
     rows, reasons = decode(
         "a STRUCT<city: STRING>, b STRUCT<city: STRING>, child STRUCT<b: STRUCT<city: STRING>>",
         Known((address, order)),
@@ -241,16 +236,10 @@ def test_deeply_nested_record_is_malformed() -> None:
     def nested(depth: int) -> bytes:
         return struct.pack(">bI", 0, 1) + b"\x02\x02" * depth + b"\x02\x00"
 
-    rows, reasons = decode(
-        "id INT",
-        Known(chain, endless, far),
-        nested(20),
-        nested(5_000),
-        struct.pack(">bI", 0, 2) + bytes(9),
-        nested(100_000),
-        struct.pack(">bI", 0, 3) + b"\x02\x02\x02" * 100_000,
-        nested(0),
-    )
+    endless_record = struct.pack(">bI", 0, 2) + bytes(9)
+    far_record = struct.pack(">bI", 0, 3) + b"\x02\x02\x02" * 100_000
+    records = [nested(20), nested(5_000), endless_record, nested(100_000), far_record, nested(0)]
+    rows, reasons = decode("id INT", Known(chain, endless, far), *records)
     deep = "the record is nested too deep, by its schema"
     assert reasons[1:5] == [f"{deep} 1", "the record doesn't match its schema 2", f"{deep} 1", f"{deep} 3"]
     assert [row and row["id"] for row in rows] == [1, None, None, None, None, 1]
@@ -272,11 +261,8 @@ def test_a_renamed_field_is_found_by_its_alias() -> None:
         wire(old, {"client": "ann", "who": None, "n": 1000}),
         latest=new,
     )
-    assert rows == [
-        {"customer": "ann", "who": {"name": "Ann"}, "number": 1},
-        {"customer": "bob", "who": {"name": "Bob"}, "number": 2},
-        None,
-    ]
+    ann, bob = ({"customer": name, "who": {"name": name.title()}} for name in ("ann", "bob"))
+    assert rows == [{**ann, "number": 1}, {**bob, "number": 2}, None]
     assert reasons == [None, None, "number is not a TINYINT"]
 
 
@@ -353,10 +339,7 @@ LONG_DEFAULTS = {"name": "x", "type": TEXTS, "default": [{}] * 11}
         ((record("f", x="int"), record("g", x="f"), record("f"), items("f")), "items take no bytes"),
         (record(id="int", **{f"x{i}": "null" for i in range(17)}), "more than 16 values that take no bytes"),
         (doubled("null"), "more than 16 values that take no bytes"),
-        (
-            record(**{f"r{i}": record(f"r{i}", x=f"r{i - 1}" if i else "int") for i in range(3_000)}),
-            "too deep",
-        ),
+        (record(**{f"r{i}": record(f"r{i}", x=f"r{i - 1}" if i else "int") for i in range(3_000)}), "deep"),
         (record(n=[1]), "not an Avro schema"),
         ({**record(), "fields": [{"name": [1], "type": "int"}]}, "a field whose name is not text"),
         (record(n={**doubled("int", default={})}), "more than 100,000 values"),
@@ -388,9 +371,8 @@ def test_registry_text_in_a_reason_is_safe_and_short() -> None:
 
     union = [{"type": "fixed", "name": f"f{i}", "size": 1} for i in range(999)]
     _, reasons = decode("id INT", Named(), bytes(9))
-    _, others = decode(
-        "id INT", Known(record(id="\ud800"), record(id=union)), bytes(4) + b"\1", bytes(4) + b"\2"
-    )
+    odd = Known(record(id="\ud800"), record(id=union))
+    _, others = decode("id INT", odd, bytes(4) + b"\1", bytes(4) + b"\2")
     said = [reason or "" for reason in (*reasons, *others)]
     assert all(len(reason) <= 500 and reason.isprintable() for reason in said)
     assert "type \\ud800xx" in said[0] and "\\ud800" in said[1]

@@ -21,11 +21,10 @@ def logical(type_: str, name: str) -> dict[str, str]:
     return {"type": type_, "logicalType": name}
 
 
-LINE = {
-    "name": "line",
-    "type": "record",
-    "fields": [{"name": "b", "type": "string"}, {"name": "a", "type": "int"}],
-}
+LINE_FIELDS = [{"name": "b", "type": "string"}, {"name": "a", "type": "int"}]
+LINE = {"name": "line", "type": "record", "fields": LINE_FIELDS}
+TAGS = {"type": "map", "values": ["null", "long"]}
+ITEMS = {"type": "array", "items": LINE}
 AMOUNT = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4}
 EXACT = {"type": "fixed", "name": "exact", "size": 8, "logicalType": "decimal", "precision": 10, "scale": 2}
 WALL = datetime.datetime(2026, 5, 3, 17, 30, 0, 123456)
@@ -41,18 +40,8 @@ COLUMNS: dict[str, tuple[Any, str, pa.DataType, Any]] = {
     "wall": (logical("long", "local-timestamp-micros"), "TIMESTAMP_NTZ", pa.timestamp("us"), WALL),
     "day": (logical("int", "date"), "DATE", pa.date32(), WALL.date()),
     "color": ({"type": "enum", "name": "color", "symbols": ["red", "blue"]}, "STRING", pa.string(), "red"),
-    "tags": (
-        {"type": "map", "values": ["null", "long"]},
-        "MAP<STRING,INT>",
-        pa.map_(pa.string(), pa.int32()),
-        {"a": 1, "b": None},
-    ),
-    "lines": (
-        ["null", {"type": "array", "items": LINE}],
-        "ARRAY<STRUCT<a: INT, b: STRING>>",
-        LINES,
-        [{"a": 1, "b": "x"}],
-    ),
+    "tags": (TAGS, "MAP<STRING,INT>", pa.map_(pa.string(), pa.int32()), {"a": 1, "b": None}),
+    "lines": (["null", ITEMS], "ARRAY<STRUCT<a: INT, b: STRING>>", LINES, [{"a": 1, "b": "x"}]),
 }
 SCHEMA = {
     "type": "record",

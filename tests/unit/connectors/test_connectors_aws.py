@@ -28,9 +28,8 @@ KEY = {"access_key_id": "AKIA1", "secret_access_key": 'hunter2"\\'}
 
 
 def aws(**body: Any) -> ResolvedConnection:
-    return ResolvedConnection(
-        address=Address("connection", "cloud"), type="aws", body={"type": "aws", **body}
-    )
+    address = Address("connection", "cloud")
+    return ResolvedConnection(address=address, type="aws", body={"type": "aws", **body})
 
 
 def test_s3a_settings_are_for_one_bucket() -> None:
@@ -97,15 +96,13 @@ def test_kafka_with_iam() -> None:
     assert fingerprint(options) != fingerprint(all_librdkafka_options(rotated.link, "."))
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ({"type": "aws", "access_key_id": "A", "secret_access_key": "${env:AWS}", "region": "x1"}, "role"),
-        ({"type": "aws"}, "region"),
-    ],
-)
+LOGIN = {"access_key_id": "A", "secret_access_key": "${env:AWS}", "region": "x1"}
+
+
+@pytest.mark.parametrize(("body", "text"), [(LOGIN, "role"), ({}, "region")])
 def test_aws_connections_that_kafka_cannot_use(body: dict[str, Any], text: str) -> None:
-    (found,) = check_description(description(body), Secrets(".", {"AWS": "hunter2"})).diagnostics
+    msk = description({"type": "aws", **body})
+    (found,) = check_description(msk, Secrets(".", {"AWS": "hunter2"})).diagnostics
     assert found.code == "MZ130" and text in found.summary + found.detail + found.hint
     assert "hunter2" not in repr(found)
 

@@ -29,12 +29,9 @@ from tests.unit.connectors.queries import described, inlined
 
 
 def connection(**body: Any) -> ResolvedConnection:
-    defaults = resource_kind("connection", "kafka").with_defaults
-    return ResolvedConnection(
-        address=Address("connection", "k"),
-        type="kafka",
-        body=defaults({"type": "kafka", "brokers": ["a:1", "b:2"], **body}),
-    )
+    given = {"type": "kafka", "brokers": ["a:1", "b:2"], **body}
+    body = dict(resource_kind("connection", "kafka").with_defaults(given))
+    return ResolvedConnection(address=Address("connection", "k"), type="kafka", body=body)
 
 
 def source(security: dict[str, Any] | None = None, **body: Any) -> Description:
@@ -47,15 +44,12 @@ def query(security: dict[str, Any] | None = None, **body: Any) -> ResolvedQuery:
     return resolve(source(security, **body), Secrets(".", {}), ".")
 
 
+AT_1_S = {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"}
+
+
 @pytest.mark.parametrize(
     ("start", "options"),
-    [
-        ("earliest", {"startingOffsets": "earliest"}),
-        (
-            "1970-01-01T01:00:01+01:00",
-            {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"},
-        ),
-    ],
+    [("earliest", {"startingOffsets": "earliest"}), ("1970-01-01T01:00:01+01:00", AT_1_S)],
 )
 def test_a_stream_begins_at_start_offsets(start: str, options: dict[str, str]) -> None:
     asked = query(start_offsets=start)
@@ -88,9 +82,10 @@ def missing_topic(asked: ResolvedQuery, topics: list[str] | None) -> Diagnostic:
     return found
 
 
-@pytest.mark.parametrize(
-    ("topics", "near"), [(["shop", "order"], "did you mean order? Otherwise, "), (None, "")]
-)
+NEAR = "did you mean order? Otherwise, "
+
+
+@pytest.mark.parametrize(("topics", "near"), [(["shop", "order"], NEAR), (None, "")])
 def test_a_missing_topic_is_an_error_that_names_a_similar_one(topics: list[str] | None, near: str) -> None:
     create = "create it: kafka-topics.sh --bootstrap-server a:1 --create --topic orders"
     found = missing_topic(query(), topics)

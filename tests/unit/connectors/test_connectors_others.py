@@ -105,11 +105,9 @@ def test_a_folder_with_other_files_of_the_same_names_is_another_upstream(tmp_pat
         file.write_text("{}")
     log = Path(str(local_path(checkpoint.spark))) / "sources" / "0"
     log.mkdir(parents=True)
-    entries = [
-        {"path": file.as_uri(), "timestamp": file.stat().st_mtime_ns // 1_000_000, "batchId": 0}
-        for file in files
-    ]
-    (log / "0").write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    times = {file.as_uri(): file.stat().st_mtime_ns // 1_000_000 for file in files}
+    entries = [json.dumps({"path": path, "timestamp": at, "batchId": 0}) for path, at in times.items()]
+    (log / "0").write_text("\n".join(["v1", *entries]))
     query = replace(on_table(folder, Address("source", "s"), {}, "id BIGINT"), checkpoint=checkpoint)
 
     def found() -> str | None:

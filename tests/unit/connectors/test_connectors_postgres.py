@@ -43,19 +43,9 @@ from tests.unit.connectors.queries import described, inlined
 
 
 def column(type_: str, category: str = "U", typmod: int = -1, **other: Any) -> TargetColumn:
-    return TargetColumn(
-        **{
-            "name": "c",
-            "type": type_,
-            "type_schema": "pg_catalog",
-            "category": "A" if type_.startswith("_") else category,
-            "typmod": typmod,
-            "shown": type_,
-            "required": False,
-            "writable": True,
-            **other,
-        }
-    )
+    category = "A" if type_.startswith("_") else category
+    given = {"name": "c", "type": type_, "type_schema": "pg_catalog", "category": category, "typmod": typmod}
+    return TargetColumn(**{**given, "shown": type_, "required": False, "writable": True, **other})
 
 
 def numeric(precision: int, scale: int) -> TargetColumn:
@@ -180,10 +170,10 @@ def changes_of_many_tables() -> Messages:
         yield None, HEADER + struct.pack(">cIc", b"I", id_, b"N") + row
 
 
-@pytest.mark.parametrize(
-    ("messages", "expected"),
-    [(empty_transactions, []), (changes_of_many_tables, [(7, ["7"]), (400, ["7"])])],
-)
+ROWS = [(7, ["7"]), (400, ["7"])]
+
+
+@pytest.mark.parametrize(("messages", "expected"), [(empty_transactions, []), (changes_of_many_tables, ROWS)])
 def test_changes_of_other_tables_use_no_memory(
     messages: Callable[[], Messages], expected: list[tuple[int, list[str]]]
 ) -> None:

@@ -286,11 +286,8 @@ def test_progress_of_a_batch_and_of_none_and_its_lag() -> None:
     done = parse_progress(progress(inputRowsPerSecond=2.5, processedRowsPerSecond=None))
     assert (done.step, done.input_rows_per_second, done.processed_rows_per_second) == (4, 2.5, 0.0)
     assert parse_progress(progress(durationMs={"latestOffset": 1})).step == 3
-    kafka = {
-        "description": "KafkaV2[Subscribe[t]]",
-        "latestOffset": {"t": {"0": 10, "1": 5}},
-        "endOffset": {"t": {"0": 7, "1": 5}},
-    }
+    offsets = {"latestOffset": {"t": {"0": 10, "1": 5}}, "endOffset": {"t": {"0": 7, "1": 5}}}
+    kafka = {"description": "KafkaV2[Subscribe[t]]", **offsets}
     assert parse_progress(progress(sources=[kafka])).lag == 3
     delta = {"description": "DeltaSource[file:/x]", "metrics": {"numFilesOutstanding": "0"}}
     assert parse_progress(progress(sources=[delta])).lag == 0

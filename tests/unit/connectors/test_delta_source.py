@@ -24,14 +24,8 @@ from tests.unit.cli_runs import mzplan
 from tests.unit.connectors.queries import on_table
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2)"
-ROWS = pa.table(
-    {
-        "id": [1, 2],
-        "Name": ["a", "b"],
-        "amount": pa.array(["1.5", "2"]).cast(pa.decimal128(10, 2)),
-        "x": [1, 2],
-    }
-)
+AMOUNTS = pa.array(["1.5", "2"]).cast(pa.decimal128(10, 2))
+ROWS = pa.table({"id": [1, 2], "Name": ["a", "b"], "amount": AMOUNTS, "x": [1, 2]})
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 

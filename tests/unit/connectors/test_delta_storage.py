@@ -174,9 +174,8 @@ def test_an_append_at_a_step_meets_appends_that_were_read_together(tmp_path: Pat
         with pytest.raises(StorageError, match="has other rows"):
             storage.append([(source, replace(mine, updates=appending("a", 1, *rows(8, 1)).updates))])
         index = StepHistory(str(tmp_path), source.query.place).index
-        index.append(
-            [StepRecord(step=0, end={"step": 3}), StepRecord(step=1, start={"step": 3}, end={"step": 4})]
-        )
+        later_step = StepRecord(step=1, start={"step": 3}, end={"step": 4})
+        index.append([StepRecord(step=0, end={"step": 3}), later_step])
         (spark / "offsets" / "0").unlink(missing_ok=True)
     with pytest.raises(StorageError, match="is reserved for mzplan"):
         storage.append([(source, appending("a", 3, *rows(7, 1), key="mzplan:empty step 3"))])

@@ -103,10 +103,8 @@ def test_stored_hashes_of_earlier_versions() -> None:
     now = digest(first)
     assert now is not None and now.startswith("1:")
     for stored in (now, now.removeprefix("1:")):
-        assert replayed(Written(rows=2, digest=stored), WHOLE) == (
-            Written(rows=len(ROWS), digest=digest(WHOLE)),
-            [],
-        )
+        everything = Written(rows=len(ROWS), digest=digest(WHOLE))
+        assert replayed(Written(rows=2, digest=stored), WHOLE) == (everything, [])
         # Other rows: the written rows stay, and no row is added.
         other = pa.concat_batches([WHOLE.slice(1, 1), WHOLE.slice(1, 1), rest])
         note, told = replayed(Written(rows=2, digest=stored), other)
@@ -122,14 +120,11 @@ def ids(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
 
 
+NUMBERS = st.lists(st.integers(0, 9))
+
+
 @settings(deadline=None)
-@given(
-    st.lists(st.integers(0, 9)),
-    st.lists(st.integers(0, 9)),
-    st.integers(0, 9),
-    st.integers(1, 4),
-    st.booleans(),
-)
+@given(NUMBERS, NUMBERS, st.integers(0, 9), st.integers(1, 4), st.booleans())
 def test_a_step_is_never_a_mixture_of_two_descriptions(
     before: list[int], now: list[int], reached: int, size: int, is_last: bool
 ) -> None:

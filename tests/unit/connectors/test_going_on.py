@@ -40,9 +40,8 @@ def resolved(folder: Path, description: Description) -> ResolvedQuery:
 
 
 def begun(folder: Path, generation: int, origin: int | None) -> None:
-    migrated = MigratedRows(
-        generation=generation - 1, body=BODY, table="t", version=1, position="{}", origin=origin, done=True
-    )
+    given: dict[str, Any] = {"body": BODY, "table": "t", "version": 1, "position": "{}", "done": True}
+    migrated = MigratedRows(generation=generation - 1, origin=origin, **given)
     Checkpoint.of(str(folder), "s-1", generation).record_migrated_rows(migrated)
 
 

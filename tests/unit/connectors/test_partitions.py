@@ -73,12 +73,8 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
     put(divided / "README.md", divided / "notes/a.parquet", divided / "_temporary/a.parquet")
     assert found(of_files(divided, partition_by=["day"])) == []
     put(divided / "kind=1/d%61y=x/part-0.snappy.parquet", whole / "part-0.json")
-    for fits in (
-        of_files(divided, partition_by=["Kind", "DAY"]),
-        of_files(divided, "json", partition_by=["day"]),
-        of_files(whole, "json"),
-    ):
-        assert found(fits) == []
+    assert found(of_files(divided, partition_by=["Kind", "DAY"])) == []
+    assert found(of_files(divided, "json", partition_by=["day"])) == found(of_files(whole, "json")) == []
 
     ((code, detail, hint),) = found(of_files(divided, partition_by=["day", "kind"]))
     assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a path")

@@ -52,15 +52,8 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 
 def connection(port: int, **tls: str) -> ResolvedConnection:
-    body: dict[str, Any] = {
-        "type": "postgres",
-        "host": "127.0.0.1",
-        "port": port,
-        "database": "shop",
-        "user": "app",
-        "cleartext_login": "never",
-        "tls": tls,
-    }
+    login = {"database": "shop", "user": "app", "cleartext_login": "never"}
+    body: dict[str, Any] = {"type": "postgres", "host": "127.0.0.1", "port": port, **login, "tls": tls}
     return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body, connections={})
 
 

@@ -20,14 +20,8 @@ PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", 
 @pytest.mark.parametrize(
     ("details", "told"),
     [
-        (
-            {PRIMARY: "duplicate key", DETAIL: "Key (id)=(geheim) exists.", CONTEXT: "COPY t, line 1"},
-            "duplicate key",
-        ),
-        (
-            {PRIMARY: "value too long", CONTEXT: "COPY t, line 1, column full name"},
-            "value too long (column full name)",
-        ),
+        ({PRIMARY: "duplicate", DETAIL: "Key (id)=(geheim) exists.", CONTEXT: "COPY t, line 1"}, "duplicate"),
+        ({PRIMARY: "too long", CONTEXT: "COPY t, line 1, column a name"}, "too long (column a name)"),
         ({PRIMARY: "refused p4ss"}, "refused ***"),
         ({}, "server closed the connection: ***"),
     ],
@@ -59,8 +53,7 @@ def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -
     copy.rows.return_value = iter([("x" * 40, None)] * 5)
     monkeypatch.setattr(psycopg, "connect", lambda conninfo: connection)
     monkeypatch.setattr(query_reader, "_BYTES", 100)
-    read = query_reader.make_query_reader(
-        "", "", ["SELECT"], 2, SimpleNamespace(add=lambda count: None), None
-    )
+    counter = SimpleNamespace(add=lambda count: None)
+    read = query_reader.make_query_reader("", "", ["SELECT"], 2, counter, None)
     batches = read([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])])
     assert [batch.num_rows for batch in batches] == [3, 2]

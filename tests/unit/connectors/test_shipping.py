@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -38,10 +39,8 @@ def kafka_with_a_token() -> Callable[..., object]:
 
 
 def target() -> postgres_output.Target:
-    conninfo = "host=127.0.0.1 port=1 password=hidden"
-    return postgres_output.Target(
-        conninfo=conninfo, table=("public", "t"), columns=("id",), secret="127.0.0.1"
-    )
+    given: dict[str, Any] = {"table": ("public", "t"), "columns": ("id",), "secret": "127.0.0.1"}
+    return postgres_output.Target(conninfo="host=127.0.0.1 port=1 password=hidden", **given)
 
 
 def straight() -> Callable[..., object]:
@@ -58,10 +57,8 @@ SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "t
 
 def decoding() -> Callable[..., object]:
     stream.ship_tasks()
-    server = RegistryServer(url="http://127.0.0.1:1", seconds=1)
-    schemas = RegistrySchemas(
-        server=server, run="x", known={1: [SCHEMA]}, tunnel=None, name="connection.reg", mark="mzplan"
-    )
+    server, known = RegistryServer(url="http://127.0.0.1:1", seconds=1), {1: [SCHEMA]}
+    schemas = RegistrySchemas(server=server, run="x", known=known, tunnel=None, name="r", mark="mzplan")
     wanted = arrow_schema(parse_columns("id TINYINT"))
     return Task(schemas=schemas, record_schema=wanted, newest=[SCHEMA], column="d").__call__
 
@@ -95,12 +92,9 @@ GIVEN = {
         (staging, "0 rows were pushed, but 1 are written"),
         (
             decoding,
-            "'d': {'r': {'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}",
+            "{'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}",
         ),
-        (
-            encoding,
-            "mzplan[MZ059]: a row can't be written with schema 1: r.id is int in the schema, but NULL",
-        ),
+        (encoding, "mzplan[MZ059]: a row can't be written with schema 1: r.id is int in the schema, but"),
     ],
 )
 def test_tasks_run_where_there_is_no_mzplan(
