@@ -138,24 +138,16 @@ def test_equal_values_have_different_digests() -> None:
     salt = new_salt()
     digest = digest_secret("${env:A}", "value", salt)
     assert is_same_secret("${env:A}", "value", digest) and not is_same_secret("${env:A}", "other", digest)
-    assert (
-        len({digest, digest_secret("${env:B}", "value", salt), digest_secret("${env:A}", "value", "00")}) == 3
-    )
+    others = {digest_secret("${env:B}", "value", salt), digest_secret("${env:A}", "value", "00")}
+    assert len(others - {digest}) == 2
 
 
 def test_without_the_key_passwords_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of the store has the salt, the cost and the digest, but not the key."""
     digest = digest_secret("${env:A}", "Summer2026", "00")
     _, cost, _, salt, there = digest.split(":")
-    unkeyed = hashlib.scrypt(
-        b"Summer2026",
-        salt=bytes.fromhex(salt) + b"${env:A}",
-        n=2 ** int(cost),
-        r=8,
-        p=1,
-        maxmem=2**27,
-        dklen=32,
-    )
+    known = {"salt": bytes.fromhex(salt) + b"${env:A}", "n": 2 ** int(cost), "maxmem": 2**27}
+    unkeyed = hashlib.scrypt(b"Summer2026", **known, r=8, p=1, dklen=32)
     assert unkeyed.hex() != there and int(cost) >= 15
     monkeypatch.setenv("MZPLAN_SECRETS_KEY", "k" * 32)
     assert digest_secret("${env:A}", "Summer2026", "00").split(":")[4] != there
@@ -194,9 +186,7 @@ def test_a_plan_with_another_key_compares_no_secrets(folder: Path, monkeypatch: 
 def test_a_provider_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     install_provider(monkeypatch, "tests.unit.secrets.test_rotation:keeper")
     secrets = Secrets(".", {})
-    assert secrets.fill({"password": "${keeper:pg}"}, lambda _: True, "connection.pg") == {
-        "password": "from the keeper: pg"
-    }
+    assert secrets.resolve("${keeper:pg}") == "from the keeper: pg"
     for broken in ("${keeper:boom}", "${keeper:none}", "${nobody:x}"):
         with pytest.raises(MzplanError, match="MZ056"):
             secrets.resolve(broken)

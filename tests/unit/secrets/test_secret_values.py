@@ -110,9 +110,8 @@ def test_a_refused_apply_leaves_no_secret_value(world: World, monkeypatch: pytes
     # A query that fails resumes with its former value.
     report = next(r for a, r in world.server.running().items() if a.kind == "sink")
     world.server.fail_query(report.name, "the server was restarted")
-    eventually(
-        "it resumes", lambda: world.runs().get("sink.out", before["sink.out"]) != before["sink.out"], 120
-    )
+    run = before["sink.out"]
+    eventually("it resumes", lambda: world.runs().get("sink.out", run) != run, 120)
 
 
 def test_commands_hand_over_only_validated_values(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

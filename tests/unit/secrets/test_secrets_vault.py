@@ -18,26 +18,14 @@ from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RETRY_AFTER, RemoteSecrets
 from mzplan.secrets.resolved import scrub
 from mzplan.secrets.vault_http import guard
+from tests.unit.secrets.conftest import Clock
 from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
 
 VALUE = "pass\nword\0 ü"
 PG = "${vault:secret/shop/pg#password}"
-OPERATORS = (
-    "VAULT_ADDR",
-    "VAULT_TOKEN",
-    "VAULT_NAMESPACE",
-    vault.ROLE_ID,
-    vault.SECRET_ID,
-    vault.SECRET_ID_FILE,
-)
-OPERATORS += (vault.KUBERNETES_ROLE, "MZPLAN_VAULT_KUBERNETES_TOKEN_FILE", vault.AUTH_MOUNT)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+JWT_FILE = "MZPLAN_VAULT_KUBERNETES_TOKEN_FILE"
+OPERATORS = ("VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", vault.ROLE_ID, vault.SECRET_ID)
+OPERATORS += (vault.SECRET_ID_FILE, vault.KUBERNETES_ROLE, JWT_FILE, vault.AUTH_MOUNT)
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +47,6 @@ def there(server: VaultStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("VAULT_TOKEN", "root")
     monkeypatch.setattr(vault, "provider", vault.Vault())
     return server
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def secrets(clock: Clock, tmp_path: Path) -> Secrets:
-    return Secrets(str(tmp_path), {}, RemoteSecrets(60.0, clock))
 
 
 def problem(secrets: Secrets, reference: str = PG) -> Diagnostic:
@@ -199,23 +177,17 @@ def test_a_token_file_is_read_again(
 
 @pytest.mark.parametrize("way", ["approle", "secret-id-file", "kubernetes"])
 def test_an_expired_login_is_renewed(
-    way: str,
-    there: VaultStandIn,
-    secrets: Secrets,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    way: str, there: VaultStandIn, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "login").write_text("the pod's" if way == "kubernetes" else "s\n")
-    if way == "kubernetes":
-        monkeypatch.setenv(vault.KUBERNETES_ROLE, "mzplan")
-        monkeypatch.setenv("MZPLAN_VAULT_KUBERNETES_TOKEN_FILE", str(tmp_path / "login"))
-    else:
-        monkeypatch.setenv(vault.ROLE_ID, "r")
-        given = (
-            (vault.SECRET_ID, "s") if way == "approle" else (vault.SECRET_ID_FILE, str(tmp_path / "login"))
-        )
-        monkeypatch.setenv(*given)
+    login = Path("~/login").expanduser()
+    login.write_text("the pod's" if way == "kubernetes" else "s\n")
+    ways = {
+        "approle": {vault.ROLE_ID: "r", vault.SECRET_ID: "s"},
+        "secret-id-file": {vault.ROLE_ID: "r", vault.SECRET_ID_FILE: str(login)},
+        "kubernetes": {vault.KUBERNETES_ROLE: "mzplan", JWT_FILE: str(login)},
+    }
+    for name, value in ways[way].items():
+        monkeypatch.setenv(name, value)
     assert secrets.resolve("${vault:old/pg#password}") == "one"
     there.tokens, clock.now = {"root"}, 100.0
     there.kept["old/pg"] = {"password": "two"}
@@ -252,7 +224,7 @@ def test_a_file_with_the_runners_login_cannot_be_a_secret(
     assert secrets.resolve("${file:id}") == "a login"
     monkeypatch.setenv(vault.SECRET_ID_FILE, str(tmp_path / "id"))
     monkeypatch.setenv(vault.KUBERNETES_ROLE, "mzplan")
-    monkeypatch.setenv("MZPLAN_VAULT_KUBERNETES_TOKEN_FILE", str(tmp_path / "jwt"))
+    monkeypatch.setenv(JWT_FILE, str(tmp_path / "jwt"))
     for name in (".vault-token", "id", "jwt", "link", "again", "x/../id", "/proc/self/environ"):
         assert problem(secrets, f"${{file:{name}}}").code == "MZ263"
 
