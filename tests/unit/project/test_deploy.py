@@ -77,11 +77,9 @@ def test_the_manifests_agree_with_each_other(tmp_path: Path, monkeypatch: Any) -
         f"{given['spark.kubernetes.driver.pod.name']}.{pods['serviceName']}."
         f"{given['spark.kubernetes.namespace']}.svc"
     )
-    ports = {p["name"]: p["port"] for p in service["spec"]["ports"]}
-    assert (given["spark.driver.port"], given["spark.blockManager.port"]) == (
-        str(ports["driver"]),
-        str(ports["blocks"]),
-    )
+    ports = {p["name"]: str(p["port"]) for p in service["spec"]["ports"]}
+    assert given["spark.driver.port"] == ports["driver"]
+    assert given["spark.blockManager.port"] == ports["blocks"]
     made = dict(configuration_of("mzplan", {}, given).getAll())
     assert made["spark.driver.host"] == given["spark.driver.host"]
     assert made["spark.master"].startswith("k8s://")

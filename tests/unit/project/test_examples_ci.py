@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,17 @@ CI = Path(__file__).parents[3] / "examples" / "ci"
 def sh(folder: Path, *command: str, code: int = 0, **environment: str) -> str:
     """Run a command without this machine's git settings, check its exit code, and return its output."""
     clean = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "MZPLAN": warm_mzplan()}
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, env={**os.environ, **clean, **environment}
-    )
+    given = {**os.environ, **clean, **environment}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=given)
     assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
+
+
+def script(folder: Path, lines: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run lines of shell code as a CI job does, in one shell that stops at the first error."""
+    command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", lines]
+    given = {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -43,9 +50,8 @@ def ci(folder: Path, *arguments: str, code: int = 0, **environment: str) -> str:
 
 def approved(out: Path) -> dict[str, str]:
     """Return the digest that the comment in this folder shows, as an approval."""
-    (digest,) = re.findall(
-        r"^Digest: `(sha256:[0-9a-f]{64})`", (out / "comment.md").read_text(), re.MULTILINE
-    )
+    comment = (out / "comment.md").read_text()
+    (digest,) = re.findall(r"^Digest: `(sha256:[0-9a-f]{64})`", comment, re.MULTILINE)
     return {"MZPLAN_DIGEST": digest}
 
 
@@ -266,10 +272,8 @@ def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def test_the_action_puts_no_input_into_a_shell() -> None:
-    steps = [
-        step for step in yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"] if "run" in step
-    ]
-    assert all(step["shell"] == "bash" and "${{" not in step["run"] for step in steps)
+    steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
+    assert all(step["shell"] == "bash" and "${{" not in step["run"] for step in steps if "run" in step)
 
 
 def test_the_workflows_run_pinned_actions() -> None:
@@ -283,9 +287,9 @@ def test_the_workflows_run_pinned_actions() -> None:
     assert commands - {None} == {"plan", "apply", "drift"}
 
 
-def shims(folder: Path) -> Path:
-    """Return a folder for the PATH: mzplan, a `python` whose pip only logs its arguments, and a `gh` that
-    stores comments in a file."""
+def shims(folder: Path) -> dict[str, str]:
+    """Return the variables for a PATH with mzplan, a `python` whose pip only logs its arguments in
+    folder/pip.log, and a `gh` that stores comments in a file."""
     tools = folder / "tools"
     tools.mkdir()
     python = '[ "$1 $2" = "-m pip" ] && { echo "pip: $*" >>"$PIP_LOG"; exit 0; }\n'
@@ -296,7 +300,7 @@ def shims(folder: Path) -> Path:
     ):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    return tools
+    return {"PATH": f"{tools}:{os.environ['PATH']}", "PIP_LOG": str(folder / "pip.log")}
 
 
 class Action:
@@ -309,7 +313,15 @@ class Action:
         self.comments = folder.parent / f"{folder.name}.json"
         self.comments.write_text("[]")
         self.temp.mkdir()
-        self.tools = shims(self.temp)
+        self.environment = {
+            **shims(self.temp),
+            "GITHUB_ACTION_PATH": str(CI),
+            "GITHUB_REPOSITORY": "o/r",
+            "GITHUB_SHA": "0" * 40,
+            "GITHUB_STEP_SUMMARY": str(self.summary),
+            "RUNNER_TEMP": str(self.temp),
+            "COMMENTS": str(self.comments),
+        }
 
     def run(self, command: str) -> int:
         """Run all steps, and return the exit code of the first failure. Later steps need an `if` to run."""
@@ -333,28 +345,9 @@ class Action:
             wanted = self._holds(condition, values) if condition else not failed
             if "run" not in step or not wanted:
                 continue
-            given = {
-                name: re.sub(r"\$\{\{ *(.*?) *\}\}", lambda m: values[m[1]], str(value))
-                for name, value in step.get("env", {}).items()
-            }
-            done = subprocess.run(
-                ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
-                cwd=self.folder,
-                env={
-                    **os.environ,
-                    **given,
-                    "PATH": f"{self.tools}:{os.environ['PATH']}",
-                    "GITHUB_ACTION_PATH": str(CI),
-                    "GITHUB_REPOSITORY": "o/r",
-                    "GITHUB_SHA": "0" * 40,
-                    "GITHUB_STEP_SUMMARY": str(self.summary),
-                    "RUNNER_TEMP": str(self.temp),
-                    "COMMENTS": str(self.comments),
-                    "PIP_LOG": str(self.temp / "pip.log"),
-                },
-                capture_output=True,
-                text=True,
-            )
+            filled = partial(re.sub, r"\$\{\{ *(.*?) *\}\}", lambda m: values[m[1]])
+            given = {name: filled(str(value)) for name, value in step.get("env", {}).items()}
+            done = script(self.folder, step["run"], {**self.environment, **given})
             assert "owned" not in done.stdout
             failed = failed or done.returncode
         return failed
@@ -372,10 +365,8 @@ def test_the_github_action_reviews_applies_and_finds_drift(remote: Path) -> None
     action = Action(checkout(remote, "main-job"), "push")
     assert [action.run(command) for command in ("validate", "plan")] == [0, 0]
     assert json.loads(action.comments.read_text()) == []  # no pull request
-    others = [
-        {"id": 1, "body": "looks good", "user": {"login": "ann"}},
-        {"id": 2, "body": FORGED, "user": {"login": "mallory"}},
-    ]
+    texts = {"ann": "looks good", "mallory": FORGED}
+    others = [{"id": n, "body": texts[u], "user": {"login": u}} for n, u in enumerate(texts, 1)]
     action.comments.write_text(json.dumps(others))
     assert action.run("apply") == 5  # nobody has approved the plan, so it becomes a comment
     *first, new = json.loads(action.comments.read_text())
@@ -437,27 +428,20 @@ def test_a_pull_request_does_not_choose_the_state_on_github(remote: Path) -> Non
 @pytest.mark.programs
 def test_a_merge_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: Path) -> None:
     push_another_state(remote)
-    tools = shims(tmp_path)
     folder = checkout(remote, "requested", "theirs")
     shutil.copytree(CI, folder / ".ci")
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "PIP_LOG": str(tmp_path / "pip.log")}
-    done = gitlab_job("mzplan-plan", folder, CI_MERGE_REQUEST_TARGET_BRANCH_NAME="main", **environment)
+    given = {**shims(tmp_path), "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+    done = gitlab_job("mzplan-plan", folder, **given)
     assert done.returncode == 0, done.stderr
     assert "**No changes.**" in (folder / "mzplan-out" / "comment.md").read_text()
 
 
 def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a job of gitlab-ci.yml as GitLab does, in one shell that stops at the first error."""
+    """Run a job of gitlab-ci.yml as GitLab does."""
     jobs = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
     job = {**jobs[jobs[name]["extends"]], **jobs[name]}
     lines = [*job["before_script"], *job["script"]]
-    return subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)],
-        cwd=folder,
-        env={**os.environ, **job["variables"], **variables},
-        capture_output=True,
-        text=True,
-    )
+    return script(folder, "\n".join(lines), {**job["variables"], **variables})
 
 
 @pytest.mark.programs
@@ -465,14 +449,8 @@ def test_the_gitlab_jobs_review_apply_and_find_drift(
     remote: Path, tmp_path: Path, gitlab: tuple[str, list[dict[str, Any]]]
 ) -> None:
     url, notes = gitlab
-    tools = shims(tmp_path)
-    common = {"PATH": f"{tools}:{os.environ['PATH']}", "PIP_LOG": str(tmp_path / "pip.log")}
-    request = {
-        "CI_API_V4_URL": url,
-        "CI_PROJECT_ID": "5",
-        "CI_MERGE_REQUEST_IID": "7",
-        "GITLAB_TOKEN": "t",
-    }
+    common = shims(tmp_path)
+    request = {"CI_API_V4_URL": url, "CI_PROJECT_ID": "5", "CI_MERGE_REQUEST_IID": "7", "GITLAB_TOKEN": "t"}
     merged = {**request, "CI_MERGE_REQUEST_IID": "", "CI_COMMIT_SHA": "0" * 40}
     folder = checkout(remote, "gitlab")
     shutil.copytree(CI, folder / ".ci")  # as the README says

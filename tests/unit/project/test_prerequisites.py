@@ -46,9 +46,8 @@ def test_everything_missing_is_listed_at_once(path: Path) -> None:
     assert code == 1
     for what in ("Java 17 or 21", "a browser, chromium", "npm", "git", "sshd", "prometheus and promtool"):
         assert f"  - {what}" in listed
-    assert (
-        "sudo apt-get install openjdk-17-jre-headless chromium git npm openssh-server prometheus\n" in listed
-    )
+    packages = "openjdk-17-jre-headless chromium git npm openssh-server prometheus"
+    assert f"sudo apt-get install {packages}\n" in listed
     assert "brew install openjdk@17 chromium git node prometheus\n" in listed
 
 
