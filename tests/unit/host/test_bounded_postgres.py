@@ -64,11 +64,8 @@ def server(answer: Answer) -> Iterator[tuple[str, threading.Event]]:
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         port = listener.getsockname()[1]
-        yield (
-            f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable "
-            "connect_timeout=4",
-            hung_up,
-        )
+        options = "user=u dbname=d sslmode=disable gssencmode=disable connect_timeout=4"
+        yield f"host=127.0.0.1 port={port} {options}", hung_up
         over.set()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(20.0)

@@ -143,9 +143,8 @@ def test_missing_runner_packages_are_reported_before_a_commit(
 
     # Also, no change is committed on another instance if this instance needs a runner to start.
     (folder / "mzplan.yaml").write_text(TWO)
-    (folder / "more.yaml").write_text(
-        "sources: {clicks: {connection: k, instance: ci, topic: clicks, format: {type: text}}}\n"
-    )
+    clicks = "{connection: k, instance: ci, topic: clicks, format: {type: text}}"
+    (folder / "more.yaml").write_text(f"sources: {{clicks: {clicks}}}\n")
     files = {path: path.read_bytes() for path in (*folder.glob("*.yaml"), folder / "state/mzplan.state.json")}
     alter = ("alter", "ALTER CONNECTION k SET (BROKER 'b:9092')", "--auto-approve")
     for command in (("apply", "--auto-approve"), ("pause", "source.orders"), alter):

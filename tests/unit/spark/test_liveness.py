@@ -51,10 +51,10 @@ def looked(alive: Liveness, java: Java, times: int = 1) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [(3, "it ran out of memory"), (-9, "was killed (SIGKILL)"), (-6, "by signal 6"), (1, "exit code is 1")],
-)
+CODES = {3: "it ran out of memory", -9: "was killed (SIGKILL)", -6: "by signal 6", 1: "exit code is 1"}
+
+
+@pytest.mark.parametrize(("code", "text"), CODES.items())
 def test_an_ended_java_process_is_named_with_its_cause(code: int, text: str) -> None:
     java = Java()
     alive = liveness_of(java)

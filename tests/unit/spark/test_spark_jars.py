@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,15 +77,10 @@ def test_only_local_jars_of_spark_s_list_are_checked() -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)
 def test_every_package_that_a_schema_names_is_pinned(line: SparkLine) -> None:
-    named = {
-        package
-        for type_, body in BODIES.items()
-        for package in resource_kind("connection", type_).packages(body)[0]
-    }
+    packages = (resource_kind("connection", type_).packages(body)[0] for type_, body in BODIES.items())
+    named = {*chain.from_iterable(packages)}
     assert len(named) > 4
-    assert {
-        jar_name(package) for package in (*line.packages, *line.compatible(named))
-    } <= pinned_digests().keys()
+    assert {*map(jar_name, (*line.packages, *line.compatible(named)))} <= pinned_digests().keys()
     assert line.before_spark is None or line.before_spark in line.packages
 
 

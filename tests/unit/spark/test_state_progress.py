@@ -36,9 +36,8 @@ def heard(*events: dict[str, Any]) -> Progress:
     listener = ProgressListener()
     for event in events:
         text = json.dumps(event)
-        listener.onQueryProgress(
-            SimpleNamespace(progress=lambda text=text: SimpleNamespace(json=lambda: text))
-        )
+        told = SimpleNamespace(json=lambda text=text: text)
+        listener.onQueryProgress(SimpleNamespace(progress=lambda told=told: told))
     found = listener.get("r")
     assert found is not None
     return found

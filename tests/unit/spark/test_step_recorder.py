@@ -41,11 +41,11 @@ def source(tmp_path: Path) -> StoredSource:
 
 def progress(step: int, found: ContentHash | None = None, name: str = SOURCE, **more: Any) -> dict[str, Any]:
     """Return a progress event in Spark's form."""
-    metrics = (
-        {"rows": found.rows, "high": found.digest >> 32, "low": found.digest & 0xFFFFFFFF} if found else {}
-    )
-    fields = {"name": name, "batchId": step, "durationMs": {"addBatch": 1}}
-    return {**fields, "observedMetrics": {"mzplan": metrics} if metrics else {}, **more}
+    fields = {"name": name, "batchId": step, "durationMs": {"addBatch": 1}, "observedMetrics": {}}
+    if found:
+        metrics = {"rows": found.rows, "high": found.digest >> 32, "low": found.digest & 0xFFFFFFFF}
+        fields["observedMetrics"] = {"mzplan": metrics}
+    return {**fields, **more}
 
 
 def timed(

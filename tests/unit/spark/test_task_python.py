@@ -17,25 +17,18 @@ SHOW = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], sys.argv[1],
 SPARKS = "/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10-src.zip:/s/jars/spark-core_2.13-4.0.5.jar"
 
 
-@pytest.mark.parametrize(
-    ("given", "left"),
-    [
-        (f"{SPARKS}:/mine:/too", "/mine:/too"),
-        ("/mine:/other.zip", "/mine:/other.zip"),
-    ],
-)
+@pytest.mark.parametrize(("before", "left"), [(f"{SPARKS}:", "/mine:/too"), ("", "/mine:/other.zip")])
 def test_tasks_use_the_driver_s_packages_instead_of_spark_s_archives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, left: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, left: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     folder = tmp_path / "a folder's"
     folder.mkdir()
     with tasks_like_the_driver(folder):
         python = os.environ["PYSPARK_PYTHON"]
-    done = subprocess.run(
-        [python, "-c", SHOW, "a word"], env={"PYTHONPATH": given}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == f"{sys.prefix}|{left}|a word"
+    command, environment = [python, "-c", SHOW, "a word"], {"PYTHONPATH": f"{before}{left}"}
+    shown = subprocess.check_output(command, env=environment, text=True)
+    assert shown.strip() == f"{sys.prefix}|{left}|a word"
     assert "PYSPARK_PYTHON" not in os.environ
 
 

@@ -46,11 +46,8 @@ def test_plan_lists_the_deleted_data_and_the_deadline(folder: Path) -> None:
     pipeline.write_text(pipeline.read_text().partition("sources:")[0])
     found = notice(mzplan(folder, "plan", "--json"))
     assert found["severity"] == "notice" and " 7d " in found["summary"] and "3 queries" in found["summary"]
-    id_ = resource(folder, "source.orders")["id"]
-    assert (
-        f"source.orders: collection of 3.0 MiB and checkpoint of 2.0 KiB ({id_}, generation 1)"
-        in found["detail"]
-    )
+    place = f"({resource(folder, 'source.orders')['id']}, generation 1)"
+    assert f"source.orders: collection of 3.0 MiB and checkpoint of 2.0 KiB {place}" in found["detail"]
     assert "sink.few: checkpoint (nothing yet)" in found["detail"]
 
 
