@@ -130,11 +130,9 @@ def test_a_name_twice_in_two_files_names_both_places(tmp_path: Path) -> None:
 
 
 def test_two_sources_on_one_slot_of_one_database_are_an_error(tmp_path: Path) -> None:
+    source = "{connection: %s, slot: %s, tables: [t], schema: id INT, key: [id]}\n"
     slots = {"one": ("shop_pg", "theirs"), "two": ("again", "theirs"), "three": ("again", "mine")}
-    sources = "".join(
-        f"  {name}: {{connection: {link}, slot: {slot}, tables: [t], schema: id INT, key: [id]}}\n"
-        for name, (link, slot) in slots.items()
-    )
+    sources = "".join(f"  {name}: {source % slot}" for name, slot in slots.items())
     again = "  again: {type: postgres, host: localhost, database: d, user: b, password: '${env:B}'}\n"
     found = errors(tmp_path, {"a.yaml": SHOP, "b.yaml": f"connections:\n{again}sources:\n{sources}"})
     assert brief(found) == ['b.yaml:5:34 MZ020 Two sources read slot "theirs"']

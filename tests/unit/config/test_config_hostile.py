@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ def merge_bomb(levels: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+K = "connections:\n  k:\n    type: files\n    path: x\n"
 HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "an alias bomb": (bomb(20), "MZ007 Too many values"),
     "a bomb of merges": (merge_bomb(20), "MZ007 Too many values"),
@@ -50,15 +50,8 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "a name that turns the text around": ('connections:\n  "a\\u202eb": {type: files, path: x}\n', "MZ011"),
     "a very long name": (f"connections:\n  {'n' * 900}: {{type: files, path: x}}\n", "MZ011 Invalid name"),
     "many errors": ("sources:\n" + "".join(f"  s{i}: x\n" for i in range(10_000)), "MZ005"),
-    "many unknown keys": (
-        "connections:\n  k:\n    type: files\n" + "".join(f"    pat{i}: x\n" for i in range(20_000)),
-        'MZ004 Unknown key "pat0"',
-    ),
-    "many wrong labels": (
-        "connections:\n  k:\n    type: files\n    path: x\n    labels:\n"
-        + "".join(f"      l{i}: []\n" for i in range(30_000)),
-        "MZ005",
-    ),
+    "many unknown keys": (K + "".join(f"    pat{i}: x\n" for i in range(20_000)), 'MZ004 Unknown key "pat0"'),
+    "many wrong labels": (K + "    labels:\n" + "".join(f"      l{i}: []\n" for i in range(30_000)), "MZ005"),
     "a wrong item after many": (
         "connections: {k: {type: kafka, brokers: [" + "".join(f"'a:{i}'," for i in range(1, 20_001)) + "x]}}",
         'MZ005 Wrong value for "brokers[20000]"',
@@ -140,24 +133,18 @@ def test_a_file_of_50_mb_is_not_even_read(tmp_path: Path) -> None:
     assert "48 MiB" in found[0].detail and f"{MAX_FILE_BYTES // 1024**2};" not in found[0].hint
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Path.mkdir,
-        os.mkfifo,
-        lambda path: path.symlink_to("/dev/zero"),
-        lambda path: path.symlink_to("nowhere.yaml"),
-        lambda path: path.symlink_to(path.name),
-    ],
-    ids=["folder", "pipe", "device", "nothing", "loop"],
-)
+@pytest.mark.parametrize("instead", ["folder", "pipe", "/dev/zero", "nowhere.yaml", "itself"])
 @pytest.mark.parametrize("name", ["mzplan.yaml", "a.yaml"])
 def test_a_folder_device_or_broken_link_in_place_of_a_file_is_an_error(
-    make: Callable[[Path], None], name: str, tmp_path: Path
+    instead: str, name: str, tmp_path: Path
 ) -> None:
     write(tmp_path, {"b.yaml": SHOP})
-    (tmp_path / name).unlink(missing_ok=True)
-    make(tmp_path / name)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    if instead in ("folder", "pipe"):
+        (os.mkdir if instead == "folder" else os.mkfifo)(path)
+    else:
+        path.symlink_to(name if instead == "itself" else instead)
     with pytest.raises(MzplanError) as caught:
         load_configuration(tmp_path)
     assert brief(list(caught.value.diagnostics)) == [f"- MZ001 Can't read {name}"]

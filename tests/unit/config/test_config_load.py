@@ -56,14 +56,10 @@ def test_resources_in_mzplan_yaml_and_empty_files(tmp_path: Path) -> None:
 
 def test_hidden_files_state_and_warehouse_are_not_read(tmp_path: Path) -> None:
     junk = "this: is not ours\n"
-    files: dict[str, str | bytes] = {
-        "mzplan.yaml": PROJECT + "state: {path: ./st}\nwarehouse: lake/wh\n",
-        "a.yaml": SHOP,
-        "inner/mzplan.yaml": PROJECT,
-    }
-    for name in (".hidden", ".github/ci", "st/history/x", "lake/wh/t/x", "inner/other"):
-        files[f"{name}.yaml"] = junk
-    files["notes.txt"] = junk
+    settings = PROJECT + "state: {path: ./st}\nwarehouse: lake/wh\n"
+    folders = (".hidden", ".github/ci", "st/history/x", "lake/wh/t/x", "inner/other")
+    files: dict[str, str | bytes] = dict.fromkeys([*(f"{name}.yaml" for name in folders), "notes.txt"], junk)
+    files |= {"mzplan.yaml": settings, "a.yaml": SHOP, "inner/mzplan.yaml": PROJECT}
     assert len(load(tmp_path, files).resources) == 5
     found = errors(tmp_path, {**files, "lake/other.yaml": junk})
     assert brief(found) == ['lake/other.yaml:1:1 MZ004 Unknown key "this"']

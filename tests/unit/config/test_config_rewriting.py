@@ -43,6 +43,10 @@ connections:
 """
 
 
+OTHER, SECURITY = (
+    "  other: {type: kafka, brokers: ",
+    "      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}",
+)
 FIRST = '      - "%s:1"            # the first'
 
 
@@ -63,28 +67,17 @@ def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "edits", "lines"),
     [
-        (
-            "k",
-            [put("brokers", ["c:1"])],
-            [f"-{FIRST % 'a'}", f"+{FIRST % 'c'}", "-      - 'b:1'"],
-        ),
+        ("k", [put("brokers", ["c:1"])], [f"-{FIRST % 'a'}", f"+{FIRST % 'c'}", "-      - 'b:1'"]),
         ("k", [put("brokers", ["x:1", "a:1", "b:1"])], ['+      - "x:1"']),
         ("k", [put("brokers", ["a:1", "b:1", "yes"])], ['+      - "yes"']),
-        (
-            "k",
-            [drop("security.protocol"), drop("security.sasl.mechanism")],
-            ["-      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}   # in one line"],
-        ),
+        ("k", [drop("security.protocol"), drop("security.sasl.mechanism")], [f"-{SECURITY}   # in one line"]),
         ("k", [drop("nothing.there")], []),
         ("last", [put("brokers", ["a:1", "b:1", "c:1"])], ["+      c:1,"]),
         ("last", [put("tls.mode", "x: y")], ["+    tls:", '+      mode: "x: y"']),
         (
             "other",
             [put("brokers", ["o:1", "p:2"]), put("flag", True)],
-            [
-                "-  other: {type: kafka, brokers: [o:1]}   # untouched",
-                "+  other: {type: kafka, brokers: [o:1, p:2], flag: true}   # untouched",
-            ],
+            [f"-{OTHER}[o:1]}}   # untouched", f"+{OTHER}[o:1, p:2], flag: true}}   # untouched"],
         ),
     ],
 )

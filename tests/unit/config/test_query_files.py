@@ -108,11 +108,7 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("view", "expected", "words"),
     [
-        (
-            "{query_file: sql/big.sql, query: x}",
-            "4:7 MZ020 Both `query` and `query_file`",
-            "remove one of them",
-        ),
+        ("{query_file: sql/big.sql, query: x}", "4:7 MZ020 Both `query` and `query_file`", "remove one"),
         ("{paused: true}", '4:3 MZ006 Missing key "query"', "in its own file, use query_file"),
         ("{query_file: 3}", '4:19 MZ005 Wrong type for "query_file"', 'put it in quotes: "3"'),
         ('{query_file: ""}', '4:19 MZ005 Wrong value for "query_file"', '"sql/revenue.sql"'),

@@ -355,10 +355,9 @@ def test_schema_that_multiplies_values_is_refused(schema: Schema, said: str) -> 
 def test_similar_harmless_schemas_are_accepted() -> None:
     """A recursive record with empty defaults, and a record with few values that take no bytes."""
     tree = record("t", id="int", none="null", empty=record("e"), map={"type": "map", "values": "null"})
-    tree["fields"] += [
-        {"name": "children", "type": {"type": "array", "items": "t"}, "default": []},
-        {"name": "next", "type": ["null", "t"], "default": None},
-    ]
+    children = {"type": "array", "items": "t"}
+    for name, type_, default in (("children", children, []), ("next", ["null", "t"], None)):
+        tree["fields"].append({"name": name, "type": type_, "default": default})
     begin = struct.pack(">bI", 0, 1)
     rows, reasons = decode("id INT", Known(tree), begin + b"\x02\x00\x00\x00", latest=tree)
     assert (rows, reasons) == ([{"id": 1}], [None])

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, resolve
+from mzplan.connectors.postgres import types
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.problems import is_lost, reason
 from mzplan.connectors.postgres.sink import refusals
@@ -25,16 +26,7 @@ from mzplan.connectors.postgres.source import decoder as postgres_decode
 from mzplan.connectors.postgres.source.continuity import keeps_values
 from mzplan.connectors.postgres.source.values import UnfitValueError, convert, wanted_types
 from mzplan.connectors.postgres.tables import Table
-from mzplan.connectors.postgres.types import (
-    TargetColumn,
-    copies_straight,
-    describe_misfit,
-    fit,
-    literal,
-    shown,
-    split_name,
-    staged_type,
-)
+from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import CollectionRead, Description
@@ -81,10 +73,10 @@ def numeric(precision: int, scale: int) -> TargetColumn:
     ],
 )
 def test_fit_of_spark_types_in_columns(spark: str, target: TargetColumn, expected: str) -> None:
-    assert fit(spark, target) == expected
+    assert types.fit(spark, target) == expected
     if expected == "no":
         misfit = "would round" if target.typmod >= 0 else "can't store"
-        assert describe_misfit(spark, target) == f"{misfit} {spark}"
+        assert types.describe_misfit(spark, target) == f"{misfit} {spark}"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +95,8 @@ def test_fit_of_spark_types_in_columns(spark: str, target: TargetColumn, expecte
 def test_only_equal_bytes_are_copied_straight_into_a_column(
     spark: str, target: TargetColumn, staged: str, straight: bool
 ) -> None:
-    assert (staged_type(spark, target), copies_straight([spark], [target])) == (staged, straight)
+    assert types.staged_type(spark, target) == staged
+    assert types.copies_straight([spark], [target]) == straight
 
 
 def sink(**body: Any) -> Description:
@@ -136,8 +129,8 @@ def test_columns_match_by_name_then_ignoring_case() -> None:
 def test_names_and_values_are_quoted() -> None:
     outputs = [Output(name="id", type="BIGINT"), Output(name='Order"', type=None)]
     assert '\n  id bigint,\n  "Order""" ...\n' in create_table(resolved(), outputs)
-    assert shown("order") == '"order"' and split_name("orders") == (None, "orders")
-    assert literal("a\\'b") == " E'a\\\\''b'"
+    assert types.shown("order") == '"order"' and types.split_name("orders") == (None, "orders")
+    assert types.literal("a\\'b") == " E'a\\\\''b'"
     ledger = Ledger(schema='a"b', sink="it's", generation=2, epoch=3, query_id="q")
     assert "'it''s'" in ledger.claim(5, 4, None) and '"a""b".writers' in ledger.claim(5, 4, None)
     assert len(Writer(address="", ledger=replace(ledger, sink="s" * 80)).stage) <= 63

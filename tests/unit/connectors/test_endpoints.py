@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,28 +33,18 @@ EVERYTHING = (
     "x STRING, v VARCHAR(3), y BINARY, a DATE, z TIMESTAMP, w TIMESTAMP_NTZ, r ARRAY<INT>, "
     "m MAP<STRING,ARRAY<INT>>, q STRUCT<a: INT,b: STRUCT<c: STRING>>"
 )
-ROWS = [
-    {
-        "b": i % 2 == 0,
-        "t": i,
-        "s": i,
-        "i": i,
-        "l": i,
-        "f": i / 2,
-        "d": i / 4,
-        "n": Decimal(i),
-        "x": "é" * i,
-        "v": "abc"[:i],
-        "y": b"\0" * i,
-        "a": date(2024, 1, 1 + i),
-        "z": datetime(2024, 1, 1 + i, tzinfo=UTC),
-        "w": datetime(2024, 1, 1 + i),
-        "r": list(range(i)),
-        "m": [("k", [i]), ("", [])] if i else [],
-        "q": {"a": i, "b": {"c": str(i)}},
-    }
-    for i in range(5)
-]
+
+
+def row(number: int) -> dict[str, Any]:
+    integers, day = dict.fromkeys("tsil", number), datetime(2024, 1, 1 + number)
+    others = {"b": number % 2 == 0, "f": number / 2, "d": number / 4, "n": Decimal(number)}
+    texts = {"x": "é" * number, "v": "abc"[:number], "y": b"\0" * number}
+    times = {"a": day.date(), "z": day.replace(tzinfo=UTC), "w": day}
+    lists = {"r": list(range(number)), "m": [("k", [number]), ("", [])] if number else []}
+    return {**integers, **others, **texts, **times, **lists, "q": {"a": number, "b": {"c": str(number)}}}
+
+
+ROWS = [row(number) for number in range(5)]
 ROWS += [dict.fromkeys(ROWS[0]), {**ROWS[3], "q": {"a": None, "b": None}, "r": [None]}]
 SCHEMA = arrow_schema(parse_columns(EVERYTHING))
 

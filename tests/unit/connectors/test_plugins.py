@@ -16,15 +16,8 @@ from mzplan.schema.loading import is_type, types_of
 from tests.unit.cli_runs import run
 
 EXAMPLE = Path(__file__).parents[3] / "examples/connector"
-CACHES: tuple[Any, ...] = (
-    plugins._entries,
-    plugins.find_plugin,
-    plugins.all_plugins,
-    loading.load_schema,
-    loading.schema_names,
-    loading.types_of,
-    kinds.resource_kind,
-)
+CACHES: tuple[Any, ...] = (plugins._entries, plugins.find_plugin, plugins.all_plugins, kinds.resource_kind)
+CACHES += (loading.load_schema, loading.schema_names, loading.types_of)
 
 
 def forget() -> None:
@@ -132,10 +125,7 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ("schema['allOf'] = [{'$ref': 'quary.json'}]", "refers to 'quary', which is not a schema of mzplan"),
         ("del table['description']", "is wrong at /properties/table: 'description' is a required property"),
         ("table['x-change'] = 'maybe'", "/properties/table/x-change: 'maybe' is not one of ['in-place'"),
-        (
-            "table['x-chnage'] = 'restart'",
-            "isn't a keyword of mzplan's schemas; did you mean x-change?",
-        ),
+        ("table['x-chnage'] = 'restart'", "isn't a keyword of mzplan's schemas; did you mean x-change?"),
         ("table['items'] = {'properties': {'a/b': {}}}", "at /properties/table/items/properties/a~1b: "),
         ("del schema['properties']['schema']['x-diff']", 'has no property with "x-diff": "columns"'),
     ],

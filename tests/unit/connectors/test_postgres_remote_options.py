@@ -59,12 +59,8 @@ def connection(port: int, **tls: str) -> ResolvedConnection:
 
 def test_certificates_are_sent_to_tasks(port: int, tmp_path: Path) -> None:
     link = connection(port, mode="verify-full", ca="ca.pem")
-    target = Target(
-        conninfo=conninfo(link, str(tmp_path)),
-        table=("public", "o"),
-        columns=("id",),
-        remote_options=remote_options_of(link, str(tmp_path)),
-    )
+    info, options = conninfo(link, str(tmp_path)), remote_options_of(link, str(tmp_path))
+    target = Target(conninfo=info, table=("public", "o"), columns=("id",), remote_options=options)
     (tmp_path / "ca.pem").unlink()  # the task is where it never was
     task = staging_task(target, 0, None, None, "warn")
     batch = pa.RecordBatch.from_pydict({"id": [1], HASH: pa.array([5], pa.int64())})

@@ -21,20 +21,15 @@ from mzplan.connectors.formats.registry_http import (
     RegistryError,
     RegistrySchemas,
     RegistryServer,
-    get,
     schema_texts,
-    schema_type,
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import Column
 
 SHORT = 0.1
-ENDLESS = (
-    b"HTTP/1.1 100 Continue\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nX: ",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n[",
-)
+OK = b"HTTP/1.1 200 OK\r\n"
+ENDLESS = (b"HTTP/1.1 100 Continue\r\n\r\n", OK + b"X: ", OK + b"Content-Length: 9999\r\n\r\n[")
 
 
 @contextlib.contextmanager
@@ -67,7 +62,7 @@ def test_endless_answer_is_cut_off(start: bytes) -> None:
     with serving(drip) as server, pytest.raises(RegistryError, match="no answer within") as found:
         threading.Timer(10.0, over.set).start()  # so that a failing test ends
         try:
-            get(server, "/subjects")
+            registry_http.get(server, "/subjects")
         finally:
             over.set()
     assert found.value.why == "unreachable" and time.monotonic() - began < 9.0
@@ -77,7 +72,7 @@ def test_deeply_nested_json_is_no_answer() -> None:
     data = b"[" * 200_000
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     with serving(lambda line: line.sendall(head + data)) as server, pytest.raises(RegistryError) as found:
-        get(server, "/subjects")
+        registry_http.get(server, "/subjects")
     assert found.value.why == "answer"
 
 
@@ -107,7 +102,9 @@ def test_schema_with_its_references_has_a_size_and_a_time_limit(monkeypatch: pyt
     ):
         patched.setattr(registry_http, "get", lambda server, path, port: answer(path))
         server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
-        RegistrySchemas(server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan").texts(7)
+        registry_http.RegistrySchemas(
+            server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan"
+        ).texts(7)
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
     with pytest.raises(RegistryError, match="all referenced schemas"):
         schema_texts(answer, answer(""))
@@ -153,5 +150,5 @@ def test_long_names_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = diagnostics_of(monkeypatch, schema, "sink")
     assert len(problem.detail) < 25_000 and problem.detail.isprintable()
     assert problem.detail.endswith("and 60 more differences.")
-    assert len(schema_type({"schemaType": "x" * 10_000})) < 100
-    assert schema_type({"schemaType": [[1]]}) == "unknown"
+    assert len(registry_http.schema_type({"schemaType": "x" * 10_000})) < 100
+    assert registry_http.schema_type({"schemaType": [[1]]}) == "unknown"

@@ -90,10 +90,7 @@ GIVEN = {
         # The password's placeholder here is masked.
         (straight, 'connection to server at "***", port 1 failed: Connection refused'),
         (staging, "0 rows were pushed, but 1 are written"),
-        (
-            decoding,
-            "{'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}",
-        ),
+        (decoding, "{'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}"),
         (encoding, "mzplan[MZ059]: a row can't be written with schema 1: r.id is int in the schema, but"),
     ],
 )

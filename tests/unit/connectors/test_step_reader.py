@@ -90,10 +90,8 @@ def test_a_micro_batch_is_committed_before_it_is_read() -> None:
     # Spark may ask for the partitions of a batch more than once.
     assert len(made.partitions({"step": 1}, {"step": 2})) == 1
     assert upstream.calls == [("read", 1), ("commit", 1)], "what was offered is committed, and not read again"
-    assert rows(reader(upstream), partition) == [
-        {"id": 7, "more": None, "_position": {"step": 1, "row": 0}},
-        {"id": 8, "more": None, "_position": {"step": 1, "row": 1}},
-    ]
+    read = [(r["id"], r["more"], r["_position"]) for r in rows(reader(upstream), partition)]
+    assert read == [(7, None, {"step": 1, "row": 0}), (8, None, {"step": 1, "row": 1})]
     assert made.latestOffset() == {"step": 3}
     made.partitions({"step": 2}, {"step": 3})
     made.commit({"step": 2})

@@ -105,11 +105,9 @@ def test_live_validation_reports_each_missing_package_once(tmp_path: Path) -> No
     )
     command = ("apply", "--auto-approve", "--live", "--json")
     done = run_without(("confluent_kafka", "psycopg"), "-C", str(folder), *command)
-    assert done.code == 1
-    assert sorted((d["code"], d["hint"]) for d in done.json()["diagnostics"]) == [
-        ("MZ096", "pip install 'mzplan[kafka]'"),
-        ("MZ096", "pip install 'mzplan[postgres]'"),
-    ]
+    found = sorted((d["code"], d["hint"]) for d in done.json()["diagnostics"])
+    expected = [("MZ096", f"pip install 'mzplan[{extra}]'") for extra in ("kafka", "postgres")]
+    assert (done.code, found) == (1, expected)
     assert run("-C", str(folder), "state", "list").out.strip() == ""
 
 

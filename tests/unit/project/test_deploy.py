@@ -73,10 +73,8 @@ def test_the_manifests_agree_with_each_other(tmp_path: Path, monkeypatch: Any) -
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     given = _spark_defaults()
     assert given["spark.kubernetes.driver.pod.name"] == f"{by_kind['StatefulSet']['metadata']['name']}-0"
-    assert given["spark.driver.host"] == (
-        f"{given['spark.kubernetes.driver.pod.name']}.{pods['serviceName']}."
-        f"{given['spark.kubernetes.namespace']}.svc"
-    )
+    pod, namespace = given["spark.kubernetes.driver.pod.name"], given["spark.kubernetes.namespace"]
+    assert given["spark.driver.host"] == f"{pod}.{pods['serviceName']}.{namespace}.svc"
     ports = {p["name"]: str(p["port"]) for p in service["spec"]["ports"]}
     assert given["spark.driver.port"] == ports["driver"]
     assert given["spark.blockManager.port"] == ports["blocks"]
@@ -121,9 +119,8 @@ def test_the_image_is_built_of_the_wheel(tmp_path: Path) -> None:
     shim.chmod(0o755)
     run = command.replace("/opt/dist", str(wheel.parent)).replace("--no-cache-dir", "")
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", "-c", run], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    command_line = ["sh", "-c", run]
+    done = subprocess.run(command_line, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "docker build -t IMAGE -f examples/kubernetes/Dockerfile ." in PAGE
 

@@ -227,10 +227,8 @@ FORGED = f"{MARKED}\n\nDigest: `sha256:{'0' * 64}`, from another author.\n"
 @pytest.fixture
 def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Serve GitLab's notes as far as note.py needs them. Yields the address and the notes."""
-    notes: list[dict[str, Any]] = [
-        {"id": 1, "body": "looks good", "author": {"id": 1}},
-        {"id": 2, "body": FORGED, "author": {"id": 666}},
-    ]
+    written = ((1, "looks good", 1), (2, FORGED, 666))
+    notes: list[dict[str, Any]] = [{"id": n, "body": text, "author": {"id": a}} for n, text, a in written]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
@@ -238,11 +236,9 @@ def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
         def answer(self, content: Any) -> None:
             assert self.headers["PRIVATE-TOKEN"] == "t"
-            data = json.dumps(content).encode()
             self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            self.wfile.write(json.dumps(content).encode())
 
         def content(self) -> Any:
             return json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -124,12 +124,8 @@ def test_aws_login_files_cannot_be_secrets_of_a_connection(
     """Keys in variables are allowed, because a sink may use the same keys for its bucket."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".aws").mkdir()
-    files = {
-        "AWS_WEB_IDENTITY_TOKEN_FILE": "jwt",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "token",
-        "AWS_SHARED_CREDENTIALS_FILE": "keys",
-        "": ".aws/credentials",
-    }
+    files = {"AWS_WEB_IDENTITY_TOKEN_FILE": "jwt", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "token"}
+    files |= {"AWS_SHARED_CREDENTIALS_FILE": "keys", "": ".aws/credentials"}
     given = Secrets(str(tmp_path), {"AWS_SECRET_ACCESS_KEY": "a key"})
     for variable, name in files.items():
         (tmp_path / name).write_text("a login")

@@ -68,13 +68,9 @@ def test_late_and_skipped_rows_add_up_over_the_micro_batches_of_a_run() -> None:
     """Without data, Spark may repeat the last counts or leave them out."""
     skipped = {"observedMetrics": {"mzplan_left_out": {"records": 1200}}}
     late, idle = operator(numRowsDroppedByWatermark=2), {"durationMs": {"latestOffset": 1}}
-    found = heard(
-        progress(operator()),
-        progress(late, **skipped),
-        progress(late, **skipped, **idle),
-        progress(late, **skipped),
-        progress(watermark=None, **idle),
-    )
+    again = progress(late, **skipped)
+    repeated, nothing = progress(late, **skipped, **idle), progress(watermark=None, **idle)
+    found = heard(progress(operator()), again, repeated, again, nothing)
     assert kept(found) == (2, 1152, AT, 4) and found.left_out == 2400
 
 

@@ -78,9 +78,8 @@ def test_no_message_without_stored_data(tmp_path: Path) -> None:
 
 
 def test_status_lists_dropped_storage_in_one_line() -> None:
-    dropped = tuple(
-        DroppedStorage(address=f"source.{name}", id=name, generation=1, dropped_at=0.0) for name in "abcde"
-    )
+    addresses = [f"source.{name}" for name in "abcde"]
+    dropped = tuple(DroppedStorage(address=a, id=a, generation=1, dropped_at=0.0) for a in addresses)
     text = render_status(ProjectStatus(serial=1, instances=(), queries=(), dropped=dropped))
     (line,) = (one for one in text.splitlines() if "retain_dropped" in one)
     assert "5 generations" in line and "source.c g1 and 2 more" in line and "mzplan state gc" not in line
