@@ -17,12 +17,7 @@ from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats import registry, registry_http
 from mzplan.connectors.formats.avro.decoder import UnknownError
 from mzplan.connectors.formats.registry import Subject, check_sink, check_source
-from mzplan.connectors.formats.registry_http import (
-    RegistryError,
-    RegistrySchemas,
-    RegistryServer,
-    schema_texts,
-)
+from mzplan.connectors.formats.registry_http import RegistryError, RegistryServer, schema_texts
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import Column
@@ -102,9 +97,10 @@ def test_schema_with_its_references_has_a_size_and_a_time_limit(monkeypatch: pyt
     ):
         patched.setattr(registry_http, "get", lambda server, path, port: answer(path))
         server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
-        registry_http.RegistrySchemas(
+        schemas = registry_http.RegistrySchemas(
             server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan"
-        ).texts(7)
+        )
+        schemas.texts(7)
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
     with pytest.raises(RegistryError, match="all referenced schemas"):
         schema_texts(answer, answer(""))
