@@ -22,9 +22,8 @@ from mzplan.schema.columns import DdlError, canonical, parse_columns
 from mzplan.schema.expressions import parse_select, parse_where
 from tests.unit.config_files import PROJECT, SHOP, write
 
-FUZZ = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 # What YAML and mzplan give a meaning to, so that most texts get past the first character.
 WORDS = (
     "connections sources sinks type kafka postgres files brokers topic format schema select where key mode "
@@ -99,9 +98,8 @@ def test_a_project_with_characters_changed(data: st.DataObject) -> None:
 @FUZZ
 @given(st.data())
 def test_a_project_with_values_changed(data: st.DataObject) -> None:
-    project = yaml.safe_load(
-        PROJECT + "variables: {env: {default: dev}}\ninstances: {local: {type: dry}}\n" + SHOP
-    )
+    more = "variables: {env: {default: dev}}\ninstances: {local: {type: dry}}\n"
+    project = yaml.safe_load(PROJECT + more + SHOP)
     for _ in range(data.draw(st.integers(1, 3))):
         container, key = data.draw(st.sampled_from(list(_places(project))))
         match data.draw(st.sampled_from(["change", "remove", "rename"])):
@@ -111,9 +109,8 @@ def test_a_project_with_values_changed(data: st.DataObject) -> None:
                 del container[key]
             case "rename" if isinstance(container, dict):
                 container[data.draw(st.text(max_size=5) | PIECES)] = container.pop(key)
-    text = yaml.safe_dump(
-        project, allow_unicode=True, sort_keys=False, width=data.draw(st.sampled_from([30, 500]))
-    )
+    width = data.draw(st.sampled_from([30, 500]))
+    text = yaml.safe_dump(project, allow_unicode=True, sort_keys=False, width=width)
     check({"mzplan.yaml": text.encode("utf-8", "surrogatepass")})
 
 
@@ -131,12 +128,9 @@ def test_any_variables(variables: dict[str, str], file: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "variables"
         path.write_bytes(file.encode("utf-8", "surrogatepass"))
-        files: dict[str, str | bytes] = {
-            "mzplan.yaml": PROJECT + "variables: {env: {default: dev}, x: {}}\n",
-            "a.yaml": SHOP.replace("localhost:9092", "${var.env}:9092").replace(
-                "database: shop", "database: ${var.x}"
-            ),
-        }
+        settings = PROJECT + "variables: {env: {default: dev}, x: {}}\n"
+        shop = SHOP.replace("localhost:", "${var.env}:").replace("database: shop", "database: ${var.x}")
+        files: dict[str, str | bytes] = {"mzplan.yaml": settings, "a.yaml": shop}
         check(files, variables=variables, variable_files=[path])
 
 

@@ -24,17 +24,9 @@ def kafka(rest: str) -> str:
 
 def outputs(found: list[Diagnostic], folder: Path) -> str:
     """Every form in which the diagnostics leave the program."""
-    error = MzplanError(found)
-    return "\n".join(
-        [
-            all_text(found),
-            json.dumps([d.to_json() for d in found]),
-            render_diagnostics(found, True, str(folder)),
-            render_diagnostics(found, False, str(folder)),
-            str(error),
-            repr(error),
-        ]
-    )
+    rendered = [render_diagnostics(found, colour, str(folder)) for colour in (True, False)]
+    error, document = MzplanError(found), json.dumps([d.to_json() for d in found])
+    return "\n".join([all_text(found), document, *rendered, str(error), repr(error)])
 
 
 # Each writes the secret out somewhere, most with another mistake on the same line.
@@ -80,7 +72,7 @@ def test_a_secret_is_never_shown(name: str, tmp_path: Path) -> None:
     assert found
     shown = outputs(found, tmp_path)
     # A part of it would be too much.
-    assert SECRET not in shown and "hunter2" not in shown and "Tr0ub4dor" not in shown
+    assert not any(part in shown for part in SECRET.split("-"))
 
 
 def test_a_secret_in_the_default_of_a_variable_is_never_shown(tmp_path: Path) -> None:

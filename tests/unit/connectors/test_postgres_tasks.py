@@ -24,10 +24,13 @@ PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", 
         ({PRIMARY: "too long", CONTEXT: "COPY t, line 1, column a name"}, "too long (column a name)"),
         ({PRIMARY: "refused p4ss"}, "refused ***"),
         ({}, "server closed the connection: ***"),
+        (None, "TimeoutError"),  # an error without a text
     ],
 )
-def test_errors_show_no_value_of_a_refused_row(details: dict[str, str], told: str) -> None:
+def test_errors_show_no_value_of_a_refused_row(details: dict[str, str] | None, told: str) -> None:
     def push(*_: Any) -> dict[str, Any]:
+        if details is None:
+            raise TimeoutError
         raise IntegrityError(
             "server closed the connection: p4ss",
             status_code=AdbcStatusCode.INTEGRITY,
@@ -37,14 +40,6 @@ def test_errors_show_no_value_of_a_refused_row(details: dict[str, str], told: st
     with pytest.raises(RuntimeError) as raised:
         list(tasks._task(push, "p4ss")(()))
     assert str(raised.value) == f"mzplan[COPY]: {told}"
-
-
-def test_an_error_without_a_text_is_told_by_its_name() -> None:
-    def push(*_: Any) -> dict[str, Any]:
-        raise TimeoutError
-
-    with pytest.raises(RuntimeError, match=r"mzplan\[COPY\]: TimeoutError"):
-        list(tasks._task(push, None)(()))
 
 
 def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mzplan.host import git
 from mzplan.host.author import author
 from mzplan.host.git import find_revision
+from mzplan.model.history import GitRevision
 from tests.unit.cli_runs import mzplan
 
 
@@ -40,19 +41,22 @@ def commit(top: Path, message: str) -> None:
     run(top, "commit", "-q", "--allow-empty", "-m", message)
 
 
-def is_clean(folder: Path, *left_out: Path) -> bool:
+def revision(folder: Path, *left_out: Path) -> GitRevision:
     found = find_revision(str(folder), [str(path) for path in left_out])
     assert found is not None
-    return found.clean
+    return found
+
+
+def is_clean(folder: Path, *left_out: Path) -> bool:
+    return revision(folder, *left_out).clean
 
 
 @pytest.mark.programs
 def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(
     checkout: Path, tmp_path: Path
 ) -> None:
-    found = find_revision(str(checkout))
-    assert found is not None
-    assert (found.commit, found.clean, found.subject) == (run(checkout, "rev-parse", "HEAD"), True, "One")
+    found, commit_id = revision(checkout), run(checkout, "rev-parse", "HEAD")
+    assert (found.commit, found.clean, found.subject) == (commit_id, True, "One")
     (checkout / "a.yaml").write_text("a: 22\n")
     assert not is_clean(checkout)
     run(checkout, "checkout", "-q", "a.yaml")
@@ -73,9 +77,8 @@ def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(
     run(checkout, "worktree", "add", "-q", str(tmp_path / "linked"), "-b", "other")
     commit(tmp_path / "linked", "Two")
     run(checkout, "gc", "-q")
-    linked, here = find_revision(str(tmp_path / "linked")), find_revision(str(checkout))
-    assert linked is not None and (linked.subject, linked.clean) == ("Two", True)
-    assert here is not None and here.subject == "One"
+    linked = revision(tmp_path / "linked")
+    assert (linked.subject, linked.clean) == ("Two", True) and revision(checkout).subject == "One"
 
 
 @pytest.mark.programs
@@ -116,25 +119,19 @@ def test_nothing_from_the_checkout_is_run(checkout: Path, tmp_path: Path) -> Non
         "diff": ("external", "x.textconv"),
     }
     names = [f"{section}.{name}" for section, given in programs.items() for name in given]
-    for name in (*names, "gpg.program", "credential.helper", "alias.status"):
-        run(checkout, "config", name, str(evil))
-    for name, value in {
-        "log.showSignature": "true",
-        "core.hooksPath": str(tmp_path),
-        "remote.origin.url": f"ext::{evil}",
-        "protocol.ext.allow": "always",
-        "remote.origin.promisor": "true",
-        "extensions.partialClone": "origin",
-    }.items():
+    names += ["gpg.program", "credential.helper", "alias.status"]
+    fetches = {"remote.origin.url": f"ext::{evil}", "protocol.ext.allow": "always"}
+    fetches |= {"remote.origin.promisor": "true", "extensions.partialClone": "origin"}
+    settings = {"log.showSignature": "true", "core.hooksPath": str(tmp_path), **fetches}
+    for name, value in {**dict.fromkeys(names, str(evil)), **settings}.items():
         run(checkout, "config", name, value)
     evil.rename(tmp_path / "post-index-change")
     evil.symlink_to(tmp_path / "post-index-change")
     ran.unlink(missing_ok=True)
     (checkout / "a.yaml").write_text("a: 2\n")  # the same size as before, so git must read the file
     (checkout / "b.txt").write_text("c\n")
-    found = find_revision(str(checkout))
-    assert found is not None and (found.subject, found.clean) == ("Two", False)
-    assert not ran.exists()
+    found = revision(checkout)
+    assert (found.subject, found.clean) == ("Two", False) and not ran.exists()
 
     run(checkout, "diff-files", "--ext-diff", "-p")
     assert ran.exists()  # the trap works: git itself runs it
@@ -151,9 +148,8 @@ def test_output_of_git_is_escaped_and_its_time_limited(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(checkout, "Fix \x1b[2J \u202e evil " + "x" * 300)
-    found = find_revision(str(checkout))
-    assert found is not None and found.subject.startswith("Fix \\x1b[2J \\u202e evil")
-    assert len(found.subject) == 200
+    subject = revision(checkout).subject
+    assert subject.startswith("Fix \\x1b[2J \\u202e evil") and len(subject) == 200
     monkeypatch.setattr(git, "TIMEOUT", 0.0)
     assert find_revision(str(checkout)) is None
 
