@@ -6,21 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.config import load_project
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.project import open_project
 from tests.unit.cli_runs import mzplan
+from tests.unit.config_files import errors
 
 HEAD = "version: 1\nproject: shop\n"
 POSTGRES = "state: {backend: postgres, host: h, database: d, user: u, password: '${env:PW}'}\n"
 OBJECTS = "state: {backend: object-store, url: 's3://bucket/shop', region: eu-west-1}\n"
-
-
-def found(folder: Path, state: str) -> list[Diagnostic]:
-    (folder / "mzplan.yaml").write_text(HEAD + state)
-    with pytest.raises(MzplanError) as caught:
-        load_project(folder)
-    return list(caught.value.diagnostics)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +40,7 @@ def test_each_backend_is_opened_by_its_name(tmp_path: Path, state: str, place: s
     ],
 )
 def test_a_wrong_backend_is_an_error(tmp_path: Path, state: str, code: str, words: str) -> None:
-    (problem, *_) = found(tmp_path, state)
+    (problem, *_) = errors(tmp_path, {"mzplan.yaml": HEAD + state})
     assert problem.code == code
     assert words in f"{problem.summary} {problem.detail} {problem.hint}" and problem.range is not None
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -69,12 +70,8 @@ def missing_topic(asked: ResolvedQuery, topics: list[str] | None) -> Diagnostic:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return SimpleNamespace(topics=dict.fromkeys(topics))
 
-    admin = SimpleNamespace(
-        describe_topics=lambda *_, **__: {asked.body["topic"]: missing},
-        describe_cluster=lambda **_: Future(),
-        list_topics=list_topics,
-        poll=lambda _: 0,
-    )
+    admin = Mock(list_topics=list_topics, poll=lambda _: 0, describe_cluster=lambda **_: Future())
+    admin.describe_topics.return_value = {asked.body["topic"]: missing}
     client: Any = SimpleNamespace(admin=admin, problems=[])
     with pytest.raises(ClusterError) as caught:
         probe.identify(client, asked, False)

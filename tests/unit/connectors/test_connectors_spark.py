@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -27,13 +27,8 @@ def test_an_end_that_spark_does_not_announce_is_found(tmp_path: Path) -> None:
     executor = SparkExecutor(ExecutorContext(project="shop", directory=str(tmp_path), warehouse="./w"))
     active = dict.fromkeys((f"q{n}" for n in range(9)), True)
     for run_id in active:
-        status = SimpleNamespace(message=lambda: "Processing new data")
-        java = SimpleNamespace(
-            isActive=partial(active.__getitem__, run_id),
-            status=lambda status=status: status,
-            lastProgress=lambda: None,
-            exception=lambda: SimpleNamespace(isEmpty=lambda: True),
-        )
+        java = MagicMock(isActive=partial(active.__getitem__, run_id), lastProgress=lambda: None)
+        java.status().message.return_value = "Processing new data"
         name = QueryName(project="shop", address=Address("sink", run_id), generation=1, digest="1:a")
         executor._running[name] = RunningQuery(name, "somewhere", java=java, run_id=run_id)
         executor._progress.follow(run_id)

@@ -195,16 +195,15 @@ def test_the_pre_commit_hook_refuses_a_broken_project(remote: Path, tmp_path: Pa
 GH = """#!/usr/bin/env python3
 import json, os, re, sys
 from pathlib import Path
+
 store = Path(os.environ["COMMENTS"])
 comments = json.loads(store.read_text())
 arguments = sys.argv[2:]
 if "graphql" in arguments:
     print("github-actions[bot]")
-    sys.exit()
-if arguments[0].endswith("/pulls"):
+elif arguments[0].endswith("/pulls"):
     print("7")
-    sys.exit()
-if "--jq" in arguments:
+elif "--jq" in arguments:
     jq = arguments[arguments.index("--jq") + 1]
     marker = re.search(r'startswith\\("(.*?)"\\)', jq)[1]
     author = re.search(r'user.login == "(.*?)"', jq)[1]
@@ -212,13 +211,13 @@ if "--jq" in arguments:
         if c["body"].startswith(marker) and c["user"]["login"] == author:
             shown = re.search("\\nDigest: `(sha256:[0-9a-f]{64})`", c["body"])
             print((shown[1] if shown else "none") if "capture" in jq else c["id"])
-    sys.exit()
-body = Path(next(a for a in arguments if a.startswith("body=@"))[6:]).read_text()
-if arguments[arguments.index("--method") + 1] == "PATCH":
-    next(c for c in comments if str(c["id"]) == arguments[2].rpartition("/")[2])["body"] = body
 else:
-    comments.append({"id": len(comments) + 1, "body": body, "user": {"login": "github-actions[bot]"}})
-store.write_text(json.dumps(comments))
+    body = Path(next(a for a in arguments if a.startswith("body=@"))[6:]).read_text()
+    if arguments[arguments.index("--method") + 1] == "PATCH":
+        next(c for c in comments if str(c["id"]) == arguments[2].rpartition("/")[2])["body"] = body
+    else:
+        comments.append({"id": len(comments) + 1, "body": body, "user": {"login": "github-actions[bot]"}})
+    store.write_text(json.dumps(comments))
 """
 MARKED = "<!-- mzplan:plan:shop -->"
 FORGED = f"{MARKED}\n\nDigest: `sha256:{'0' * 64}`, from another author.\n"
@@ -303,7 +302,8 @@ class Action:
     """Runs action.yml as GitHub does: each step in its own shell, with its `env` and `if` filled in."""
 
     def __init__(self, folder: Path, event: str, **inputs: str):
-        self.folder, self.event, self.inputs = folder, event, inputs
+        self.folder, self.event = folder, event
+        self.inputs = {name.replace("_", "-"): value for name, value in inputs.items()}
         self.steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
         self.temp, self.summary = folder.parent / f"{folder.name}-temp", folder.parent / f"{folder.name}.md"
         self.comments = folder.parent / f"{folder.name}.json"
@@ -321,14 +321,11 @@ class Action:
 
     def run(self, command: str) -> int:
         """Run all steps, and return the exit code of the first failure. Later steps need an `if` to run."""
-        values = {
-            "inputs.command": command,
-            "inputs.project": self.inputs.get("project", "."),
-            "inputs.state-config": self.inputs.get("state_config", ""),
-            "inputs.version": "mzplan==1.2; echo owned",  # never run as shell code
-            "inputs.apply-options": "",
-            "inputs.digest": "",
-            "inputs.token": "t",
+        version = "mzplan==1.2; echo owned"  # never run as shell code
+        inputs = {"project": ".", "state-config": "", "apply-options": "", "digest": "", "token": "t"}
+        inputs |= {**self.inputs, "command": command, "version": version}
+        values = {f"inputs.{name}": value for name, value in inputs.items()}
+        values |= {
             "github.event_name": self.event,
             "github.event.pull_request.number": "7",
             "github.server_url": "https://git.example",
@@ -484,12 +481,13 @@ def test_the_drift_jobs_of_systemd_and_cron(remote: Path, tmp_path: Path) -> Non
         text = text.replace("/srv/mzplan/project", str(folder)).replace("/srv/mzplan/ci", str(CI))
         return text.replace("/var/lib/mzplan/drift", str(tmp_path / "drift"))
 
-    for script in (f"{here(variable)} exec {here(command)}", here(line)):
-        sh(tmp_path, "sh", "-c", script)
+    scripts = (f"{here(variable)} exec {here(command)}", here(line))
+    for lines in scripts:
+        sh(tmp_path, "sh", "-c", lines)
     assert "**No drift.**" in (tmp_path / "drift" / "drift.md").read_text()
     stop_reporting(remote)
-    for script in (f"{here(variable)} exec {here(command)}", here(line)):
-        sh(tmp_path, "sh", "-c", script, code=3)
+    for lines in scripts:
+        sh(tmp_path, "sh", "-c", lines, code=3)
     if shutil.which("systemd-analyze"):
         for name in ("mzplan-drift.service", "mzplan-drift.timer"):
             (tmp_path / name).write_text(here((CI / name).read_text()).replace("User=mzplan\n", ""))

@@ -6,8 +6,8 @@ import shlex
 import subprocess
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -95,9 +95,9 @@ def test_our_lz4_is_on_the_class_path_before_spark_s(tmp_path: Path, monkeypatch
         paths.append(conf.get("spark.driver.extraClassPath"))
         jar.parent.mkdir(exist_ok=True)
         jar.write_bytes(b"x")  # as Ivy downloads it
-        system = SimpleNamespace(getProperty=lambda name: jar.as_uri())
-        lang = SimpleNamespace(System=system)
-        return SimpleNamespace(jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)))
+        gateway = MagicMock()
+        gateway.jvm.java.lang.System.getProperty.return_value = jar.as_uri()
+        return gateway
 
     monkeypatch.setattr(session, "_launch", launch)
     monkeypatch.setattr(session, "_end", ended.append)
