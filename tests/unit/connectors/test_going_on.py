@@ -121,6 +121,6 @@ def test_expired_steps_of_migrated_rows_are_a_loss(tmp_path: Path) -> None:
     former = Checkpoint.of(str(tmp_path), "s-1", 2)
     StepIndex(former).append([StepRecord(step=0, end={"step": 5}, rows=7)])
     expired: Any = Mock(steps=lambda: range(3, 9))  # the first three steps have expired
-    expired.new_endpoint.return_value = expired
+    expired.name.return_value, expired.new_endpoint.return_value = "expired", expired
     found = EndpointSource(expired).loss(resolved(tmp_path, source(3)), former)
     assert found is not None and (found.lost, found.read) == (3, 5)

@@ -322,8 +322,8 @@ class Action:
     def run(self, command: str) -> int:
         """Run all steps, and return the exit code of the first failure. Later steps need an `if` to run."""
         version = "mzplan==1.2; echo owned"  # never run as shell code
-        inputs = {"project": ".", "state-config": "", "apply-options": "", "digest": "", "token": "t"}
-        inputs |= {**self.inputs, "command": command, "version": version}
+        given = {**self.inputs, "command": command, "version": version, "token": "t"}
+        inputs = {"project": ".", "state-config": "", "apply-options": "", "digest": "", **given}
         values = {f"inputs.{name}": value for name, value in inputs.items()}
         values |= {
             "github.event_name": self.event,
