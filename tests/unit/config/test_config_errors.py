@@ -158,14 +158,9 @@ def test_all_errors_are_reported_at_once_sorted_by_place(tmp_path: Path) -> None
         "mzplan.yaml": "version: 3\nproject: Shop\n",
     }
     found = errors(tmp_path, files)
-    assert [f"{d.range} {d.code}" for d in found] == [
-        "a.yaml:5:11 MZ005",
-        "a.yaml:21:11 MZ020",
-        "b.yaml:2:19 MZ012",
-        "b.yaml:3:19 MZ012",
-        "mzplan.yaml:1:10 MZ005",
-        "mzplan.yaml:2:10 MZ005",
-    ]
+    places = ["a.yaml:5:11", "a.yaml:21:11", "b.yaml:2:19", "b.yaml:3:19"]
+    assert [str(d.range) for d in found] == [*places, "mzplan.yaml:1:10", "mzplan.yaml:2:10"]
+    assert [d.code for d in found] == ["MZ005", "MZ020", "MZ012", "MZ012", "MZ005", "MZ005"]
 
 
 def test_a_broken_file_hides_errors_about_its_declarations(tmp_path: Path) -> None:

@@ -120,11 +120,9 @@ def test_a_secret_written_out_is_an_error_at_its_place(tmp_path: Path) -> None:
 
 
 def test_references_may_be_shown(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {
-        "a.yaml": SHOP,
-        "b.yaml": kafka(FLOW.replace(SECRET, '"${file:/run/secrets/kafka}"'))
-        + "    options: {ssl.key.password: '${env:KEY}', linger.ms: 5}\n",
-    }
+    cluster = kafka(FLOW.replace(SECRET, '"${file:/run/secrets/kafka}"'))
+    options = "    options: {ssl.key.password: '${env:KEY}', linger.ms: 5}\n"
+    files: dict[str, str | bytes] = {"a.yaml": SHOP, "b.yaml": cluster + options}
     assert errors(tmp_path, files) == []
     found = errors(tmp_path, {**files, "a.yaml": kafka(FLOW.replace(SECRET, '"${env:A}", x: 1'))})
     assert any("${env:A}" in (d.excerpt or "") for d in found), "references may be seen"

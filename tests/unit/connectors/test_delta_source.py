@@ -192,14 +192,9 @@ def test_on_change_and_a_key_exclude_each_other(tmp_path: Path) -> None:
     assert ran.code == 1 and "on_change with a key" in ran.err
 
 
-NESTED = pa.table(
-    {
-        "id": [1],
-        "price": pa.array([{"net": 10, "gross": 12}]),
-        "lines": pa.array([[{"n": 1, "tax": 2.5}]]),
-        "by_day": pa.array([[("mon", {"a": 1})]], pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
-    }
-)
+BY_DAY = pa.array([[("mon", {"a": 1})]], pa.map_(pa.string(), pa.struct([("a", pa.int64())])))
+LINES, PRICES = pa.array([[{"n": 1, "tax": 2.5}]]), pa.array([{"net": 10, "gross": 12}])
+NESTED = pa.table({"id": [1], "price": PRICES, "lines": LINES, "by_day": BY_DAY})
 SAME = {
     "price": "STRUCT<net: BIGINT,gross: BIGINT>",
     "lines": "ARRAY<STRUCT<n: BIGINT,tax: DOUBLE>>",

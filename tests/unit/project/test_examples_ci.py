@@ -309,29 +309,20 @@ class Action:
         self.comments = folder.parent / f"{folder.name}.json"
         self.comments.write_text("[]")
         self.temp.mkdir()
-        self.environment = {
-            **shims(self.temp),
-            "GITHUB_ACTION_PATH": str(CI),
-            "GITHUB_REPOSITORY": "o/r",
-            "GITHUB_SHA": "0" * 40,
-            "GITHUB_STEP_SUMMARY": str(self.summary),
-            "RUNNER_TEMP": str(self.temp),
-            "COMMENTS": str(self.comments),
-        }
+        places = {"RUNNER_TEMP": str(self.temp), "COMMENTS": str(self.comments), **shims(self.temp)}
+        github = {"REPOSITORY": "o/r", "SHA": "0" * 40, "STEP_SUMMARY": str(self.summary)}
+        given = {f"GITHUB_{name}": value for name, value in github.items()}
+        self.environment = {**places, **given, "GITHUB_ACTION_PATH": str(CI)}
 
     def run(self, command: str) -> int:
         """Run all steps, and return the exit code of the first failure. Later steps need an `if` to run."""
         version = "mzplan==1.2; echo owned"  # never run as shell code
         given = {**self.inputs, "command": command, "version": version, "token": "t"}
         inputs = {"project": ".", "state-config": "", "apply-options": "", "digest": "", **given}
+        github = {"event_name": self.event, "event.pull_request.number": "7", "repository": "o/r"}
+        github |= {"server_url": "https://git.example", "run_id": "5"}
         values = {f"inputs.{name}": value for name, value in inputs.items()}
-        values |= {
-            "github.event_name": self.event,
-            "github.event.pull_request.number": "7",
-            "github.server_url": "https://git.example",
-            "github.repository": "o/r",
-            "github.run_id": "5",
-        }
+        values |= {f"github.{name}": value for name, value in github.items()}
         failed = 0
         for step in self.steps:
             condition = step.get("if", "")
