@@ -20,8 +20,8 @@ def test_resources_are_typed_normal_and_sorted(tmp_path: Path) -> None:
     configuration = load(tmp_path, {"shop/all.yaml": SHOP})
     assert configuration.project == "shop" and configuration.warehouse == "./warehouse"
     assert configuration.instances == {"local": Instance(name="local", type="embedded")}
-    sorted_ = "connection.lake connection.shop_kafka connection.shop_pg sink.orders_pg source.orders"
-    assert " ".join(map(str, configuration.resources)) == sorted_
+    addresses = "connection.lake connection.shop_kafka connection.shop_pg sink.orders_pg source.orders"
+    assert " ".join(map(str, configuration.resources)) == addresses
     sink = resource(configuration, "sink.orders_pg")
     assert sink.type == "postgres" and sink.path == "shop/all.yaml"
     references = {name: str(address) for name, address in sink.references.items()}

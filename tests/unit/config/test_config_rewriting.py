@@ -43,10 +43,8 @@ connections:
 """
 
 
-OTHER, SECURITY = (
-    "  other: {type: kafka, brokers: ",
-    "      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}",
-)
+OTHER = "  other: {type: kafka, brokers: "
+SECURITY = "      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}"
 FIRST = '      - "%s:1"            # the first'
 
 
@@ -85,7 +83,7 @@ def test_an_edit_changes_only_its_lines(name: str, edits: list[PropertyEdit], li
     assert changed(BLOCK, name, *edits) == lines
 
 
-BOTH, J = "    user: u, application_name: a", "  j: {type: postgres, host: h"
+USER, HOST = "    user: u, application_name: a", "  j: {type: postgres, host: h"
 NEIGHBOURS = """\
 connections:
   k: {
@@ -107,9 +105,9 @@ connections:
     ("name", "path", "lines"),
     [
         ("k", "port", ["-    port: 5433,  # the port"]),
-        ("k", "application_name", [f"-{BOTH},  # both", "+    user: u, # both"]),
-        ("k", "sslmode", [f"-{BOTH},  # both", "-    sslmode: require  # the last", f"+{BOTH}  # both"]),
-        ("j", "port", [f"-{J}, # the host", "-      port: 5433}", f"+{J} # the host", "+}"]),
+        ("k", "application_name", [f"-{USER},  # both", "+    user: u, # both"]),
+        ("k", "sslmode", [f"-{USER},  # both", "-    sslmode: require  # the last", f"+{USER}  # both"]),
+        ("j", "port", [f"-{HOST}, # the host", "-      port: 5433}", f"+{HOST} # the host", "+}"]),
     ],
 )
 def test_comments_of_neighbours_stay_in_a_flow_mapping(name: str, path: str, lines: list[str]) -> None:
