@@ -15,8 +15,10 @@ from typing import Any
 from unittest import mock
 
 import psycopg
+import pytest
 
 from mzplan.host.processes import is_alive
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.unit import cli_runs
 
 APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
@@ -131,6 +133,14 @@ def eventually(what: str, holds: Callable[[], bool], seconds: float = 90.0) -> N
         if time.monotonic() > until:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
         time.sleep(0.1)
+
+
+def refusal(ask: Callable[[], object]) -> Diagnostic:
+    """Return the only diagnostic of the error with which a command is refused."""
+    with pytest.raises(MzplanError) as caught:
+        ask()
+    (found,) = caught.value.diagnostics
+    return found
 
 
 def rows_of(dsn: str, query: str) -> list[tuple[Any, ...]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.features.state.edit_plans import plan_move, plan_rollback
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
@@ -26,10 +23,9 @@ from mzplan.render.explain import render_stages
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
-from mzplan.schema.description import Description
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, mzplan
-from tests.unit.runner.test_runner import World
+from tests.unit.runner.test_runner import HookedExecutor, World
 from tests.unit.small_projects import (
     at,
     commit,
@@ -75,10 +71,8 @@ def test_one_query_of_each_connection_goes_first_and_other_restarts_wait() -> No
     state = commit(three())
     assert turns(planned(three(), state)) == {}
     assert turns(planned(three("b:9092"), state)) == {"source.s1": ["source.s2"]}
-    assert turns(planned(three("b:9092", host="other"), state)) == {
-        "source.s1": ["source.s2"],
-        "sink.t1": ["sink.t2"],
-    }
+    both = {"source.s1": ["source.s2"], "sink.t1": ["sink.t2"]}
+    assert turns(planned(three("b:9092", host="other"), state)) == both
 
 
 def test_a_sink_waits_with_its_source_when_the_columns_change() -> None:
@@ -207,82 +201,57 @@ S1, S2, S3 = at("source.s1"), at("source.s2"), at("source.s3")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "state")
-    world.commit(commit(three()))
-    world.settle()
+def world(world: World) -> World:
+    """A runner with the queries of `three`."""
+    world.apply(commit(three()))
     world.executor.log.clear()
-    yield world
-    world.pool.shutdown()
-    world.runner.proposals.close()
+    return world
 
 
-def go(world: World, configuration: Configuration, wait: float = 30.0) -> None:
+def go(world: World, configuration: Configuration) -> None:
     plan = build_plan(configuration, world.committed, world.store.read_statuses())
-    plan = replace(plan, canaries=choose_canaries(plan, world.committed, wait))
+    plan = replace(plan, canaries=choose_canaries(plan, world.committed, 30.0))
     world.commit(commit_plan(plan, world.committed))
+
+
+def reject(world: World, text: str) -> None:
+    """Reject each query whose connections or properties contain the text."""
+    problem = CheckResult(diagnostics=(Diagnostic(code="MZ050", summary="no answer"),))
+    world.executor.check_result = lambda d: problem if text in f"{d.connections}{d.body}" else CheckResult()
+
+
+def digests(world: World) -> dict[Address, str]:
+    return {address: run.name.digest for address, run in world.executor.running().items()}
+
+
+def digests_of(state: State) -> dict[Address, str]:
+    return {address: record.digest for address, record in state.resources.items() if record.digest}
 
 
 def log(world: World) -> list[tuple[str, str]]:
     return [(what, name.split(":")[2]) for what, name in world.executor.log]
 
 
-def rejecting(broker: str) -> Callable[[Description], CheckResult]:
-    """A check that fails for this broker, or for these columns."""
-    problem = CheckResult(diagnostics=(Diagnostic(code="MZ050", summary="no answer"),))
-    return lambda d: problem if broker in f"{d.connections}{d.body}" else CheckResult()
-
-
-def broken(world: World, broker: str = "b:9092") -> None:
-    world.executor.check_result = rejecting(broker)
-
-
-def tick(world: World) -> None:
-    """A few rounds of the runner, in which no query makes progress."""
-    for _ in range(10):
-        world.runner.tick()
-        threading.Event().wait(0.01)
-
-
-def succeed(world: World) -> None:
-    """Kill the runner with its queries, and start another one."""
-    old = world.executor
-    world.executor = InMemoryExecutor("shop")
-    world.executor.check_result, world.executor.fail_start = old.check_result, old.fail_start
-    world.executor.triggers_at_once = old.triggers_at_once
-    world.store.leases.renew(world.lease, released=True)
-    world.runner.proposals.close()
-    world.new_runner()
-
-
 def test_a_canary_that_progresses_goes_first_and_the_rest_follow(world: World) -> None:
     world.executor.triggers_at_once = False
     go(world, three("b:9092"))
-    tick(world)
-    status = world.store.read_status("local")
-    assert status is not None
+    world.rounds(10)
     assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
-    assert (status.observations[S1].condition, status.observations[S1].held) == ("starting", None)
-    seen = status.observations[S2]
-    assert (seen.condition, seen.held) == (
-        "running",
-        "waits for source.s1, which goes first with serial 2",
-    )
-    assert status.canaries == {}
+    first, held = (world.status().observations[address] for address in (S1, S2))
+    assert (first.condition, first.held) == ("starting", None)
+    assert (held.condition, held.held) == ("running", "waits for source.s1, which goes first with serial 2")
+    assert world.status().canaries == {}
     world.executor.triggers_at_once = True
     world.executor.trigger()
     status = world.settle()
     assert log(world)[2:] == [("stop", "source.s2"), ("start", "source.s2")]
     assert status.canaries == {S1: Verdict(serial=2, passed=True)}
-    assert {o.condition for o in status.observations.values()} == {"running"}
-    assert {o.held for o in status.observations.values()} == {None}
-    assert {a: o.digest for a, o in status.observations.items()} == {
-        a: r.digest for a, r in world.committed.resources.items() if r.digest
-    }
+    assert {(o.condition, o.held) for o in status.observations.values()} == {("running", None)}
+    assert digests(world) == digests_of(world.committed)
 
 
 def test_a_rejected_canary_stops_nothing_and_holds_the_rest(world: World) -> None:
-    broken(world)
+    reject(world, "b:9092")
     go(world, three("b:9092"))
     status = world.settle()
     assert log(world) == []
@@ -294,42 +263,42 @@ def test_a_rejected_canary_stops_nothing_and_holds_the_rest(world: World) -> Non
     world.now += 10_000.0
     assert world.settle().observations[S1].condition == "rejected" and log(world) == []
     # What is held is healed as it was.
-    world.executor.fail_query(world.executor.running()[S2].name, "boom")
+    world.fail(S2)
     world.settle()
     world.now += 5.0
     world.settle()
-    assert world.executor.running()[S2].name.digest == commit(three()).resources[S2].digest
+    assert digests(world)[S2] == digests_of(commit(three()))[S2]
 
 
 def test_a_canary_that_fails_to_start_goes_back_also_under_the_next_runner(world: World) -> None:
-    world.executor.fail_start = lambda d: "boom" if "b:9092" in str(d.connections) else None
+    old = world.executor
+    old.fail_start = lambda d: "boom" if "b:9092" in str(d.connections) else None
     go(world, three("b:9092"))
     status = world.settle()
-    old = commit(three()).resources
     assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
-    assert {a: r.name.digest for a, r in world.executor.running().items()} == {
-        a: r.digest for a, r in old.items() if r.digest
-    }
+    assert digests(world) == digests_of(commit(three()))
     assert status.observations[S1].condition == "failed"
-    succeed(world)
+    world.executor = HookedExecutor("shop")  # the runner is killed with its queries
+    world.executor.fail_start = old.fail_start
+    world.runner.proposals.close()
+    world.next_runner()
     status = world.settle()
-    assert world.executor.running()[S1].name.digest == old[S1].digest
+    assert digests(world)[S1] == digests_of(commit(three()))[S1]
     assert status.observations[S1].condition == "failed"
     assert status.observations[S1].error == world.settle().observations[S1].error
     # Rolled back: all is as it was, and nothing restarts.
     world.executor.log.clear()
-    world.commit(commit_plan(plan_rollback(world.committed, commit(three())), world.committed))
-    status = world.settle()
-    assert log(world) == [] and {o.condition for o in status.observations.values()} == {"running"}
-    assert {o.held for o in status.observations.values()} == {None}
+    status = world.apply(commit_plan(plan_rollback(world.committed, commit(three())), world.committed))
+    assert log(world) == []
+    assert {(o.condition, o.held) for o in status.observations.values()} == {("running", None)}
 
 
 def test_a_canary_without_progress_goes_back_even_if_its_former_server_is_down(world: World) -> None:
     world.executor.triggers_at_once = False
-    go(world, three("b:9092"), wait=30.0)
-    tick(world)
+    go(world, three("b:9092"))
+    world.rounds(10)
     world.executor.triggers_at_once = True  # what it goes back to
-    broken(world, "a:9092")
+    reject(world, "a:9092")
     world.now += 29.0
     world.runner.tick()
     assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
@@ -339,7 +308,7 @@ def test_a_canary_without_progress_goes_back_even_if_its_former_server_is_down(w
     seen = status.observations[S1]
     assert (seen.condition, seen.error_code) == ("failed", "MZ140")
     assert seen.error is not None and "no progress within 30 s" in seen.error
-    assert seen.digest == commit(three()).resources[S1].digest
+    assert seen.digest == digests_of(commit(three()))[S1]
 
 
 def test_a_paused_canary_is_not_judged_until_it_is_resumed(world: World) -> None:
@@ -360,15 +329,12 @@ def test_a_paused_canary_is_not_judged_until_it_is_resumed(world: World) -> None
 def test_a_new_query_of_a_held_source_does_not_start(world: World) -> None:
     more = {"type": "json", "schema": "id BIGINT, amount INT, note STRING"}
     new = project(*three(format=more).resources.values(), console("c2", "s2"))
-    broken(world, "note STRING")
+    reject(world, "note STRING")
     go(world, new)
-    assert turns_of(world.committed) == {
-        "source.s1": ["sink.c2", "sink.t2", "source.s2"],
-        "sink.t1": ["sink.t2"],
-    }
-    status = world.settle()
-    assert status.observations[at("sink.c2")].condition == "stopped"
-    assert status.observations[at("sink.c2")].held is not None
+    held = ["sink.c2", "sink.t2", "source.s2"]
+    assert turns_of(world.committed) == {"source.s1": held, "sink.t1": ["sink.t2"]}
+    seen = world.settle().observations[at("sink.c2")]
+    assert seen.condition == "stopped" and seen.held is not None
     assert at("sink.c2") not in world.executor.running()
 
 
@@ -397,6 +363,7 @@ def apply(folder: Path, *arguments: str) -> Ran:
 
 
 def test_a_failed_canary_is_exit_8_and_the_next_apply_resumes(tmp_path: Path) -> None:
+    queries = ["source.s1", "source.s2", "source.s3"]
     write(tmp_path, "a")
     with following(tmp_path) as executor:
         assert apply(tmp_path).code == 0
@@ -404,40 +371,28 @@ def test_a_failed_canary_is_exit_8_and_the_next_apply_resumes(tmp_path: Path) ->
         executor.fail_start = lambda d: "boom" if "b:9092" in str(d.connections) else None
         write(tmp_path, "b")
         shown = mzplan(tmp_path, "plan", "--canary", "--canary-wait", "9s", "--json").json()
-        assert shown["canaries"] == [
-            {"address": "source.s1", "holds": ["source.s2", "source.s3"], "wait": 9.0}
-        ]
+        assert shown["canaries"] == [{"address": "source.s1", "holds": queries[1:], "wait": 9.0}]
         failed = apply(tmp_path, "--canary")
         assert failed.code == 8
-        assert {(p["address"], p["condition"]) for p in failed.json()["pending"]} == {
-            ("source.s1", "failed"),
-            ("source.s2", "pending"),
-            ("source.s3", "pending"),
-        }
+        ended = {p["address"]: p["condition"] for p in failed.json()["pending"]}
+        assert ended == dict(zip(queries, ("failed", "pending", "pending"), strict=True))
         now = {a: r.run_id for a, r in executor.running().items()}
         assert {str(a) for a in now if now[a] != before[a]} == {"source.s1"}
         status = mzplan(tmp_path, "status", "--json").json()
-        assert [(c["address"], c["verdict"], c["holds"]) for c in status["canaries"]] == [
-            ("source.s1", "failed", ["source.s2", "source.s3"])
-        ]
+        (canary,) = status["canaries"]
+        assert (canary["address"], canary["verdict"], canary["holds"]) == ("source.s1", "failed", queries[1:])
         held = {q["address"]: q["held"] for q in status["queries"]}
         assert held["source.s1"] is None and "source.s1" in held["source.s2"]
         assert "source.s2, source.s3: held: waits because source.s1" in mzplan(tmp_path, "status").out
-        drift = mzplan(tmp_path, "drift", "--json").json()["drift"]
-        assert [(d["address"], d["kind"]) for d in drift] == [("source.s1", "failed-query")]
-        pending = mzplan(tmp_path, "plan").out
-        assert "source.s2  held: waits because source.s1" in pending
+        assert "source.s2  held: waits because source.s1" in mzplan(tmp_path, "plan").out
         # A saved plan of it, applied once the cause is gone, with a canary again.
-        file = tmp_path / "on.plan"
-        assert mzplan(tmp_path, "plan", "--out", str(file)).code == 0
+        file = str(tmp_path / "on.plan")
+        assert mzplan(tmp_path, "plan", "--out", file).code == 0
         executor.fail_start = lambda d: None
-        done = mzplan(tmp_path, "apply", str(file), "--canary", "--json", "--wait", "20s")
-        assert done.code == 0, done
-        assert done.json()["resuming"] == ["source.s1", "source.s2", "source.s3"]
-        names_now = {str(a): r.run_id for a, r in executor.running().items()}
-        assert all(names_now[str(a)] != run for a, run in before.items())
-        assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
-        assert mzplan(tmp_path, "apply", "--auto-approve", "--json").json()["serial"] == 3
+        done = mzplan(tmp_path, "apply", file, "--canary", "--json", "--wait", "20s")
+        assert done.code == 0 and done.json()["resuming"] == queries, done
+        assert all(executor.running()[a].run_id != run for a, run in before.items())
+        assert apply(tmp_path).json()["serial"] == 3  # nothing is left to do
 
 
 def test_a_canary_outlives_its_command_and_the_next_apply_follows_it(tmp_path: Path) -> None:
@@ -447,13 +402,8 @@ def test_a_canary_outlives_its_command_and_the_next_apply_follows_it(tmp_path: P
         executor.triggers_at_once = False
         write(tmp_path, "b")
         left = mzplan(tmp_path, "apply", "--auto-approve", "--canary", "--json", "--wait", "0s")
-        assert left.code == 8
-        assert {c["address"]: c["status"] for c in left.json()["changes"]} == {
-            "connection.k": "applied",
-            "source.s1": "pending",
-            "source.s2": "pending",
-            "source.s3": "pending",
-        }
+        statuses = [c["status"] for c in left.json()["changes"]]
+        assert left.code == 8 and statuses == ["applied", "pending", "pending", "pending"]
         assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
         executor.triggers_at_once = True
         executor.trigger()

@@ -78,15 +78,6 @@ def test_a_sensitive_value_is_in_no_change() -> None:
         assert (change.before, change.after, change.sensitive) == (None, None, True)
 
 
-def test_a_free_key_that_looks_like_a_secret_is_sensitive() -> None:
-    before = {"options": {"ssl.keystore.password": "old", "fetch.min.bytes": 1}}
-    after = {"options": {"ssl.keystore.password": "new", "fetch.min.bytes": 2}}
-    changes = {c.path: c for c in compare_bodies(KAFKA, before, after)}
-    assert changes['options["ssl.keystore.password"]'].sensitive
-    assert changes['options["ssl.keystore.password"]'].before is None
-    assert changes['options["fetch.min.bytes"]'].after == 2
-
-
 def test_columns_are_compared_by_column() -> None:
     assert columns("id BIGINT, b INT, c DATE, n INT", "id BIGINT, b STRING, n INT NOT NULL, `d e` DATE") == {
         "format.schema.b": ("INT", "STRING", "replace"),

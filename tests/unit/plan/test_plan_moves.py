@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from mzplan.features.state.edit_plans import plan_adopt, plan_forget, plan_move, plan_rollback
-from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.diagnostics import ExitCode
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import Forgotten, State
 from mzplan.plan import apply_changes, build_plan
-from mzplan.render.plan_json import plan_to_json
-from mzplan.render.plan_text import render_plan
+from tests.support import refusal
 from tests.unit.small_projects import (
     actions,
     at,
@@ -35,11 +34,6 @@ from tests.unit.small_projects import (
 MOVED = {"lifecycle": {"moved_from": "orders"}}
 
 
-@pytest.fixture
-def state() -> State:
-    return commit(shop())
-
-
 def renamed_source(**more: Any) -> Configuration:
     body = {"topic": "orders", **MOVED, **more}
     return project(kafka(), postgres(), source("sales", **body), sink(**{"from": "sales"}))
@@ -51,24 +45,17 @@ def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on(state: State) -> Non
     assert effects(plan) == {"source.sales": "restart", "sink.orders_pg": "in-place"}
     assert fields(plan, "sink.orders_pg") == {"from": ("orders", "sales", "in-place")}
     before, after = state.resources[at("source.orders")], change_of(plan, "source.sales").after
-    assert after is not None and (after.id, after.generation, after.digest) == (
-        before.id,
-        before.generation,
-        before.digest,
-    )
+    assert after is not None and after.digest == before.digest
+    assert (after.id, after.generation) == (before.id, before.generation)
     new = commit_plan(plan, state)
     assert at("source.orders") not in new.resources
     assert new.resources[at("sink.orders_pg")].digest == state.resources[at("sink.orders_pg")].digest
     assert build_plan(renamed_source(), new).is_empty
-    assert "→ source.sales  was source.orders: restarts from its checkpoint" in render_plan(plan)
-    assert plan_to_json(plan)["changes"][0]["moved_from"] == "source.orders"
-    assert plan.summary()["move"] == 1
 
 
 def test_a_renamed_connection_restarts_nothing(state: State) -> None:
     wanted = project(kafka("k2", lifecycle={"moved_from": "k"}), postgres(), source(connection="k2"), sink())
     plan = build_plan(wanted, state)
-    assert "was connection.k, and nothing restarts" in render_plan(plan)
     for same in (plan, plan_move(state, at("connection.k"), at("connection.k2"))):
         assert actions(same) == {"connection.k2": "move", "source.orders": "update"}
         assert effects(same) == {"connection.k2": "in-place", "source.orders": "in-place"}
@@ -100,28 +87,20 @@ def test_two_resources_cannot_have_one_former_name(state: State) -> None:
     [("source.no", "source.x"), ("source.orders", "sink.x"), ("source.orders", "source.orders")],
 )
 def test_an_impossible_move_by_hand_is_a_usage_error(state: State, former: str, to: str) -> None:
-    with pytest.raises(MzplanError) as caught:
-        plan_move(state, at(former), at(to))
-    assert caught.value.exit_code == ExitCode.USAGE
+    assert refusal(lambda: plan_move(state, at(former), at(to))).exit_code == ExitCode.USAGE
 
 
 def test_a_forgotten_query_can_be_adopted_and_continues(state: State) -> None:
     both = [at("source.orders"), at("sink.orders_pg")]
     old = state.resources[both[0]]
     empty = commit_plan(plan_forget(state, both), state)
-    with pytest.raises(MzplanError) as caught:
-        plan_adopt(shop(), empty, both[1], "x", 1)
-    assert "import or apply source.orders first" in caught.value.diagnostics[0].hint
-    plan = plan_adopt(shop(), empty, both[0], old.id, old.generation)
-    new = commit_plan(plan, empty)
+    found = refusal(lambda: plan_adopt(shop(), empty, both[1], "x", 1))
+    assert "import or apply source.orders first" in found.hint
+    new = commit_plan(plan_adopt(shop(), empty, both[0], old.id, old.generation), empty)
     assert new.resources[both[0]] == old
     again = plan_adopt(shop(), new, both[1], state.resources[both[1]].id, 1)
     assert build_plan(shop(), commit_plan(again, new)).is_empty
-    with pytest.raises(MzplanError):
-        plan_adopt(shop(), new, both[0], "x", 1)  # it is there
-    with pytest.raises(MzplanError) as caught:
-        plan_adopt(shop(), new, both[1], old.id, 1)
-    assert caught.value.diagnostics[0].code == "MZ038"
+    assert refusal(lambda: plan_adopt(shop(), new, both[1], old.id, 1)).code == "MZ038"
 
 
 def test_adopting_brings_connections_along() -> None:
@@ -136,11 +115,7 @@ def test_a_rollback_restores_the_former_resources(state: State) -> None:
         shop(k=kafka(brokers=["b:9092"]), orders=source(description="d"), new=console("new", "orders")), state
     )
     plan = plan_rollback(later, state)
-    assert effects(plan) == {
-        "connection.k": "restart",
-        "source.orders": "restart",
-        "sink.new": "none",
-    }
+    assert effects(plan) == {"connection.k": "restart", "source.orders": "restart", "sink.new": "none"}
     back = commit_plan(plan, later)
     assert (back.serial, back.resources) == (3, state.resources)
     assert plan_rollback(back, state).is_empty
@@ -150,9 +125,8 @@ def test_a_rollback_restores_the_former_resources(state: State) -> None:
 
 def test_a_replaced_generation_never_comes_back(state: State) -> None:
     later = commit(shop(orders=source(topic="other")), state)
-    with pytest.raises(MzplanError) as caught:
-        plan_rollback(later, state)
-    assert (caught.value.exit_code, caught.value.diagnostics[0].code) == (ExitCode.REFUSED, "MZ038")
+    found = refusal(lambda: plan_rollback(later, state))
+    assert (found.exit_code, found.code) == (ExitCode.REFUSED, "MZ038")
 
 
 def test_forgotten_storage_survives_commits(state: State) -> None:
@@ -177,8 +151,7 @@ def test_a_plan_suggests_a_rename_that_is_not_declared() -> None:
     assert "source.rides looks like source.trips" in found["MZ289"].summary
     assert "lifecycle: {moved_from: trips}" in found["MZ289"].hint
     # The sink that would be replaced has it as its first fix, not on_replace alone.
-    if "MZ047" in found:
-        assert found["MZ047"].hint.startswith("if source.rides is source.trips under another name")
+    assert found["MZ047"].hint.startswith("if source.rides is source.trips under another name")
     # The fix works.
     renamed = source("rides", topic="t", lifecycle={"moved_from": "trips"})
     plan = build_plan(project(kafka(), postgres(), renamed, appending("out", "rides")), state)
@@ -186,17 +159,15 @@ def test_a_plan_suggests_a_rename_that_is_not_declared() -> None:
 
 
 def test_a_renamed_chain_is_recognised_unless_it_is_ambiguous() -> None:
-    before = project(kafka("k"), postgres(), source("trips", topic="t"), sink("out", **{"from": "trips"}))
-    state = commit(before)
+    state = commit(project(kafka(), postgres(), source("trips", topic="t"), sink("out", **{"from": "trips"})))
+
+    def suggested(*resources: Resource) -> list[str]:
+        plan = build_plan(project(postgres(), *resources), state)
+        return [str(d.address) for d in plan.diagnostics if d.code == "MZ289"]
+
     rides = source("rides", topic="t", connection="k2")
     renamed = sink("rides_out", **{"from": "rides"})
-    plan = build_plan(project(kafka("k2"), postgres(), rides, renamed), state)
-    suggested = [str(d.address) for d in plan.diagnostics if d.code == "MZ289"]
-    assert suggested == ["source.rides", "sink.rides_out"]
-    other = source("rides", topic="another")
-    plan = build_plan(project(kafka("k"), postgres(), other), state)
-    assert not [d for d in plan.diagnostics if d.code == "MZ289"]
-    # Two that look alike: nobody can tell.
-    twins = (source("one", topic="t"), source("two", topic="t"))
-    plan = build_plan(project(kafka("k"), postgres(), *twins), state)
-    assert not [d for d in plan.diagnostics if d.code == "MZ289"]
+    assert suggested(kafka("k2"), rides, renamed) == ["source.rides", "sink.rides_out"]
+    assert suggested(kafka(), source("rides", topic="another")) == []
+    # Nobody can tell which of two equal sources it is.
+    assert suggested(kafka(), source("one", topic="t"), source("two", topic="t")) == []

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.diagnostics import ExitCode
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.manual_changes import plan_pause, plan_resume
+from tests.support import refusal
 from tests.unit.small_projects import (
     actions,
     at,
@@ -33,11 +34,6 @@ from tests.unit.small_projects import (
 
 EMPTY = State(project="shop")
 BASE = shop()
-
-
-@pytest.fixture
-def state() -> State:
-    return commit(BASE)
 
 
 # --- create, nothing, delete
@@ -85,15 +81,6 @@ def test_the_effect_of_a_connection_does_not_depend_on_other_changes_of_its_user
 # --- changes of a source or a sink
 
 
-def test_replacing_a_source_by_hand_replaces_its_sinks(state: State) -> None:
-    plan = build_plan(BASE, state, replace=[at("source.orders")])
-    assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
-    assert change_of(plan, "source.orders").reason == "requested with --replace"
-    after = commit_plan(plan, state)
-    assert after.resources[at("source.orders")].generation == 2
-    assert build_plan(BASE, after).is_empty
-
-
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
@@ -104,11 +91,8 @@ def test_replacing_a_source_by_hand_replaces_its_sinks(state: State) -> None:
 )
 def test_an_unusable_target_or_replace_is_a_usage_error(state: State, options: Any, hint: str) -> None:
     given = {name: [at(text) for text in texts] for name, texts in options.items()}
-    with pytest.raises(MzplanError) as caught:
-        build_plan(BASE, state, **given)
-    assert caught.value.exit_code == ExitCode.USAGE
-    (found,) = caught.value.diagnostics
-    assert found.code == "MZ070" and hint in found.hint
+    found = refusal(lambda: build_plan(BASE, state, **given))
+    assert (found.code, found.exit_code) == ("MZ070", ExitCode.USAGE) and hint in found.hint
 
 
 def test_a_change_keeps_overrides_and_restart_tokens(state: State) -> None:
@@ -234,9 +218,7 @@ def test_prevent_destroy_refuses_a_delete_and_a_replace() -> None:
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
-        ({"condition": "rejected", "error": "no route", "error_code": "MZ050"}, "MZ050: no route"),
         ({"condition": "failed", "error": "boom"}, "boom"),
-        ({"condition": "starting"}, "starting"),
         ({"digest": "1:old"}, "the committed description is not running yet"),
         ({"generation": 0}, "the committed description is not running yet"),
     ],

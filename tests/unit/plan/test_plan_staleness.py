@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.diagnostics import ExitCode
 from mzplan.model.losses import Loss
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
@@ -14,6 +14,7 @@ from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_destroy, plan_restart
 from mzplan.plan.staleness import ensure_same
+from tests.support import refusal
 from tests.unit.small_projects import (
     at,
     commit,
@@ -38,10 +39,8 @@ def state() -> State:
 
 def stale(plan: Plan, configuration: Configuration, state: State, **options: Any) -> str:
     """Return the difference that the error names."""
-    with pytest.raises(MzplanError) as caught:
-        ensure_same(plan, build_plan(configuration, state, **options), state)
-    (found,) = caught.value.diagnostics
-    assert (found.code, caught.value.exit_code) == ("MZ036", ExitCode.STALE)
+    found = refusal(lambda: ensure_same(plan, build_plan(configuration, state, **options), state))
+    assert (found.code, found.exit_code) == ("MZ036", ExitCode.STALE)
     assert "Nothing was changed" in found.detail
     return found.detail
 
