@@ -58,6 +58,14 @@ def write(folder: Path, instance: str = "dry", broker: str = "a") -> Path:
     return folder
 
 
+def edit(folder: Path, before: str, after: str) -> None:
+    """Replace a text in the project's resources."""
+    path = folder / "pipeline.yaml"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
 def run(*arguments: str, stdin: str = "", terminal: bool = False) -> Ran:
     """`mzplan` with these arguments. `terminal`: stdin claims to be one."""
     out, err, given = io.StringIO(), io.StringIO(), io.StringIO(stdin)

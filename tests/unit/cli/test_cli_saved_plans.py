@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.cli_runs import apply, edit, mzplan, write
 
 STATE = Path("state") / "mzplan.state.json"
 
@@ -19,13 +19,6 @@ def folder(tmp_path: Path) -> Path:
     folder = write(tmp_path / "p")
     apply(folder)
     return folder
-
-
-def edit(folder: Path, before: str, after: str) -> None:
-    path = folder / "pipeline.yaml"
-    text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after))
 
 
 def saved(folder: Path, *arguments: str) -> Path:

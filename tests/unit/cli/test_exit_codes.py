@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, mzplan, write
+from tests.unit.cli_runs import Ran, edit, mzplan, write
 
 YES = ("apply", "--auto-approve")
 STATE = Path("state") / "mzplan.state.json"
@@ -29,13 +29,6 @@ def means(code: int, meaning: str) -> Callable[[Scenario], Scenario]:
         return scenario
 
     return keep
-
-
-def edit(folder: Path, before: str, after: str) -> None:
-    path = folder / "pipeline.yaml"
-    text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after))
 
 
 def lose_status(folder: Path) -> None:
