@@ -14,7 +14,6 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.description import Description, digest_of
-from mzplan.schema.kinds import resource_kind
 from tests.support import eventually
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 
@@ -119,11 +118,3 @@ def test_the_next_runner_of_a_moved_sink_waits_for_the_compaction(world: World) 
     go_on.set()
     pass_time(world, 5.0)
     assert SINK not in world.settle().observations
-
-
-def test_a_change_of_compaction_is_in_place() -> None:
-    kind = resource_kind("sink", "delta")
-    body = {"from": "orders", "connection": "lake", "path": "orders", "compaction": {"min_files": 200}}
-    assert kind.normalise(body)["compaction"] == {"min_files": 200}  # not a default, so it isn't left out
-    assert kind.effect(("compaction", "min_files"), "changed") == "in-place"
-    assert kind.effect(("compaction",), "added") == "in-place"

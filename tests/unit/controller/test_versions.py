@@ -15,13 +15,14 @@ from pyarrow import parquet
 from mzplan.host.spark_lines import LINES, NEWEST, OLDEST, installed_spark
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Versions
 from mzplan.spark.versions import require_features, require_readable, take_over
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, Features
+from tests.support import refusal
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import apply, mzplan, write
 
@@ -46,9 +47,7 @@ def test_an_unknown_line_is_refused_and_nothing_is_written(tmp_path: Path) -> No
     checkpoint = Checkpoint(str(tmp_path))
     later = Versions(mzplan="0.9.0", spark="4.9.0", delta="5.0.0", kafka="4.9.0")
     checkpoint.record_versions(later)
-    with pytest.raises(MzplanError) as caught:
-        take_over(checkpoint, ORDERS, NEW)
-    (told,) = caught.value.diagnostics
+    told = refusal(lambda: take_over(checkpoint, ORDERS, NEW))
     assert told.code == "MZ031" and told.address == ORDERS
     assert "Spark 4.9.0" in told.summary and NEWEST.spark in told.detail
     assert "mzplan 0.9.0" in told.hint and f"--replace {ORDERS}" in told.hint
@@ -122,10 +121,8 @@ def test_the_newest_checkpoint_is_found_and_damage_is_an_error(tmp_path: Path, n
         table.features()
 
 
-def refusal(table: str, *, writes: bool) -> Any:
-    with pytest.raises(MzplanError) as caught:
-        require_features(CollectionLog(table), ORDERS, OLDEST.features, writes=writes)
-    (told,) = caught.value.diagnostics
+def missing_features(table: str, *, writes: bool) -> Diagnostic:
+    told = refusal(lambda: require_features(CollectionLog(table), ORDERS, OLDEST.features, writes=writes))
     assert told.code == "MZ281" and told.address == ORDERS and table in told.detail
     return told
 
@@ -139,12 +136,13 @@ def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
     written = table_of(tmp_path / "written", protocol("appendOnly", newer))
     require_features(CollectionLog(written), ORDERS, OLDEST.features, writes=False)
     require_features(CollectionLog(written), ORDERS, NEWEST.features, writes=True)
-    told = refusal(written, writes=True)
+    told = missing_features(written, writes=True)
     assert f"1 feature missing in this runner's Delta: {newer}." in told.detail
     assert f"Spark {NEWEST.spark}" in told.hint and f"pyspark=={NEWEST.tested[-1]}" in told.hint
     read = table_of(tmp_path / "read", protocol(newer, reading=["ofTomorrow"]))
-    assert "1 feature missing in this runner's Delta: ofTomorrow" in refusal(read, writes=False).detail
-    told = refusal(read, writes=True)
+    told = missing_features(read, writes=False)
+    assert "1 feature missing in this runner's Delta: ofTomorrow" in told.detail
+    told = missing_features(read, writes=True)
     assert "2 features" in told.detail and "pip install" not in told.hint and "DROP FEATURE" in told.hint
 
 
