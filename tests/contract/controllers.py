@@ -131,34 +131,23 @@ def local_source(id_: str, **body: Any) -> CollectionDescription:
         generation=1,
         digest="1:a",
         type="local",
-        body={
-            "type": "local",
-            "schema": "id BIGINT NOT NULL, name STRING",
-            "trigger": TRIGGER,
-            **body,
-        },
+        body={"type": "local", "schema": "id BIGINT NOT NULL, name STRING", "trigger": TRIGGER, **body},
     )
     return CollectionDescription(query=query, instance="local")
 
 
 def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
     """Return a sink that only counts rows."""
+    of = source.query
+    read = CollectionRead(address=of.address, id=of.id, generation=of.generation, type=of.type, body=of.body)
     query = Description(
         address=Address("sink", f"k_{id_}"),
         id=id_,
         generation=1,
         digest="1:a",
         type="console",
-        body={"type": "console", "from": source.query.address.name, "trigger": TRIGGER},
-        reads={
-            source.query.address.name: CollectionRead(
-                address=source.query.address,
-                id=source.query.id,
-                generation=source.query.generation,
-                type=source.query.type,
-                body=source.query.body,
-            )
-        },
+        body={"type": "console", "from": of.address.name, "trigger": TRIGGER},
+        reads={of.address.name: read},
     )
     return ExportDescription(query=query, instance="local")
 
@@ -191,11 +180,8 @@ def create(controller: Controller, *descriptions: CollectionDescription) -> None
 
 
 def create_sink(controller: Controller, *descriptions: ExportDescription) -> None:
-    tokens = [
-        (controller.prepare_export(one.query.id, from_id), one)
-        for one in descriptions
-        for from_id in one.from_ids
-    ]
+    sinks = [(one, from_id) for one in descriptions for from_id in one.from_ids]
+    tokens = [(controller.prepare_export(one.query.id, from_id), one) for one, from_id in sinks]
     controller.create_exports(tokens)
 
 

@@ -137,6 +137,11 @@ class Reading:
         self.query = query or self.query
         self.input = endpoint(self.query)
 
+    def resume(self) -> list[int]:
+        """Open the source again, and read all steps. Returns their numbers of changes."""
+        self.restart()
+        return self.follow()
+
     def refuses(self, match: str, *, restarts: int = 1) -> str:
         """Return the detail of the error with which the source stops, also after each restart."""
         for _ in range(restarts):
@@ -178,12 +183,17 @@ class Tables:
         self.opened.append(Reading(self.query(id_, **body), *body.get("key", ["id"])))
         return self.opened[-1]
 
-    def read_one_row(self) -> Reading:
-        """Create table public.t with the row (1, 'a'), and return a source that has read it."""
-        self.run("CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
-        orders = self.read()
+    def read_after(self, *statements: str, **body: Any) -> Reading:
+        """Run the statements, and return a source that has read the result."""
+        self.run(*statements)
+        orders = self.read(**body)
         orders.follow()
         return orders
+
+    def read_one_row(self) -> Reading:
+        """Create table public.t with the row (1, 'a'), and return a source that has read it."""
+        table = "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))"
+        return self.read_after(table, "INSERT INTO t VALUES (1, 'a')")
 
     def close(self) -> None:
         for reading in self.opened:

@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import ProjectSettings
 from mzplan.store.store import Store, open_store
 
@@ -24,6 +27,15 @@ def opened(directory: str, state: Mapping[str, Any]) -> Store:
     return open_store(
         ProjectSettings(directory=directory, project="shop", warehouse="w", state=state, instances={})
     )
+
+
+def lock_refusal(store: Store, wait: float = 0.2) -> Diagnostic:
+    """Return the error of a command that waits for the lock in vain."""
+    with pytest.raises(MzplanError) as caught, store.lock("destroy", wait=wait):
+        pass
+    (found,) = caught.value.diagnostics
+    assert found.exit_code == ExitCode.LOCKED
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     yield from (in_memory if request.param == "memory" else on_spark)(tmp_path)
 
 
+def refused(
+    kind: type[Exception], command: Callable[..., object], *arguments: Any, match: str | None = None
+) -> None:
+    """Check that this error refuses the command."""
+    with pytest.raises(kind, match=match):
+        command(*arguments)
+
+
 def test_the_protocol_has_the_seeds_27_methods_and_the_controller_implements_it() -> None:
     assert len(SEED) == 27
     named = [name for name, _ in inspect.getmembers(StorageController, inspect.isfunction) if name[0] != "_"]
@@ -115,21 +124,17 @@ def test_commands_wait_for_the_end_of_initialization_and_parameters_restart_noth
 def test_an_instance_in_use_cannot_be_dropped(world: World) -> None:
     controller = world.controller()
     controller.create_instance("other")
-    with pytest.raises(IdentifierReusedError, match="other"):
-        controller.create_instance("other")
+    refused(IdentifierReusedError, controller.create_instance, "other", match="other")
     controller.drop_instance("other")
     for missing in (
         controller.drop_instance,
         lambda i: controller.connect_replica(i, ReplicaLocation(owner="x")),
     ):
-        with pytest.raises(IdentifierMissingError, match="other"):
-            missing("other")
+        refused(IdentifierMissingError, missing, "other", match="other")
     create(controller, local_source("a"))
-    with pytest.raises(InstanceInUseError, match=r"source\.s_a"):
-        controller.drop_instance("local")
+    refused(InstanceInUseError, controller.drop_instance, "local", match=r"source\.s_a")
     controller.drop_sources(["a"])
-    with pytest.raises(InstanceInUseError, match="epoch 1"):
-        controller.drop_instance("local")
+    refused(InstanceInUseError, controller.drop_instance, "local", match="epoch 1")
     controller.release()  # a released or lapsed lease doesn't count
     controller.drop_instance("local")
 
@@ -142,11 +147,9 @@ def test_a_new_replica_severs_the_old_replica_and_resumes_its_queries(world: Wor
     assert new.instances.attached is not None and old.instances.attached is not None
     assert new.instances.attached.epoch > old.instances.attached.epoch
     old.instances.loss = old.instances.loss or "another runner"  # its lease keeper notices within a heartbeat
-    with pytest.raises(NotAttachedError):
-        settle(old)
+    refused(NotAttachedError, settle, old)
     assert running(old) == set()
-    with pytest.raises(NotAttachedError):
-        create(old, local_source("b"))
+    refused(NotAttachedError, create, old, local_source("b"))
     create(new, local_source("a"))
     settle(new)
     assert running(new) == {"source.s_a"}
@@ -165,10 +168,8 @@ def test_a_lost_lease_stops_the_queries_even_if_the_loop_is_blocked(world: World
 
 def test_without_a_replica_every_command_is_refused(world: World) -> None:
     controller = world.make(world.store, world.pool)
-    with pytest.raises(NotAttachedError):
-        create(controller, local_source("a"))
-    with pytest.raises(NotAttachedError):
-        controller.process()
+    refused(NotAttachedError, create, controller, local_source("a"))
+    refused(NotAttachedError, controller.process)
 
 
 # ── collections
@@ -192,8 +193,7 @@ def test_collections_are_created_altered_and_read(world: World) -> None:
     after = run_ids(controller.executor)
     assert after.keys() == before.keys() and after != before
     for missing in (controller.collection, controller.collection_mut):
-        with pytest.raises(IdentifierMissingError):
-            missing("nobody")
+        refused(IdentifierMissingError, missing, "nobody")
 
 
 def test_creation_is_all_or_nothing(world: World) -> None:
@@ -204,13 +204,9 @@ def test_creation_is_all_or_nothing(world: World) -> None:
     twice = [("b", b), ("b", altered(b, "1:z"))]
     taken = [("b", b), ("k", local_source("k"))]
     misnamed = [("b", b), ("c", a)]
-    for wrong, kind in (
-        (twice, IdentifierReusedError),
-        (taken, IdentifierReusedError),
-        (misnamed, StorageError),
-    ):
-        with pytest.raises(kind):
-            controller.create_collections(wrong)
+    kinds = (IdentifierReusedError, IdentifierReusedError, StorageError)
+    for wrong, kind in zip((twice, taken, misnamed), kinds, strict=True):
+        refused(kind, controller.create_collections, wrong)
         assert [id_ for id_, _ in controller.collections()] == ["a"]
 
 
@@ -233,18 +229,15 @@ def test_sources_are_dropped(world: World) -> None:
     for _ in range(2):  # again: no record shows that it ran
         controller.drop_sinks(["k"])
     settle(controller)
-    with pytest.raises(IdentifierMissingError, match="nobody"):
-        controller.drop_sources(["a", "nobody"])
+    refused(IdentifierMissingError, controller.drop_sources, ["a", "nobody"], match="nobody")
     assert running(controller) == {"source.s_a", "source.s_b"}
     controller.drop_sources(["a"])
     controller.drop_sources_unvalidated(["nobody"])
     settle(controller, lambda: running(controller) == {"source.s_b"})
     assert [entry.id for entry in world.store.read_journal("local")] == ["a"]
     controller.drop_sources(["a"])  # again: the journal has the id
-    with pytest.raises(IdentifierMissingError):
-        controller.drop_sinks(["a"])
-    with pytest.raises(IdentifierMissingError):
-        controller.collection("a")
+    refused(IdentifierMissingError, controller.drop_sinks, ["a"])
+    refused(IdentifierMissingError, controller.collection, "a")
 
 
 def test_a_drop_after_a_crash_is_validated_against_the_durable_history(world: World) -> None:
@@ -267,10 +260,8 @@ def test_a_drop_after_a_crash_is_validated_against_the_durable_history(world: Wo
     world.store.commit(committed, State(project="shop"))
     world.store.commit(replace(empty, serial=2), committed)
     again.drop_sources(["committed-once"])
-    with pytest.raises(IdentifierMissingError):
-        again.drop_sources(["never"])
-    with pytest.raises(IdentifierMissingError):
-        again.drop_sinks(["committed-once"])
+    refused(IdentifierMissingError, again.drop_sources, ["never"])
+    refused(IdentifierMissingError, again.drop_sinks, ["committed-once"])
 
 
 # ── exports
@@ -279,19 +270,15 @@ def test_a_drop_after_a_crash_is_validated_against_the_durable_history(world: Wo
 def test_exports_are_created_with_a_token_altered_and_dropped(world: World) -> None:
     controller, source = world.hosting("a"), local_source("a")
     sink = sink_of(source, "k")
-    with pytest.raises(IdentifierMissingError):
-        controller.prepare_export("k", "nobody")
-    with pytest.raises(IdentifierReusedError):
-        controller.prepare_export("a", "a")
+    refused(IdentifierMissingError, controller.prepare_export, "k", "nobody")
+    refused(IdentifierReusedError, controller.prepare_export, "a", "a")
     token = controller.prepare_export("k", "a")
     assert controller.prepare_export("k", "a") == token
     other = controller.prepare_export("other", "a")
-    with pytest.raises(StorageError):
-        controller.create_exports([(token, sink), (other, sink)])
+    refused(StorageError, controller.create_exports, [(token, sink), (other, sink)])
     assert list(controller.exports()) == []
     controller.create_exports([(token, sink)])
-    with pytest.raises(IdentifierMissingError):  # it is consumed
-        controller.create_exports([(token, sink)])
+    refused(IdentifierMissingError, controller.create_exports, [(token, sink)])  # it is consumed
     settle(controller)
     assert running(controller) == {"source.s_a", "sink.k_k"}
     assert controller.export("k") is controller.export_mut("k")
@@ -301,10 +288,8 @@ def test_exports_are_created_with_a_token_altered_and_dropped(world: World) -> N
     after = run_ids(controller.executor)
     assert after["sink.k_k"] != before["sink.k_k"] and after["source.s_a"] == before["source.s_a"]
     for missing in (controller.export, controller.export_mut):
-        with pytest.raises(IdentifierMissingError):
-            missing("nobody")
-    with pytest.raises(IdentifierMissingError):
-        controller.drop_sinks(["k", "nobody"])
+        refused(IdentifierMissingError, missing, "nobody")
+    refused(IdentifierMissingError, controller.drop_sinks, ["k", "nobody"])
     controller.drop_sinks(["k"])
     controller.drop_sinks_unvalidated(["k", "nobody"])
     settle(controller, lambda: running(controller) == {"source.s_a"})
@@ -325,8 +310,7 @@ def test_a_token_holds_its_step_until_it_is_used_or_cancelled(world: World) -> N
     again.cancel_prepare_export(token)
     again.update_write_frontiers([("a", 11)])
     assert again.collection("a").since == 10
-    with pytest.raises(IdentifierMissingError):
-        again.create_exports([(token, sink_of(local_source("a"), "k"))])
+    refused(IdentifierMissingError, again.create_exports, [(token, sink_of(local_source("a"), "k"))])
     assert world.store.read_prepared("local") == []
 
 
@@ -355,43 +339,36 @@ def test_a_command_with_an_unwritable_journal_changes_nothing(
     def failing(instance: str, entries: list[Prepared]) -> None:
         raise error("MZ090", "The disk is full")
 
-    def refused(command: Callable[[], object]) -> None:
+    def fails(command: Callable[[], object]) -> None:
         with monkeypatch.context() as broken:
             broken.setattr(world.store, "write_prepared", failing)
-            with pytest.raises(MzplanError):
-                command()
+            refused(MzplanError, command)
 
-    refused(lambda: controller.prepare_export("k", "a"))
+    fails(lambda: controller.prepare_export("k", "a"))
     assert (controller.prepared, controller.collection("a").holds) == ({}, {})
     token = controller.prepare_export("k", "a")
     journalled = world.store.read_prepared("local")
     assert [entry.id for entry in journalled] == ["k"]
-    refused(lambda: controller.cancel_prepare_export(token))
-    refused(lambda: controller.cancel_stale_tokens(()))
-    refused(lambda: controller.create_exports([(token, sink_of(source, "k"))]))
+    fails(lambda: controller.cancel_prepare_export(token))
+    fails(lambda: controller.cancel_stale_tokens(()))
+    fails(lambda: controller.create_exports([(token, sink_of(source, "k"))]))
     assert list(controller.exports()) == []
-    assert (controller.prepared, world.store.read_prepared("local")) == (
-        {("k", "a"): token},
-        journalled,
-    )
+    assert (controller.prepared, world.store.read_prepared("local")) == ({("k", "a"): token}, journalled)
     controller.cancel_prepare_export(token)
     assert (controller.collection("a").holds, world.store.read_prepared("local")) == ({}, [])
 
 
 def test_exports_are_all_prepared_and_created_or_none(world: World) -> None:
     controller, a, b = world.hosting("a", "b"), local_source("a"), local_source("b")
-    with pytest.raises(IdentifierMissingError):
-        controller.prepare_exports([("ka", "a"), ("kb", "nobody")])
+    refused(IdentifierMissingError, controller.prepare_exports, [("ka", "a"), ("kb", "nobody")])
     assert (controller.prepared, controller.collection("a").holds) == ({}, {})
     tokens = controller.prepare_exports([("ka", "a"), ("kb", "b")])
     assert controller.prepare_exports([("kb", "b")]) == tokens[1:]
     controller.drop_sources(["b"])
-    with pytest.raises(IdentifierMissingError):
-        controller.create_exports([(tokens[0], sink_of(a, "ka")), (tokens[1], sink_of(b, "kb"))])
-    with pytest.raises(IdentifierReusedError):
-        controller.create_exports(
-            [(tokens[0], sink_of(a, "ka")), (tokens[0], altered(sink_of(a, "ka"), "1:b"))]
-        )
+    sinks = [(tokens[0], sink_of(a, "ka")), (tokens[1], sink_of(b, "kb"))]
+    refused(IdentifierMissingError, controller.create_exports, sinks)
+    twice = [sinks[0], (tokens[0], altered(sink_of(a, "ka"), "1:b"))]
+    refused(IdentifierReusedError, controller.create_exports, twice)
     assert list(controller.exports()) == []
     assert [entry.id for entry in world.store.read_prepared("local")] == ["ka", "kb"]
 
@@ -401,8 +378,7 @@ def test_exports_are_all_prepared_and_created_or_none(world: World) -> None:
 
 def test_append_and_snapshot(world: World) -> None:
     controller = world.hosting("a")
-    with pytest.raises(ReadBeforeSinceError):
-        snapshot(controller, "a", 0)
+    refused(ReadBeforeSinceError, snapshot, controller, "a", 0)
     first = appending("a", 0, *rows(0, 2), key="first")
     append(controller, first)
     append(controller, first)  # the same append, which is already stored
@@ -416,10 +392,8 @@ def test_append_and_snapshot(world: World) -> None:
     assert snapshot(controller, "a", 0) == [(row, 1) for row in rows(0, 2)]
     assert snapshot(controller, "a", 2) == [*[(row, 1) for row in rows(0, 2)], (rows(2, 1)[0], 2)]
     for step in (3, 99):
-        with pytest.raises(ReadBeforeSinceError, match="0 to 3"):
-            snapshot(controller, "a", step)
-    with pytest.raises(IdentifierMissingError):
-        snapshot(controller, "nobody", 0)
+        refused(ReadBeforeSinceError, snapshot, controller, "a", step, match="0 to 3")
+    refused(IdentifierMissingError, snapshot, controller, "nobody", 0)
 
 
 def test_a_refused_append_writes_nothing(world: World) -> None:
@@ -429,7 +403,7 @@ def test_a_refused_append_writes_nothing(world: World) -> None:
     create_sink(controller, sink_of(source, "k"))
     append(controller, appending("a", 0, *rows(0, 1)))
     row = rows(5, 1)[0]
-    refused = [
+    commands = [
         (appending("a", 0, row), InvalidUppersError),
         (replace(appending("a", 1, row), upper=1), InvalidUppersError),
         (replace(appending("a", 5, row), upper=3), UpdateBeyondUpperError),
@@ -438,13 +412,10 @@ def test_a_refused_append_writes_nothing(world: World) -> None:
         (appending("a", 1, {"id": 1, "colour": "red"}), StorageError),
         (replace(appending("a", 1), updates=(Update(row=row, step=1, diff=-1),)), StorageError),
     ]
-    for command, kind in refused:
-        with pytest.raises(kind):
-            append(controller, command)
-        with pytest.raises(kind):
-            append(controller, appending("b", 0, row), command)
-    with pytest.raises(IdentifierMissingError):
-        controller.append([appending("nobody", 0, row)])
+    for command, kind in commands:
+        refused(kind, append, controller, command)
+        refused(kind, append, controller, appending("b", 0, row), command)
+    refused(IdentifierMissingError, controller.append, [appending("nobody", 0, row)])
     # The first command wrote nothing either. Two commands for one input are written in order.
     append(controller, appending("b", 0, row), appending("b", 1, row))
     append(controller, appending("a", 1, row))  # the next step is still 1
@@ -472,8 +443,8 @@ def test_read_policies_downgrade_at_once_and_never_recover(world: World) -> None
     assert state.since == 15
     controller.set_read_policy([("a", LagDuration(seconds=3600.0))])
     assert state.since == 15
-    with pytest.raises(IdentifierMissingError):
-        controller.set_read_policy([("b", LagSteps(steps=0)), ("nobody", LagSteps(steps=1))])
+    policies = [("b", LagSteps(steps=0)), ("nobody", LagSteps(steps=1))]
+    refused(IdentifierMissingError, controller.set_read_policy, policies)
     assert controller.collection("b").policy == RetainFrom(step=0)
 
 
@@ -619,5 +590,4 @@ def test_rows_of_a_key_come_and_go(world: World) -> None:
     assert sorted(snapshot(controller, "a", 0), key=str) == [(one, 1), (two, 1)]
     assert snapshot(controller, "a", 1) == [(new, 1)]
     assert sorted(snapshot(controller, "a", 2), key=str) == [(new, 1), (two, 1)]
-    with pytest.raises(StorageError, match="a key has at most one row"):
-        change(4, (one, 2))
+    refused(StorageError, change, 4, (one, 2), match="a key has at most one row")

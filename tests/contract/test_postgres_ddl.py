@@ -14,7 +14,7 @@ import pytest
 
 from examples.servers.pgbinaries import find_programs
 from tests.support import execute, rows_of
-from tests.unit.cli_runs import Ran, run
+from tests.unit.cli_runs import mzplan
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -80,10 +80,6 @@ def folder(
     for name in (one, other):
         execute(postgres.dsn(name), f'DROP OWNED BY "{quoted}" CASCADE')
     execute(postgres.dsn(one), f'DROP ROLE "{quoted}"')
-
-
-def mzplan(folder: Path, *arguments: str) -> Ran:
-    return run("-C", str(folder), *arguments)
 
 
 def test_the_printed_statements_are_sufficient_for_a_new_role(folder: Path, postgres: PostgresServer) -> None:

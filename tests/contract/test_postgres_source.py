@@ -124,8 +124,7 @@ def test_the_slot_advances_after_expire_and_when_idle(shop: Tables, monkeypatch:
     shop.run("INSERT INTO other VALUES ('y')")
     eventually("the slot advances", lambda: not orders.input.offers(2) and confirmed() > before, 10)
     shop.run("INSERT INTO t VALUES (2, 'b')")
-    orders.restart()
-    orders.follow()
+    orders.resume()
     assert orders.names == {2: "b"}
 
 
@@ -140,9 +139,7 @@ def restart_with_free_slot(shop: Tables, orders: Reading) -> None:
 def test_an_interrupted_expire_is_not_a_moved_slot(
     shop: Tables, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
-    shop.run(TABLE, "INSERT INTO t VALUES (0, 'z')")
-    orders = shop.read()
-    orders.follow()
+    orders = shop.read_after(TABLE, "INSERT INTO t VALUES (0, 'z')")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -160,6 +157,7 @@ def test_an_interrupted_expire_is_not_a_moved_slot(
     assert orders.names == {0: "z", 1: "a", 2: "b"}
 
 
+INSTANT = datetime(2024, 2, 29, 10, 0, 0, 123456, UTC)
 LONG = "123456789012345678901234567890123456789.5"
 TYPES = {
     "a boolean": ("BOOLEAN", "true", True),
@@ -171,11 +169,7 @@ TYPES = {
     "g real": ("FLOAT", "1.5", 1.5),
     "h double precision": ("DOUBLE", "0.1", 0.1),
     "i text": ("STRING", "'é\t\\n''quoted'''", "é\t\\n'quoted'"),
-    "j timestamptz": (
-        "TIMESTAMP",
-        "'2024-02-29 12:00:00.123456+02'",
-        datetime(2024, 2, 29, 10, 0, 0, 123456, UTC),
-    ),
+    "j timestamptz": ("TIMESTAMP", "'2024-02-29 12:00:00.123456+02'", INSTANT),
     "k timestamp": ("TIMESTAMP_NTZ", "'2024-02-29 12:00:00.5'", datetime(2024, 2, 29, 12, 0, 0, 500000)),
     "l date": ("DATE", "'1900-01-31'", date(1900, 1, 31)),
     "m time": ("STRING", "'23:59:59.5'", "23:59:59.5"),
@@ -189,11 +183,7 @@ TYPES = {
     "x interval": ("STRING", "'1 day 02:00:00'", "1 day 02:00:00"),
     "ya boolean": ("STRING", "true", "t"),
     "yb char(4)": ("STRING", "'ab'", "ab  "),
-    "aa timestamptz[]": (
-        "ARRAY<TIMESTAMP>",
-        "'{2024-01-01 00:00:00+00}'",
-        [datetime(2024, 1, 1, tzinfo=UTC)],
-    ),
+    "aa timestamptz[]": ("ARRAY<TIMESTAMP>", "'{2024-01-01 00:00+00}'", [datetime(2024, 1, 1, tzinfo=UTC)]),
     "ab varchar(5)": ("VARCHAR(5)", "'ab'", "ab"),
     "ad integer": ("BIGINT", "5", 5),
     "ae integer": ("DECIMAL(12,2)", "5", Decimal("5.00")),
@@ -297,14 +287,13 @@ def test_a_value_that_does_not_fit_is_an_error(shop: Tables) -> None:
 
 
 def test_unchanged_large_values_are_kept(shop: Tables) -> None:
-    shop.run(
+    orders = shop.read_after(
         "CREATE TABLE t (id bigint PRIMARY KEY, n int, name text)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         "ALTER TABLE t ALTER COLUMN name SET STORAGE EXTERNAL",
         "INSERT INTO t VALUES (1, 1, repeat('x', 100000)), (2, 1, repeat('y', 100000))",
+        schema="id BIGINT, n INT, name STRING",
     )
-    orders = shop.read(schema="id BIGINT, n INT, name STRING")
-    orders.follow()
     shop.run("UPDATE t SET n = 2", "UPDATE t SET id = 3 WHERE id = 2", "DELETE FROM t WHERE id = 1")
     assert sum(orders.follow()) == 5
     assert orders.collection.rows == {(3,): {"id": 3, "n": 2, "name": "y" * 100000}}
@@ -414,8 +403,7 @@ def test_a_replaced_or_truncated_table_is_reported(shop: Tables) -> None:
     found = orders.position_problem()
     assert found.code == "MZ043" and "--replace" in (found.hint or "")
     shop.run("DROP TABLE t", "ALTER TABLE old RENAME TO t")
-    orders.restart()
-    orders.follow()
+    orders.resume()
     shop.run("TRUNCATE t")
     orders.refuses(r"MZ231.*public\.t was truncated")
 
@@ -433,12 +421,10 @@ def test_a_table_that_is_no_longer_published_is_reported(shop: Tables) -> None:
 
 
 def test_a_key_that_is_no_longer_logged_is_reported(shop: Tables) -> None:
-    shop.run(
+    orders = shop.read_after(
         "CREATE TABLE t (id bigint PRIMARY KEY, code int NOT NULL UNIQUE, name varchar(40))",
         "INSERT INTO t VALUES (1, 1, 'a')",
     )
-    orders = shop.read()
-    orders.follow()
     shop.run(
         "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD UNIQUE (id), ADD PRIMARY KEY (code)",
         "INSERT INTO t VALUES (2, 2, 'b')",  # has its key
@@ -472,15 +458,13 @@ def test_lost_and_moved_slots_are_reported(shop: Tables) -> None:
 def test_a_partition_without_full_replica_identity_loses_no_value(shop: Tables) -> None:
     """The root's identity is FULL. So for an update of the key, the server says that the old row is complete,
     but sends only its key."""
-    shop.run(
+    orders = shop.read_after(
         "CREATE TABLE t (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id)",
         "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
         "ALTER TABLE low ALTER COLUMN name SET STORAGE EXTERNAL",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         "INSERT INTO t VALUES (1, repeat('x', 100000)), (2, NULL)",
     )
-    orders = shop.read()
-    orders.follow()
     shop.run("UPDATE t SET id = 3 WHERE id = 2")
     orders.follow()
     assert orders.names == {1: "x" * 100000, 3: None}
@@ -503,13 +487,11 @@ def attach(name: str, first: int) -> list[str]:
 def test_partitions_attached_empty_and_with_rows(shop: Tables) -> None:
     """The existing rows of an attached partition are read, because the log doesn't have them. They change
     meanwhile."""
-    shop.run(
+    orders = shop.read_after(
         f"{TABLE} PARTITION BY RANGE (id)",
         "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
         "INSERT INTO t VALUES (1, 'a')",
     )
-    orders = shop.read()
-    orders.follow()
     shop.run(
         "CREATE TABLE high PARTITION OF t FOR VALUES FROM (100) TO (200)",
         "INSERT INTO t VALUES (101, 'b')",
@@ -526,8 +508,7 @@ def test_partitions_attached_empty_and_with_rows(shop: Tables) -> None:
     orders.input.close()
     shop.run("ALTER TABLE t DETACH PARTITION more", "ALTER TABLE more RENAME TO old", *attach("more", 300))
     for _ in range(2):
-        orders.restart()
-        orders.follow()
+        orders.resume()
     expected |= {300: "c", 301: "changed"}
     assert orders.names == expected
     # A partition is created and attached in one transaction, and another one has partitions itself.
@@ -539,19 +520,17 @@ def test_partitions_attached_empty_and_with_rows(shop: Tables) -> None:
         "ALTER TABLE t ATTACH PARTITION mid FOR VALUES FROM (500) TO (600)",
     )
     for _ in range(2):
-        orders.restart()
-        orders.follow()
+        orders.resume()
     assert orders.names == expected | {400: "c", 401: "d", 402: "e", 501: "x"}
 
 
 @pytest.mark.usefixtures("looks_often")
 def test_a_changed_type_is_an_error_unless_all_values_stay_the_same(shop: Tables) -> None:
-    shop.run(
+    orders = shop.read_after(
         "CREATE TABLE t (id int PRIMARY KEY, name varchar(9), n numeric(20,4))",
         "INSERT INTO t VALUES (1, 'a', 1.2345)",
+        schema="id BIGINT, name STRING, n DECIMAL(38,6)",
     )
-    orders = shop.read(schema="id BIGINT, name STRING, n DECIMAL(38,6)")
-    orders.follow()
     shop.run(
         "ALTER TABLE t ALTER id TYPE bigint, ALTER name TYPE varchar(20), ALTER n TYPE numeric(22,6)",
         "INSERT INTO t VALUES (2, 'b', 1.234567)",
@@ -563,21 +542,18 @@ def test_a_changed_type_is_an_error_unless_all_values_stay_the_same(shop: Tables
     assert "it was numeric(22,6), and is now numeric(22,4)" in why
 
 
+SWAP = "BEGIN; ALTER TABLE t RENAME name TO old; ALTER TABLE t RENAME later TO name; COMMIT"
+RECREATE = "ALTER TABLE t DROP COLUMN name, ADD COLUMN name text DEFAULT 'x'"
+RENAME_VALUE = "ALTER TYPE mood RENAME VALUE 'sad' TO 'low'"
+
+
 @pytest.mark.parametrize(
     ("statement", "column", "why"),
     [
-        (
-            "BEGIN; ALTER TABLE t RENAME name TO old; ALTER TABLE t RENAME later TO name; COMMIT",
-            "name",
-            "it was column number 2 of the table, and is now number 3",
-        ),
-        (
-            "ALTER TABLE t DROP COLUMN name, ADD COLUMN name text DEFAULT 'x'",
-            "name",
-            "it was column number 2 of the table, and is now number 6",
-        ),
-        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "m", "it no longer has sad"),
-        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "ms", "it no longer has sad"),
+        (SWAP, "name", "it was column number 2 of the table, and is now number 3"),
+        (RECREATE, "name", "it was column number 2 of the table, and is now number 6"),
+        (RENAME_VALUE, "m", "it no longer has sad"),
+        (RENAME_VALUE, "ms", "it no longer has sad"),
     ],
     ids=["swapped-names", "recreated-column", "enum", "array-of-enum"],
 )
@@ -625,9 +601,7 @@ def test_a_column_declared_before_earlier_changes_are_read(shop: Tables) -> None
 
 def test_a_column_declared_after_everything_was_read(shop: Tables) -> None:
     """The slot sends rows again that were read, without the new column."""
-    shop.run(TABLE)
-    orders = shop.read()
-    orders.follow()
+    orders = shop.read_after(TABLE)
     shop.run("INSERT INTO t VALUES (1, 'a')")
     orders.collection.take(orders.input, committed_step(orders.input))
     orders.input.close()

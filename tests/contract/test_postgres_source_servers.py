@@ -75,8 +75,7 @@ def test_a_restored_server_is_reported(own: Tables, own_postgres: PostgresServer
     try:
         own_postgres.start()
         own.run("INSERT INTO t SELECT g, 'late' FROM generate_series(2, 2000) g")
-        orders.restart()
-        orders.follow()
+        orders.resume()
         orders.input.close()
         assert len(ids(orders)) == 2000
         own_postgres.stop()
@@ -106,8 +105,7 @@ def test_a_promoted_server_continues_if_its_slot_does(own: Tables, own_postgres:
     own.run("INSERT INTO t VALUES (2, 'on the new timeline')")
     after = connector.probe(orders.query).upstream
     assert before is not None and after is not None and connector.compare(orders.query, before, after) is None
-    orders.restart()
-    orders.follow()
+    orders.resume()
     assert ids(orders) == [1, 2]
 
 

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.store.store import Store
 from tests.contract import stores
-from tests.contract.stores import Make
+from tests.contract.stores import Make, lock_refusal
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -49,13 +47,6 @@ def there(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]
     made.admin.close()
 
 
-def refused(store: Store) -> Diagnostic:
-    with pytest.raises(MzplanError) as caught, store.lock("destroy", wait=0.2):
-        pass
-    (problem,) = caught.value.diagnostics
-    return problem
-
-
 def test_a_read_only_login_blocks_no_commit(there: Database) -> None:
     with there.connect(there.reader) as reader:
         with there.make().lock("apply") as info:
@@ -83,7 +74,7 @@ def test_a_session_without_a_command_is_named_and_can_be_ended(there: Database) 
     with contextlib.closing(there.connect(there.writer, application_name="psql")) as other:
         other.execute("BEGIN")
         other.execute("SELECT 1 FROM mzplan.blobs WHERE key = 'lock.held' FOR UPDATE")
-        problem = refused(there.make())
+        problem = lock_refusal(there.make())
         pid = other.info.backend_pid
         assert problem.code == "MZ033" and before.id not in problem.detail
         assert f"login {there.writer} (pid {pid} of the database, application 'psql')" in problem.detail
