@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.model.plan import Plan
 from mzplan.plan import build_plan
 from mzplan.render.html import Markup, element
 from mzplan.render.plan_page import render_plan_page
@@ -43,17 +42,12 @@ def test_no_text_of_a_project_is_markup() -> None:
     assert element("p", hidden=True, lang=None, class_=False) == "<p hidden></p>"
 
 
-def large(broker: str) -> Plan:
-    """A broker of 100 sources, each with two sinks, has moved."""
-    names = [f"s{n}" for n in range(100)]
-    sinks = [console(f"{name}_{end}", name) for name in names for end in "ab"]
-    sources = [source(name) for name in names]
-    state = commit(project(kafka(), *sources, *sinks))
-    return build_plan(project(kafka(brokers=[broker]), *sources, *sinks), state)
-
-
 def test_a_large_plan_is_drawn_by_connections_and_listed_whole() -> None:
-    page = render_plan_page(large("b:9092"))
+    """A broker of 100 sources, each with two sinks, has moved."""
+    sources = [source(f"s{n}") for n in range(100)]
+    sinks = [console(f"s{n}_{end}", f"s{n}") for n in range(100) for end in "ab"]
+    state = commit(project(kafka(), *sources, *sinks))
+    page = render_plan_page(build_plan(project(kafka(brokers=["b:9092"]), *sources, *sinks), state))
     titles = re.findall(r'class="node ([\w-]+)"[^>]*data-name="([^"]+)"', page)
     assert sorted(titles) == [
         ("restart", "100 sources of k"),

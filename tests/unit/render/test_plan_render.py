@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 import pytest
 
@@ -67,16 +66,8 @@ def test_no_secret_is_in_json_or_text(state: State) -> None:
     for plan in (build_plan(changed, state), build_plan(changed, EMPTY), build_plan(shop(), commit(changed))):
         assert secret not in json.dumps(plan_to_json(plan))
         assert secret not in render_plan(plan)
-    found = plan_to_json(build_plan(changed, state))["changes"][0]["fields"]
-    assert found == [
-        {
-            "path": 'options["sasl.jaas.config"]',
-            "before": None,
-            "after": None,
-            "sensitive": True,
-            "effect": "restart",
-        }
-    ]
+    (found,) = plan_to_json(build_plan(changed, state))["changes"][0]["fields"]
+    assert (found["before"], found["after"], found["sensitive"]) == (None, None, True)
 
 
 # --- text
@@ -130,16 +121,10 @@ def test_a_graph_in_each_format() -> None:
 def test_the_impact_of_a_change() -> None:
     configuration = shop(other=source("other"))
     found = json.loads(render_graph(configuration, impact=at("connection.k"), format="json"))
-    assert found["impact"] == {
-        "address": "connection.k",
-        "restarts": ["source.orders", "source.other"],
-        "downstream": ["sink.orders_pg"],
-        "why": {
-            "source.orders": ["connection.k", "source.orders"],
-            "source.other": ["connection.k", "source.other"],
-            "sink.orders_pg": ["connection.k", "source.orders", "sink.orders_pg"],
-        },
-    }
+    impact = found["impact"]
+    assert impact["restarts"] == ["source.orders", "source.other"]
+    assert impact["downstream"] == ["sink.orders_pg"]
+    assert impact["why"]["sink.orders_pg"] == ["connection.k", "source.orders", "sink.orders_pg"]
     drawn_nodes = {node["address"] for node in found["nodes"]}
     assert drawn_nodes == set(names(configuration.resources)) - {"connection.pg"}
     drawn = render_graph(configuration, impact=at("connection.k"))
@@ -168,12 +153,10 @@ def test_a_paused_query_stays_paused_until_it_resumes() -> None:
 # --- what belongs together is shown once
 
 
-def forty(**more: Any) -> Configuration:
+def forty(where: str = "amount > 0") -> Configuration:
     """40 sources, as a `for_each` makes them, and 40 sinks of them."""
-    sources = [source(f"s{n}", topic=f"shop.t{n}", **more) for n in range(40)]
-    sinks = [
-        sink(f"out{n}", table=f"public.t{n}", where="amount > 0", **{"from": f"s{n}"}) for n in range(40)
-    ]
+    sources = [source(f"s{n}", topic=f"shop.t{n}") for n in range(40)]
+    sinks = [sink(f"out{n}", table=f"public.t{n}", where=where, **{"from": f"s{n}"}) for n in range(40)]
     return project(kafka(), postgres(), *sources, *sinks)
 
 
@@ -196,13 +179,7 @@ def test_forty_sources_and_their_sinks_are_two_groups() -> None:
 
 
 def test_equal_notices_are_one_with_their_number() -> None:
-    state = commit(forty())
-    bodies = forty().resources
-    changed = [
-        dataclasses.replace(one, body={**one.body, "where": "amount > 1"}) if "where" in one.body else one
-        for one in bodies.values()
-    ]
-    plan = build_plan(project(*changed), state)
+    plan = build_plan(forty("amount > 1"), commit(forty()))
     assert len([d for d in plan.diagnostics if d.code == "MZ045"]) == 40
     for text in (render_plan(plan), render_plan_markdown(plan)):
         assert text.count("notice[MZ045]") == 1 and "Also 39 others: sink.out1" in text

@@ -19,7 +19,7 @@ from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
 from mzplan.render.markup import LIMIT, code, fence, length, link
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
-from tests.unit.small_projects import at, commit, kafka, project, resource, shop, sink, source
+from tests.unit.small_projects import at, commit, kafka, resource, shop, sink, source
 
 HOSTILE = (
     "```\n</details>\n<!-- mzplan:plan:other --> @everyone [x](javascript:1) <script> | ~~~~ ````` \u202e"
@@ -90,23 +90,6 @@ def test_no_text_of_a_project_is_markdown(state: State) -> None:
     assert "@everyone" in text  # it is shown, where it does nothing
     drift = render_drift_markdown("shop", 1, hostile(state).drift)
     assert "@everyone" in drift and "@everyone" not in outside(drift)
-
-
-def test_no_changes() -> None:
-    state = commit(shop())
-    text = render_plan_markdown(build_plan(shop(), state))
-    assert "**No changes.** 4 resources as committed with serial 1." in text and "mermaid" not in text
-    assert "**No drift.** All queries run as serial 1 requires." in render_drift_markdown("shop", 1, [])
-
-
-def test_replaces_and_deletes_are_a_caution(state: State) -> None:
-    wanted = project(*(r for r in shop().resources.values() if r.address != at("sink.orders_pg")))
-    text = render_plan_markdown(build_plan(wanted, state))
-    assert "> [!CAUTION]\n> **1 query stops and is deleted**: `sink.orders_pg`" in text
-    text = render_plan_markdown(build_plan(shop(orders=source(topic="other")), state))
-    above = text.partition("<details>")[0]
-    assert "**2 queries begin again and will read everything again**" in above
-    assert "`sink.orders_pg`, `source.orders`" in above or "`source.orders`, `sink.orders_pg`" in above
 
 
 @settings(max_examples=60, deadline=None)
