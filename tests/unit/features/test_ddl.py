@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.unit.cli_runs import Ran, run, write
 from tests.unit.host.test_extras import run_without
 
@@ -30,45 +28,25 @@ def ddl(folder: Path, *arguments: str, user: str = "app", more: str = "") -> Ran
 
 def test_ddl_needs_no_secret_state_or_client_library(tmp_path: Path) -> None:
     printed = ddl(tmp_path).out
-    assert (
-        printed
-        == """\
--- source.people: connection.pg (db:5432, database shop)
--- app creates the publication, so it must own public.people; or name one in the source \
-(publication: mzplan), and this script adds it.
-ALTER ROLE app REPLICATION;
-GRANT USAGE ON SCHEMA public TO app;
-GRANT SELECT ON public.people TO app;
-GRANT CREATE ON DATABASE shop TO app;
-
--- sink.rows: connection.pg (db:5432, database shop)
-CREATE TABLE IF NOT EXISTS public.orders (
-  id bigint,
-  name text
-);
-GRANT INSERT ON public.orders TO app;
-CREATE SCHEMA IF NOT EXISTS mzplan;
-GRANT USAGE, CREATE ON SCHEMA mzplan TO app;
-"""
-    )
+    source, sink = printed.split("\n\n")
+    assert source.startswith("-- source.people: connection.pg (db:5432, database shop)\n")
+    assert sink.startswith("-- sink.rows: connection.pg (db:5432, database shop)\nCREATE TABLE ")
+    assert "GRANT SELECT ON public.people TO app;\n" in source
+    assert "GRANT INSERT ON public.orders TO app;\n" in sink
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mzplan.yaml", "pipeline.yaml"]
     bare = run_without(("psycopg", "asyncssh", "pyarrow", "pyspark"), "-C", str(tmp_path), "ddl")
     assert (bare.code, bare.out) == (0, printed), bare.err
 
 
-@pytest.mark.parametrize(
-    ("address", "code", "says"),
-    [
-        ("sink.out", "MZ070", "sink.out needs no table or grant on a server"),
-        ("source.orders", "MZ070", "A source of type kafka needs none"),
-        ("sink.row", "MZ070", "did you mean sink.rows?"),
-        ("connection.pg", "MZ070", "connection.pg isn't a query"),
-    ],
-)
-def test_an_address_without_a_table_is_an_error(tmp_path: Path, address: str, code: str, says: str) -> None:
-    found = ddl(tmp_path, address)
-    assert (found.code, found.out) == (64, "")
-    assert f"[{code}]" in found.err and says in found.err
+def test_an_address_without_a_table_is_an_error(tmp_path: Path) -> None:
+    for address, says in (
+        ("sink.out", "sink.out needs no table or grant on a server"),
+        ("source.orders", "A source of type kafka needs none"),
+        ("sink.row", "did you mean sink.rows?"),
+        ("connection.pg", "connection.pg isn't a query"),
+    ):
+        found = ddl(tmp_path, address)
+        assert (found.code, found.out) == (64, "") and "[MZ070]" in found.err and says in found.err
 
 
 def test_a_type_that_only_spark_knows_is_an_error_with_a_fix(tmp_path: Path) -> None:

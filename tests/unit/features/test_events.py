@@ -170,13 +170,8 @@ def line(**more: Any) -> bytes:
 
 
 def test_lines_that_are_no_events_are_skipped_and_counted(told: Path, store: Store) -> None:
-    odd = (
-        b'{"at":"2026-',
-        b"\xff\xfe",
-        line(kind="of a newer mzplan"),
-        line(address="nothing"),
-        line(at="NaN"),
-    )
+    wrong: tuple[dict[str, Any], ...] = ({"kind": "of a newer mzplan"}, {"address": "nothing"}, {"at": "NaN"})
+    odd = (b'{"at":"2026-', b"\xff\xfe", *(line(**fields) for fields in wrong))
     before = len(listed(told))
     with logged(store, *odd, line(detail="\x1b[2Jmoved\u202e", code="\x1b[1m")):
         ran = mzplan(told, "events", "source.orders")

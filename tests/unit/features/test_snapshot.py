@@ -23,29 +23,12 @@ from tests.stored_steps import named
 from tests.unit.cli_runs import Ran
 from tests.unit.features.stored_shop import StoredShop
 
-UTC_TIME = pa.timestamp("us", "UTC")
 DDL = (
     "Id BIGINT, `a b` STRING, amount DECIMAL(38,10), data BINARY, at TIMESTAMP, plain TIMESTAMP_NTZ, "
     "day DATE, x DOUBLE, y FLOAT, ok BOOLEAN, tags ARRAY<STRING>, m MAP<STRING,INT>, "
     "s STRUCT<t:TIMESTAMP,d:DECIMAL(4,2)>"
 )
-SCHEMA = pa.schema(
-    [
-        ("Id", pa.int64()),
-        ("a b", pa.string()),
-        ("amount", pa.decimal128(38, 10)),
-        ("data", pa.binary()),
-        ("at", UTC_TIME),
-        ("plain", pa.timestamp("us")),
-        ("day", pa.date32()),
-        ("x", pa.float64()),
-        ("y", pa.float32()),
-        ("ok", pa.bool_()),
-        ("tags", pa.list_(pa.string())),
-        ("m", pa.map_(pa.string(), pa.int32())),
-        ("s", pa.struct([("t", UTC_TIME), ("d", pa.decimal128(4, 2))])),
-    ]
-)
+SCHEMA = read_rows(b"", "jsonl", parse_columns(DDL)).schema
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
 ODD: dict[str, Any] = {
     "Id": 1,
@@ -68,9 +51,6 @@ NOTHING = dict.fromkeys(ODD)
 class Shop(StoredShop):
     def snapshot(self, *arguments: str, code: int = 0) -> Ran:
         return self.run("snapshot", "source.orders", *arguments, code=code)
-
-    def document(self, *arguments: str) -> Any:
-        return self.snapshot(*arguments, "--json").json()
 
     def refusal(self, *arguments: str, code: int) -> dict[str, Any]:
         return self.snapshot(*arguments, "--json", code=code).error()
@@ -259,7 +239,7 @@ def test_csv_is_what_append_reads(odd: Shop) -> None:
 def test_a_file_has_the_format_of_its_name(odd: Shop, tmp_path: Path) -> None:
     for format_ in ("parquet", "arrow", "json", "csv"):
         target = tmp_path / f"rows.{format_}"
-        document = odd.document("--out", str(target))
+        document = odd.snapshot("--out", str(target), "--json").json()
         assert (document["rows"], document["file"]) == (2, str(target))
         if format_ in ("json", "csv"):
             assert target.read_text() == odd.snapshot("--format", format_).out

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,11 +204,7 @@ def project(folder: Path, instance: str) -> Path:
 
 @each_kind
 def test_the_command_commits_a_task_that_status_and_history_show(tmp_path: Path, request_: Request) -> None:
-    folder, command = project(tmp_path, "dry"), request_.command
-
-    def run(*arguments: str) -> cli_runs.Ran:
-        return cli_runs.mzplan(folder, *arguments)
-
+    run, command = partial(cli_runs.mzplan, project(tmp_path, "dry")), request_.command
     assert run("apply", "--auto-approve").code == 0
     assert run(*command).code == 64, "there is no terminal on which to approve it"
     document = run(*command, "--auto-approve", "--json").json()
@@ -217,10 +213,8 @@ def test_the_command_commits_a_task_that_status_and_history_show(tmp_path: Path,
     arguments = {**request_.task.arguments, **({"first": 0, "last": None} if request_ is REPLAY else {})}
     facts = {"serial": 2, "arguments": arguments, "done": True, "outcome": None}
     assert shown["tasks"] == [{"kind": request_.task.kind, **facts}]
-    reason = document["changes"][0]["reason"]
-    assert reason == (
-        "a replay of all steps, only missing rows" if request_ is REPLAY else f"a {request_.task.title}"
-    )
+    title = "replay of all steps, only missing rows" if request_ is REPLAY else request_.task.title
+    assert document["changes"][0]["reason"] == f"a {title}"
     named = f"dead letters of {command[1]}" if request_ is REREAD else f"of {command[1]}"
     assert f"{command[0].title()} of" in run("history").out and named in run("history").out
     assert run(command[0], command[1], "--cancel").code == 7, "it is done"
@@ -228,17 +222,14 @@ def test_the_command_commits_a_task_that_status_and_history_show(tmp_path: Path,
 
 @each_kind
 def test_without_a_runner_a_task_is_committed_only_unvalidated(tmp_path: Path, request_: Request) -> None:
-    folder = project(tmp_path, "cluster")
-
-    def run(*arguments: str) -> cli_runs.Ran:
-        return cli_runs.mzplan(folder, *arguments, "--auto-approve", "--wait", "0s")
-
-    assert run("apply", "--no-live").code == 8
-    assert run(*request_.command).code == 7
-    recorded = run(*request_.command, "--no-live")
+    run, command = partial(cli_runs.mzplan, project(tmp_path, "cluster")), request_.command
+    at_once = ("--auto-approve", "--wait", "0s")
+    assert run("apply", "--no-live", *at_once).code == 8
+    assert run(*command, *at_once).code == 7
+    recorded = run(*command, "--no-live", *at_once)
     assert recorded.code == 8 and "no runner" in (recorded.out + recorded.err).lower(), recorded
-    state = json.loads((folder / "state" / "mzplan.state.json").read_text())
-    assert [one["serial"] for one in state["resources"][request_.command[1]]["tasks"]] == [2]
+    shown = run("state", "show", command[1]).json()
+    assert [one["serial"] for one in shown["tasks"]] == [2]
 
 
 def test_wrong_arguments_commit_nothing(tmp_path: Path) -> None:
@@ -273,10 +264,8 @@ def test_wrong_arguments_commit_nothing(tmp_path: Path) -> None:
 
 
 def test_each_task_of_a_query_is_open_until_it_is_done(state: State) -> None:
-    two = commit_plan(
-        plan_range(BACKFILL.commit(state), observe(state), START + HOUR), BACKFILL.commit(state)
-    )
-    record = two.resources[ORDERS]
+    first = BACKFILL.commit(state)
+    record = commit_plan(plan_range(first, observe(state), START + HOUR), first).resources[ORDERS]
     for serials, left in (((), [2, 3]), ((2,), [3]), ((2, 3), [])):
         found = record.open_tasks(seen(state, ORDERS, tasks_done=done(*serials)))
         assert [one.serial for one in found] == left
@@ -310,20 +299,13 @@ def test_a_backfill_after_a_rollback_of_another_one_is_done(state: State) -> Non
     assert record.restart_token == old.restart_token and record.digest != old.digest
     assert record.open_tasks(seen(first, ORDERS)) == record.tasks
     ran = describe(old, first.resources)
-    report = QueryReport(
-        name=QueryName.of("shop", ran),
-        query_id="q",
-        run_id="r",
-        active=True,
-        triggered=True,
-        tasks_done=done(2),
-    )
+    facts: dict[str, Any] = {"query_id": "q", "run_id": "r", "active": True, "triggered": True}
+    report = QueryReport(name=QueryName.of("shop", ran), **facts, tasks_done=done(2))
     wanted = Desired(description=describe(record, second.resources), paused=False)
     decision = decide(ORDERS, wanted, [report], Memory(target=key_of(ran), accepted=ran), 0.0)
     assert isinstance(decision.command, Switch) and decision.command.description == wanted.description
-    assert change_of(plan_between(first, second), "source.orders").reason == (
-        "a backfill from 2026-11-23T06:00:00Z to 2026-11-23T07:00:00Z"
-    )
+    reason = change_of(plan_between(first, second), "source.orders").reason
+    assert reason == "a backfill from 2026-11-23T06:00:00Z to 2026-11-23T07:00:00Z"
 
 
 def test_a_backfill_that_a_rollback_brings_back_is_not_done_by_a_newer_one(state: State) -> None:
@@ -358,12 +340,7 @@ UPSERT = {"envelope": {"type": "upsert", "key": ["id"]}}
     ("plan", "address", "why", "hint"),
     [
         (backfill_of, "source.keyed", "older records would replace newer ones", "--replace source.keyed"),
-        (
-            backfill_of,
-            "source.local",
-            "type local can't look up its records by time",
-            "--replace source.local",
-        ),
+        (backfill_of, "source.local", "local can't look up its records by time", "--replace source.local"),
         (backfill_of, "source.orders", "paused", "mzplan resume source.orders"),
         (backfill_of, "sink.out", "Only a source reads an upstream", "source.orders"),
         (steps_of, "sink.out", "type console", "--replace sink.out"),

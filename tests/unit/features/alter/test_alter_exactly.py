@@ -92,8 +92,8 @@ def test_a_new_connection_can_be_used_despite_mistakes_in_others(folder: Path) -
         assert "brokers" in found["detail"] and "draft.yaml:3:3" in found["detail"]
     assert alter(folder, "ALTER SOURCE second SET CONNECTION freshly", "--json").error()["code"] == "MZ073"
     (folder / "draft.yaml").write_text("connections: [")
-    ran = alter(folder, "ALTER SOURCE second SET CONNECTION other", "--auto-approve", "--json")
-    assert ran.error()["code"] == "MZ146" and "draft.yaml" in ran.error()["detail"]
+    found = altered(folder, "ALTER SOURCE second SET CONNECTION other", code=1).error()
+    assert found["code"] == "MZ146" and "draft.yaml" in found["detail"]
 
 
 def test_an_edit_of_the_same_property_is_committed_or_gives_way(folder: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_uncommitted_connection_is_only_edited(folder: Path) -> None:
     assert state(folder)["serial"] == 1
     assert notices(ran) == {"MZ145": "connection.new is not committed yet"} and "left_out" not in ran.json()
     assert "m:1" in (folder / "new.yaml").read_text()
-    ran = alter(folder, "ALTER SOURCE second SET CONNECTION new", "--auto-approve", "--json")
+    ran = altered(folder, "ALTER SOURCE second SET CONNECTION new")
     assert actions(ran) == {"connection.new": "create", "source.second": "update"}
 
 
@@ -129,8 +129,7 @@ def test_an_uncommitted_connection_is_validated_on_request(folder: Path, used: b
     (folder / "new.yaml").write_text(draft)
     statement = f"ALTER CONNECTION new SET PORT = {closed}"
     for asked in (f"{statement} WITH (VALIDATE)", "--dry-run"), (f"{statement} WITH (VALIDATE = true)",):
-        ran = alter(folder, *asked, "--auto-approve", "--json")
-        assert ran.code == 1, ran
+        ran = altered(folder, *asked, code=1)
         (found,) = [d for d in ran.json()["diagnostics"] if d["severity"] == "error"]
         assert (found["code"], found["address"]) == ("MZ050", "sink.new_out" if used else "connection.new")
         assert (folder / "new.yaml").read_text() == draft
@@ -159,14 +158,8 @@ def test_several_statements_are_one_transaction(folder: Path, tmp_path: Path) ->
 
 def test_a_rename_keeps_the_running_queries(folder: Path) -> None:
     before = state(folder)["resources"]
-    ran = alter(
-        folder,
-        "ALTER CONNECTION k RENAME TO main; ALTER SOURCE second RENAME TO other; "
-        "ALTER CONNECTION main SET DESCRIPTION 'it'",
-        "--auto-approve",
-        "--json",
-    )
-    assert ran.code == 0, ran.out
+    renames = "ALTER CONNECTION k RENAME TO main; ALTER SOURCE second RENAME TO other"
+    ran = altered(folder, f"{renames}; ALTER CONNECTION main SET DESCRIPTION 'it'")
     after = state(folder)["resources"]
     assert after["connection.main"]["id"] == before["connection.k"]["id"]
     assert after["source.other"]["id"] == before["source.second"]["id"]
@@ -192,6 +185,5 @@ def test_a_query_that_a_later_serial_has_replaced_is_no_failure_of_this_command(
         return {str(address): (one.status, one.reason) for address, one in found.items()}
 
     assert outcomes("source.orders") == {"source.orders": ("applied", "")}
-    assert (
-        outcomes("source.orders", "sink.orders_pg")["sink.orders_pg"][1] == "serial 2 has replaced this one"
-    )
+    found = outcomes("source.orders", "sink.orders_pg")
+    assert found["sink.orders_pg"][1] == "serial 2 has replaced this one"

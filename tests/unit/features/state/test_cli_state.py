@@ -12,7 +12,7 @@ from mzplan.model.address import Address
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import apply, mzplan, run, write
+from tests.unit.cli_runs import Ran, apply, mzplan, run, write
 
 STATE = Path("state") / "mzplan.state.json"
 
@@ -26,6 +26,10 @@ def folder(tmp_path: Path) -> Path:
 
 def serial(folder: Path) -> int:
     return int(json.loads((folder / STATE).read_text())["serial"])
+
+
+def imported(folder: Path, address: str, *more: str) -> Ran:
+    return mzplan(folder, "import", address, "--auto-approve", "--json", *more)
 
 
 def record(folder: Path, address: str) -> dict[str, object]:
@@ -59,17 +63,17 @@ def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     assert mzplan(folder, "state", "rm", "source.orders").code == 7  # sinks read it
     before = record(folder, "sink.few")
     for address, why in {"sink.few": "is in the state already", "sink.gone": "No file declares"}.items():
-        ran = mzplan(folder, "import", address, "--auto-approve", "--json")
+        ran = imported(folder, address)
         assert ran.code == 64 and why in ran.error()["summary"]  # neither has a storage to be named
     ran = mzplan(folder, "state", "rm", "sink.few")
     assert ran.code == 0 and "Their storage stays" in ran.out
     listed = mzplan(folder, "state", "list", "--json").json()
     assert listed["forgotten"] == [{"address": "sink.few", "id": before["id"], "generation": 1}]
-    ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
+    ran = imported(folder, "sink.few")
     assert ran.code == 7 and ran.error()["code"] == "MZ165"  # a dry instance has made no checkpoint
     (folder / "warehouse" / "checkpoints" / str(before["id"]) / "g1").mkdir(parents=True)
     assert mzplan(folder, "import", "sink.few").code == 64  # nobody can be asked
-    ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
+    ran = imported(folder, "sink.few")
     assert ran.code == 0 and ran.json()["changes"][0]["status"] == "applied"
     assert ran.json()["unaffected"] == 3  # k, orders and out: what is new is none of these
     assert record(folder, "sink.few") == before
@@ -86,20 +90,15 @@ def test_completion_needs_a_shell_that_it_knows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_import_by_id(folder: Path) -> None:
-    for args, code in (
-        (("source.orders", "--id", "abc"), 64),  # in the state already
-        (("connection.k",), 64),
-        (("source.nobody", "--id", "abc"), 64),
-        (("source.orders", "--id", "../x"), 64),
-    ):
-        assert mzplan(folder, "import", *args, "--auto-approve").code == code
+    wrong = "source.orders --id abc, connection.k, source.nobody --id abc, source.orders --id ../x"
+    for words in wrong.split(", "):
+        assert imported(folder, *words.split()).code == 64, words
     path = folder / "pipeline.yaml"
     path.write_text(path.read_text() + "  third: {type: console, from: orders}\n")
-    ran = mzplan(folder, "import", "sink.third", "--auto-approve", "--json")
+    ran = imported(folder, "sink.third")
     assert ran.code == 7 and "--id" in ran.error()["hint"]
     (folder / "warehouse" / "checkpoints" / "abc" / "g2").mkdir(parents=True)
-    args = ("--id", "abc", "--generation", "2", "--auto-approve")
-    assert mzplan(folder, "import", "sink.third", *args).code == 0
+    assert imported(folder, "sink.third", "--id", "abc", "--generation", "2").code == 0
     assert record(folder, "sink.third")["generation"] == 2
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
 
@@ -111,7 +110,7 @@ def test_a_runner_keeps_forgotten_storage_and_goes_on_from_it(tmp_path: Path) ->
         before = record(folder, "sink.few")
         assert mzplan(folder, "state", "rm", "sink.few").code == 0
         (folder / "warehouse" / "checkpoints" / str(before["id"]) / "g1").mkdir(parents=True)
-        ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json", "--wait", "30s")
+        ran = imported(folder, "sink.few", "--wait", "30s")
         assert ran.code == 0 and ran.json()["changes"][0]["status"] == "applied"
         store = Store(LocalBackend(folder / "state"), "shop")
         assert store.read_journal("local") == []

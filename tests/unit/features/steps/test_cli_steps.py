@@ -92,10 +92,7 @@ def test_verify_warns_of_a_column_that_is_always_null(shop: StoredShop) -> None:
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        (
-            lambda rows: rows.set_column(1, "name", pa.array(["other"] * 2)),
-            "the content of its 2 rows has changed",
-        ),
+        (lambda rows: rows.take([1, 1]), "the content of its 2 rows has changed"),
         (lambda rows: rows.slice(1), "2 rows were recorded, 1 were found"),
     ],
     ids=["changed", "missing"],
@@ -137,10 +134,8 @@ def test_verify_names_each_damaged_file_and_checks_the_other_steps(shop: StoredS
     data[4:40] = bytes(36)  # the header of its first page: the footer is whole
     torn.write_bytes(data)
     ran = shop.run("verify", "source.orders", code=1)
-    assert ran.out.startswith("source.orders: 2 steps as recorded") and ran.out.endswith(
-        "3 steps are damaged.\n"
-    )
-    assert "VACUUM" not in ran.err
+    assert ran.out.startswith("source.orders: 2 steps as recorded")
+    assert ran.out.endswith("3 steps are damaged.\n") and "VACUUM" not in ran.err
     for step, file in ((0, lost), (1, cut), (3, torn)):
         assert f"error[MZ135]: Step {step} of source.orders is damaged" in ran.err and file.name in ran.err
 

@@ -128,11 +128,7 @@ def test_json_is_compared_by_its_meaning(one: str, other: str, equal: bool) -> N
 
 
 def test_columns_are_compared_by_type() -> None:
-    assert (form_of(column("jsonb")), form_of(column("_text")), form_of(column("inet"))) == (
-        "json",
-        "array",
-        None,
-    )
+    assert [form_of(column(type_)) for type_ in ("jsonb", "_text", "inet")] == ["json", "array", None]
     assert form_of(column("mood", type_schema="public", category="E")) == "text"
     assert form_of(column("text", type_schema="mine", category="U")) is None
     assert sql_text('"at"', column("timestamp"), "time") == "(\"at\" AT TIME ZONE 'UTC')::text"
