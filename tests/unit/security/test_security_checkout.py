@@ -22,22 +22,19 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.runner import embedded, wake
 from mzplan.secrets.policy import SecretValues
 from mzplan.store.store import open_store
-from tests.unit.cli_runs import Ran, run, write
+from tests.unit.cli_runs import apply, mzplan, write
 
 LOOKS = ("validate", "plan", "graph", "show", "status", "drift")
 SET = "ALTER CONNECTION k SET BROKERS = ('b:9092')"
+YES = "--auto-approve"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A project on a dry instance, applied, in a folder of its own."""
     project = write(tmp_path / "project")
-    assert run("-C", str(project), "apply", "--auto-approve").code == 0
+    apply(project)
     return project
-
-
-def mzplan(folder: Path, *command: str) -> Ran:
-    return run("-C", str(folder), *command)
 
 
 def everything(folder: Path, *, without_locks: bool = False) -> dict[str, tuple[bytes, int]]:
@@ -176,11 +173,7 @@ def test_a_mzplan_folder_of_the_repository_is_not_used(folder: Path, bring: Call
         ran = mzplan(folder, look)
         assert ran.code == 0 and "warning: .mzplan is not used" in ran.err, look
     assert mzplan(folder, "plan", "--json").json()["changes"] == []
-    for command in (
-        ("apply", "--auto-approve"),
-        ("alter", SET, "--auto-approve"),
-        ("alter", SET, "--no-apply"),
-    ):
+    for command in (("apply", YES), ("alter", SET, YES), ("alter", SET, "--no-apply")):
         ran = mzplan(folder, *command, "--json")
         assert ran.code == 7 and ran.error()["code"] == "MZ076"
         assert ".mzplan can't be used" in str(ran.error())
@@ -247,10 +240,7 @@ def test_a_link_out_of_the_project_is_refused_and_shows_nothing(folder: Path, na
 
 
 @pytest.mark.parametrize(
-    "target",
-    [
-        *("/proc/self/environ", "/dev/zero", ".git/config", "keys/token", ".hidden.yaml"),
-    ],
+    "target", ["/proc/self/environ", "/dev/zero", ".git/config", "keys/token", ".hidden.yaml"]
 )
 def test_a_link_leads_only_to_a_yaml_file_of_the_project(folder: Path, target: str) -> None:
     """.git/config holds the token of a CI job's checkout. Git may ignore other targets."""

@@ -79,12 +79,6 @@ COMMANDS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
 }
 
 
-def ids(folder: Path) -> dict[str, str]:
-    listed = mzplan(folder, "state", "pull").json()["resources"]
-    pairs = listed.items() if isinstance(listed, dict) else ((one["address"], one) for one in listed)
-    return {address: one["id"] for address, one in pairs}
-
-
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A committed project on a dry instance, with storage in its warehouse that nothing claims any more."""
@@ -94,12 +88,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pipeline.yaml").write_text(PIPELINE % HOST_KEY)
     (folder / "rows.jsonl").write_text('{"id": 1}\n')
     assert mzplan(folder, "apply", "--auto-approve").code == 0
-    known = ids(folder)
-    source = StoredSource(folder / "warehouse", known["source.orders"])
+    id_ = mzplan(folder, "state", "show", "source.orders").json()["id"]
+    source = StoredSource(folder / "warehouse", id_)
     source.record(*(source.run(named(2 * step, 2 * step + 2)) for step in range(3)))
     assert mzplan(folder, "append", "source.raw", "--file", str(folder / "rows.jsonl")).code == 0
     for kind in ("collections", "checkpoints"):
-        left = folder / "warehouse" / kind / known["source.orders"] / "g7"
+        left = folder / "warehouse" / kind / id_ / "g7"
         (left / "spark").mkdir(parents=True)
         (left / "spark" / "metadata").write_text("{}")
         (left / "data").write_text("x")
@@ -155,9 +149,8 @@ class Trace:
     def _add(self, path: Any, handle: int | None) -> None:
         if isinstance(path, int) or self.below is None:
             return
-        folder = (
-            Path(f"/proc/self/fd/{handle}").readlink() if handle is not None and handle >= 0 else Path.cwd()
-        )
+        relative = handle is not None and handle >= 0
+        folder = Path(f"/proc/self/fd/{handle}").readlink() if relative else Path.cwd()
         whole = Path(folder, os.fsdecode(path))
         if whole.is_relative_to(self.below) and not re.search(r"\.[0-9a-f]{12}\.tmp$", whole.name):
             self.found.add(whole.relative_to(self.below))
@@ -190,12 +183,10 @@ def form(place: Path) -> str:
 
 
 def content(folder: Path) -> dict[str, Any]:
-    return {
-        str(path.relative_to(folder)): (
-            str(path.readlink()) if path.is_symlink() else path.is_dir() or path.read_bytes()
-        )
-        for path in sorted(folder.rglob("*"))
-    }
+    def of(path: Path) -> str | bytes | bool:
+        return str(path.readlink()) if path.is_symlink() else path.is_dir() or path.read_bytes()
+
+    return {str(path.relative_to(folder)): of(path) for path in sorted(folder.rglob("*"))}
 
 
 # Some of the places that the trace must find, or the test plants no links.
@@ -283,8 +274,7 @@ def track(folder: Path, *names: str) -> None:
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    ("name", "command"),
-    [("state", "apply"), ("warehouse", "append"), ("made", "schema")],
+    ("name", "command"), [("state", "apply"), ("warehouse", "append"), ("made", "schema")]
 )
 def test_a_link_in_a_path_is_followed_unless_git_tracks_it(
     checkout: Path, tmp_path: Path, name: str, command: str

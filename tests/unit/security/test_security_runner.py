@@ -32,13 +32,7 @@ from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.secrets.guards import CommittedGuard
-from mzplan.secrets.policy import (
-    Flow,
-    Guard,
-    Policy,
-    SecretValues,
-    read_policy,
-)
+from mzplan.secrets.policy import Flow, Guard, Policy, SecretValues, read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -109,13 +103,12 @@ def password_of(description: Description, secrets: Secrets) -> Any:
 # --- where secrets go
 
 
-SSH: dict[str, Any] = {"type": "ssh-tunnel", "user": "u", "known_hosts": "k"}
-TUNNELS = (
-    resource("connection.door", "ssh-tunnel", host="Door", private_key="${env:D}", **SSH),
-    resource(
-        "connection.inner", "ssh-tunnel", host="inner", private_key="${env:I}", ssh_tunnel="door", **SSH
-    ),
-)
+def tunnel(name: str, host: str, key: str, **more: Any) -> Resource:
+    body = {"type": "ssh-tunnel", "host": host, "user": "u", "known_hosts": "k", "private_key": key}
+    return resource(f"connection.{name}", "ssh-tunnel", **{**body, **more})
+
+
+TUNNELS = tunnel("door", "Door", "${env:D}"), tunnel("inner", "inner", "${env:I}", ssh_tunnel="door")
 
 
 def test_a_secret_goes_to_its_connection_s_servers_and_their_tunnels() -> None:
@@ -138,18 +131,19 @@ def test_secrets_go_to_each_of_several_servers() -> None:
     }  # fmt: skip
 
 
+def delta_lake(aws: str) -> tuple[Resource, Resource]:
+    """A sink of a lake on S3 that an aws connection logs in to."""
+    lake = files("lake", path="s3://lake/x", aws=aws)
+    body = {"type": "delta", "from": "orders", "connection": "lake", "path": "t"}
+    return lake, resource("sink.lake", "delta", **body)
+
+
 def test_a_shared_aws_login_goes_to_the_servers_of_its_users() -> None:
     key = {"access_key_id": "A", "secret_access_key": "${env:K}", "region": "eu-west-1"}
     role = {"role_arn": "arn:aws:iam::123456789012:role/r"}
     keyed = resource("connection.keyed", "aws", type="aws", endpoint="https://minio:9000", **key)
     machine = resource("connection.machine", "aws", type="aws", **role)
-    state = shop(
-        keyed,
-        machine,
-        files("lake", path="s3://lake/x", aws="keyed"),
-        kafka(brokers=["msk:9098"], aws="machine"),
-        resource("sink.lake", "delta", type="delta", **{"from": "orders"}, connection="lake", path="t"),
-    )
+    state = shop(keyed, machine, *delta_lake("keyed"), kafka(brokers=["msk:9098"], aws="machine"))
     assert set(flows_of(query(state, at("sink.lake")))) == {Flow("${env:K}", ("minio:9000",))}
     machine_aws = {Flow("${machine:aws}", ("amazonaws.com:443",)), Flow("${machine:aws}", ("msk:9098",))}
     assert set(flows_of(query(state, ORDERS))) == machine_aws
@@ -241,14 +235,11 @@ def test_under_a_policy_a_file_of_the_project_is_behind_no_link(tmp_path: Path) 
         "[[allow]]\nreferences = ['${env:A}']",
         "[[allow]]\nreferences = ['A']\nhosts = ['h']",
         "[[allow]",
-        None,
     ],
 )
-def test_an_invalid_policy_is_refused(tmp_path: Path, text: str | None) -> None:
-    if text is None:
-        assert problem_of(lambda: read_policy(str(tmp_path / "none.toml"))).code == "MZ105"
-    else:
-        assert problem_of(lambda: policy(tmp_path, text)).code == "MZ105"
+def test_an_invalid_or_missing_policy_is_refused(tmp_path: Path, text: str) -> None:
+    assert problem_of(lambda: policy(tmp_path, text)).code == "MZ105"
+    assert problem_of(lambda: read_policy(str(tmp_path / "none.toml"))).code == "MZ105"
 
 
 def test_nothing_in_the_state_widens_a_policy(tmp_path: Path) -> None:
@@ -310,12 +301,9 @@ def test_a_rollback_may_use_earlier_servers_but_a_proposal_may_not(store: Store)
 def test_the_machine_s_own_login_goes_only_where_the_committed_state_sends_it(store: Store) -> None:
     """Who writes an aws connection without a key, but an endpoint, would be sent a session token."""
     evil = resource("connection.evil", "aws", type="aws", endpoint="https://evil")
-    lake = files("lake", path="s3://lake/x", aws="evil")
-    made = resource("sink.lake", "delta", type="delta", **{"from": "orders"}, connection="lake", path="t")
-    secrets = guarded(committed_guard(store, shop()))
-    found = problem_of(
-        lambda: resolve(query(shop(evil, lake, made), at("sink.lake")), secrets.proposed(), ".")
-    )
+    secrets = guarded(committed_guard(store, shop())).proposed()
+    lake = query(shop(evil, *delta_lake("evil")), at("sink.lake"))
+    found = problem_of(lambda: resolve(lake, secrets, "."))
     assert "${machine:aws}" in found.summary and "evil:443" in found.summary
 
 
@@ -443,14 +431,11 @@ def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(store: S
 def test_an_unused_connection_gets_secrets_only_where_the_state_sends_them(store: Store) -> None:
     state = shop()
     pg = as_description(state.resources[at("connection.pg")], state.resources)
-    guarded(committed_guard(store, state)).proposed().permit(pg)
-    elsewhere = replace(pg, body={**pg.body, "host": "evil"})
-    found = problem_of(lambda: guarded(committed_guard(store, state)).proposed().permit(elsewhere))
-    assert found.code == "MZ107"
-    assert (
-        problem_of(lambda: guarded(committed_guard(store, state)).permit(replace(pg, body={}))).code
-        == "MZ108"
-    )
+    secrets = guarded(committed_guard(store, state))
+    secrets.proposed().permit(pg)
+    elsewhere, odd = replace(pg, body={**pg.body, "host": "evil"}), replace(pg, body={})
+    assert problem_of(lambda: secrets.proposed().permit(elsewhere)).code == "MZ107"
+    assert problem_of(lambda: secrets.permit(odd)).code == "MZ108"
 
 
 @pytest.mark.parametrize(
@@ -471,9 +456,8 @@ def test_a_slot_is_released_only_where_the_committed_state_sends_its_secret(
     state = shop(resource("source.users", "postgres", **body))
     description, warehouse = query(state, at("source.users")), str(tmp_path / "warehouse")
     Checkpoint.of(warehouse, *description.place).record_leaves(encode(change(description)))
-    release = partial(
-        release_upstream, warehouse, description.place, guarded(committed_guard(store, state)), "."
-    )
+    secrets = guarded(committed_guard(store, state))
+    release = partial(release_upstream, warehouse, description.place, secrets, ".")
     if code:
         assert problem_of(release).code == code and released == []
     else:
