@@ -5,11 +5,13 @@ $X is a file that a shell would make, $F one that somebody would like to read. N
 
 from __future__ import annotations
 
+from tests.hostile_expressions import HOSTILE_STATEMENTS
+
 SCRIPT = "USING 'sh -c \"touch $X\"' AS (x STRING)"
 
 HOSTILE_QUERIES = [
+    *HOSTILE_STATEMENTS,
     # What is read is no input.
-    "SELECT * FROM text.`$F`",
     "SELECT * FROM orders JOIN text.`$F` t ON t.value = orders.note",
     "SELECT id FROM orders UNION ALL SELECT value FROM text.`$F`",
     "SELECT id FROM orders UNION ALL SELECT 1 FROM delta.`$F`",
@@ -35,19 +37,15 @@ HOSTILE_QUERIES = [
     "SELECT id FROM orders UNION ALL VALUES (1)",
     "SELECT id FROM orders UNION ALL SELECT 1",
     "SELECT o.id FROM orders o JOIN (VALUES (1)) v(id) ON v.id = o.id",
-    "SELECT id FROM orders, LATERAL (SELECT 1)",
     "SELECT id FROM orders, LATERAL explode(tags)",
     "SELECT id FROM orders TABLESAMPLE (1 ROWS) GROUP BY id",
     "SELECT id FROM orders TABLESAMPLE (10 PERCENT) GROUP BY id",
-    "SELECT * FROM orders PIVOT (max(id) FOR note IN ('a'))",
-    "SELECT * FROM orders UNPIVOT (a FOR b IN (id))",
     # A CTE that hides something, or is not one where it is read.
     "WITH orders AS (SELECT value AS id FROM text.`$F`) SELECT * FROM orders",
     "WITH a AS (SELECT * FROM b), b AS (SELECT * FROM orders) SELECT * FROM a",
     "SELECT * FROM (WITH a AS (SELECT id FROM orders) SELECT * FROM a) UNION ALL SELECT id FROM a",
     "WITH a AS (WITH b AS (SELECT id FROM orders) SELECT id FROM b) SELECT id FROM b",
     "WITH a AS (SELECT id FROM a) SELECT id FROM a",
-    "WITH RECURSIVE r AS (SELECT id FROM orders UNION ALL SELECT id + 1 FROM r) SELECT id FROM r",
     "WITH RECURSIVE orders AS (SELECT id FROM payments UNION ALL SELECT * FROM orders) SELECT * FROM orders",
     "WITH a AS (INSERT INTO x SELECT * FROM orders) SELECT id FROM orders",
     # Scripts, commands, and more than one query.
@@ -57,20 +55,9 @@ HOSTILE_QUERIES = [
     f"FROM orders MAP note {SCRIPT}",
     f"SELECT id FROM orders UNION ALL (REDUCE note {SCRIPT} FROM orders)",
     "SELECT id FROM orders GROUP BY id; DROP TABLE orders",
-    "BEGIN SELECT id FROM orders; END",
-    "EXECUTE IMMEDIATE 'SELECT id FROM orders'",
-    "EXPLAIN SELECT id FROM orders",
-    "SET spark.sql.variable.substitute = true",
-    "CREATE TABLE x AS SELECT * FROM orders",
-    "CREATE TEMPORARY VIEW orders USING text OPTIONS (path '$F')",
     "CREATE OR REPLACE TEMPORARY VIEW orders AS SELECT * FROM text.`$F`",
-    "CACHE TABLE x SELECT * FROM orders",
     "INSERT INTO orders SELECT * FROM payments",
-    "INSERT OVERWRITE LOCAL DIRECTORY '$X' SELECT * FROM orders",
-    "FROM orders INSERT INTO x SELECT *",
-    "DELETE FROM orders",
     "MERGE INTO orders USING payments ON true WHEN MATCHED THEN DELETE",
-    "ADD JAR '$F'",
     "DESCRIBE orders",
     "SHOW TABLES",
     "FROM orders |> UNION ALL TABLE payments",
@@ -109,16 +96,9 @@ HOSTILE_QUERIES = [
     "SELECT id FROM orders EXCEPT SELECT id FROM payments",
     "SELECT id, sum(id) OVER (ORDER BY id) AS s FROM orders",
     "SELECT id, row_number() OVER w AS n FROM orders WINDOW w AS (ORDER BY id)",
-    "SELECT id FROM orders QUALIFY row_number() OVER (ORDER BY id) = 1",
     "SELECT id, count(*) AS c FROM orders GROUP BY CUBE (id)",
     "SELECT id, count(*) AS c FROM orders GROUP BY id WITH ROLLUP",
     "SELECT id, count(*) AS c FROM orders GROUP BY GROUPING SETS ((id), ())",
     "SELECT /*+ BROADCAST(payments) */ o.id FROM orders o JOIN payments p ON o.id = p.id",
     # Two lexers, and variables.
-    "SELECT id -- \\\n FROM text.`$F`\nFROM orders GROUP BY id",
-    "SELECT id FROM orders /* /* */ , text.`$F` -- */ */",
-    "SELECT ${id} FROM orders GROUP BY ALL",
-    "SELECT id FROM ${spark.app.name}",
-    "SELECT id FROM orders WHERE id = :x GROUP BY id",
-    "SELECT id FROM orders WHERE id = ? GROUP BY id",
 ]
