@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer, SshServer
     from tests.servers.ssh import AsyncSshServer
 
+Server = TypeVar("Server", "KafkaBroker", "PostgresServer")
 Ssh = TypeVar("Ssh", "SshServer", "AsyncSshServer")
 _numbers = itertools.count(1)
 SHORT = ("test_failpoints.py",)
@@ -79,18 +80,24 @@ def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """The session's broker, shared by all tests. A test that stops it may leave it so (see ``topic``)."""
-    yield from _broker(tmp_path_factory.mktemp("kafka"))
+    from examples.servers import KafkaBroker
+
+    yield from _running(KafkaBroker(tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """The session's PostgreSQL server, shared by all tests. A test that stops it may leave it so."""
-    yield from _postgres(tmp_path_factory.mktemp("postgres"))
+    from examples.servers import PostgresServer
+
+    yield from _running(PostgresServer(tmp_path_factory.mktemp("postgres")))
 
 
 @pytest.fixture(scope="session")
 def _other_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    yield from _broker(tmp_path_factory.mktemp("other-kafka"))
+    from examples.servers import KafkaBroker
+
+    yield from _running(KafkaBroker(tmp_path_factory.mktemp("other-kafka")))
 
 
 @pytest.fixture
@@ -112,7 +119,9 @@ def own_kafka(_other_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
     """A new PostgreSQL server for one test, with a system identifier and a port of its own."""
-    yield from _postgres(tmp_path / "own-postgres")
+    from examples.servers import PostgresServer
+
+    yield from _running(PostgresServer(tmp_path / "own-postgres"))
 
 
 @pytest.fixture
@@ -181,21 +190,8 @@ def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
-def _broker(workdir: Path) -> Iterator[KafkaBroker]:
-    from examples.servers import KafkaBroker
-
-    broker = KafkaBroker(workdir)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.remove_data()
-
-
-def _postgres(workdir: Path) -> Iterator[PostgresServer]:
-    from examples.servers import PostgresServer
-
-    server = PostgresServer(workdir)
+def _running(server: Server) -> Iterator[Server]:
+    """Start a server; at the end, stop it and remove its data."""
     try:
         server.start()
         yield server
