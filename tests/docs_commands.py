@@ -1,4 +1,4 @@
-"""The command blocks of a page, run in order in one shell, and what they print compared with the page.
+"""The command blocks of a page, and if a command prints what the page shows; tests/machines.py runs them.
 
 A block is fenced as `console`: a line that begins with `$ ` is a command, the lines below it are what it
 prints; one that ends with a backslash goes on below. `…` stands for any text; a line of only `…` for any
@@ -10,16 +10,11 @@ On a page about several machines titles say where: ```` ```console title="master
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from tests.warm_commands import warm_mzplan
 
 DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(
@@ -28,8 +23,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]*\n?")  # with those that it goes on in
-_SETUP = re.compile(r"<!-- setup\n(.*?)-->", re.DOTALL)
-_MARK = "@@ended@@"
+SETUP = re.compile(r"<!-- setup\n(.*?)-->", re.DOTALL)
 # What a command says only where the machine keeps it waiting for over a second.
 _PROGRESS = re.compile(r"^ *… \d+ s: .*\n", re.MULTILINE)
 
@@ -62,37 +56,6 @@ def commands(page: Path, replaced: Mapping[str, str] | None = None) -> list[Comm
             assert line is not None
             found.append(Command(line[0].rstrip("\n"), part[line.end() :].strip("\n"), machines))
     return found
-
-
-def run_page(
-    page: Path, folder: Path, seconds: float = 60.0, replaced: Mapping[str, str] | None = None
-) -> None:
-    """Run all of it; AssertionError where a command fails or prints something else."""
-    tools = folder / ".bin"
-    tools.mkdir()
-    (tools / "mzplan").symlink_to(warm_mzplan())
-    (tools / "python").write_text(f'#!/bin/sh\nPYTHONPATH={DOCS.parent} exec {sys.executable} "$@"\n')
-    (tools / "python").chmod(0o755)
-    setup = "\n".join(_SETUP.findall(page.read_text(encoding="utf-8")))
-    given = commands(page, replaced)
-    lines = [f"( set -e\n{setup}\n) >.setup.log 2>&1 || exit 9"] if setup else []
-    for command in given:
-        lines += [command.text, f'echo "{_MARK}$?"']
-    done = subprocess.run(
-        ["bash", "-c", "exec 2>&1\n" + "\n".join(lines)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=seconds * max(1, len(given)),
-        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "100"},
-    )
-    outputs = re.split(rf"{_MARK}(\d+)\n", done.stdout)
-    assert len(outputs) == 2 * len(given) + 1, f"{page.name}: {done.stdout[-3000:]}"
-    for command, printed, code in zip(given, outputs[::2], outputs[1::2], strict=False):
-        assert code == "0", f"{page.name}: {command.text}\n{printed}"
-        assert matches(command.expected, printed), (
-            f"{page.name}: {command.text}\n--- on the page\n{command.expected}\n--- printed\n{printed}"
-        )
 
 
 def matches(expected: str, printed: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from examples.servers.process import descendants_of, send, wait_until_gone
-from tests.docs_commands import Command, matches
+from tests.docs_commands import DOCS, SETUP, Command, commands, matches
 from tests.warm_commands import warm_mzplan
 
 _MARK = "@@ended@@"
@@ -64,7 +64,8 @@ class Machine:
     def call(self, text: str, seconds: float = 240.0) -> tuple[int, str]:
         """Exit code and output of a command."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{text}\necho {_MARK}$?\n")
+        # The shell reads its commands from stdin: a command that reads from it would get the next ones.
+        self._process.stdin.write(f"{{ {text}\n}} < /dev/null\necho {_MARK}$?\n")
         self._process.stdin.flush()
         until, printed = time.monotonic() + seconds, ""
         while True:
@@ -96,6 +97,25 @@ class Machine:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
+
+
+def run_page(
+    page: Path, folder: Path, seconds: float = 60.0, replaced: Mapping[str, str] | None = None
+) -> None:
+    """Run all commands of a page in one shell; AssertionError where one fails or prints something else."""
+    environment = {name: value for name, value in os.environ.items() if name != "PATH"}
+    machine = Machine(page.stem, folder, {**environment, "COLUMNS": "100"})
+    python = folder / ".bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={DOCS.parent} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    try:
+        setup = "\n".join(SETUP.findall(page.read_text(encoding="utf-8")))
+        code, printed = machine.call(f"(set -e\n{setup}\n)", seconds)
+        assert code == 0, printed
+        for command in commands(page, replaced):
+            machine.run(command, seconds)
+    finally:
+        machine.close()
 
 
 def command_line(pid: int) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from examples.servers.ports import free_port
-from tests.docs_commands import DOCS, run_page
+from tests.docs_commands import DOCS
+from tests.machines import run_page
 
 PORTS = ("19192", "19193", "19194", "19195", "15532")
 

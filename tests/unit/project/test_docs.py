@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_commands import DOCS, commands, run_page
+from tests.docs_commands import DOCS, commands
+from tests.machines import run_page
 from tests.warm_commands import warm_mzplan
 
 ROOT = DOCS.parent
