@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 # A driver's first forty micro-batches take three times the CPU time of the next ones.
 IN_PROCESS = re.compile(r"\blab: Lab\b|\bon_spark\b")
-SHARED_PROJECT = re.compile(r"\bproject: Project\b")
+SHARED_PROJECT = re.compile(r"\bproject: Project\b|\bshop: OrdersShop\b")
 OWN_PROJECT = re.compile(r"\bProject\(")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +13,7 @@ from tests.support import Project
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
+    from tests.integration.orders_shop import OrdersShop
     from tests.integration.spark_lab import Lab
 
 
@@ -44,6 +45,20 @@ def project(shared_project: Project) -> Iterator[Project]:
         path.unlink()
     done = shared_project.run("apply", "--auto-approve")
     assert done.returncode == 0, done.stdout + done.stderr + shared_project.log()
+
+
+@pytest.fixture
+def shop(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> OrdersShop:
+    """The shared project, with a database of the test's own."""
+    from tests.integration.orders_shop import OrdersShop
+
+    return OrdersShop(project, kafka, postgres, topic, database())
 
 
 @pytest.fixture(scope="session")

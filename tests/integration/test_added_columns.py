@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from deltalake import DeltaTable
 
 from examples.servers import produce_json
-from tests.support import (
-    Project,
-    eventually,
-    execute,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    postgres_connection,
-    rows_of,
-)
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-
-
-def count(dsn: str, table: str) -> int:
-    return int(rows_of(dsn, f"SELECT count(*) FROM {table}")[0][0])
+from tests.integration.orders_shop import OrdersShop
+from tests.integration.spark_lab import read_delta
+from tests.support import eventually, execute, kafka_connection, orders, orders_sink, orders_source, rows_of
 
 
 def columns_of(dsn: str, table: str) -> list[str]:
@@ -36,44 +17,34 @@ def columns_of(dsn: str, table: str) -> list[str]:
     return [row[0] for row in rows_of(dsn, query.format(table))]
 
 
-def in_lake(table: Path) -> list[dict[str, object]]:
-    """The rows of a Delta table; none while it is not there."""
-    if not (table / "_delta_log").exists():
-        return []
-    found: list[dict[str, object]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
-    return found
+def test_an_added_column_restarts_from_the_checkpoints_and_arrives(shop: OrdersShop) -> None:
+    project, dsn, bootstrap = shop.project, shop.dsn, shop.kafka.bootstrap
+    shop.create_tables("added")
+    name = shop.topic("added", partitions=1)
+    added, last = (project.folder / f"lake/ad_{folder}" for folder in ("added", "last"))
+    produce_json(bootstrap, name, orders(0, 20))
 
-
-def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
-) -> None:
-    dsn = postgres.dsn(name := database())
-    execute(dsn, "CREATE TABLE added (id bigint, customer text, amount numeric(10,2))")
-    one, added, last = (
-        topic("added", partitions=1),
-        *(project.folder / f"lake/ad_{n}" for n in ("added", "last")),
-    )
-    produce_json(kafka.bootstrap, one, orders(0, 20))
+    def count(*targets: str | Path) -> list[int]:
+        """How many rows each target has: a table, or the folder of a Delta table."""
+        return [
+            len(shop.ids(target) if isinstance(target, str) else read_delta(target)) for target in targets
+        ]
 
     def declare(columns: str) -> None:
-        text = "connections:\n" + kafka_connection("ad_k", kafka.bootstrap)
-        text += postgres_connection("ad_pg", postgres, name) + "  ad_lake: {type: files, path: lake}\n"
-        source = orders_source("ad_s", "ad_k", one)
-        text += "sources:\n" + source.replace("amount DECIMAL(10,2)", columns)
-        text += "sinks:\n" + orders_sink("ad_all", "ad_s", "ad_pg", "added")
-        text += orders_sink("ad_made", "ad_s", "ad_pg", "public.made", ", create: true")
-        text += "  ad_delta: {from: ad_s, connection: ad_lake, path: ad_added}\n"
-        text += "  ad_last: {from: ad_s, connection: ad_lake, path: ad_last, mode: upsert, key: [id]}\n"
-        project.write("added", text)
+        shop.declare(
+            "added",
+            kafka_connection("ad_k", bootstrap)
+            + shop.connection("ad_pg") + "  ad_lake: {type: files, path: lake}\n",
+            orders_source("ad_s", "ad_k", name).replace("amount DECIMAL(10,2)", columns),
+            orders_sink("ad_all", "ad_s", "ad_pg", "added")
+            + orders_sink("ad_made", "ad_s", "ad_pg", "public.made", ", create: true")
+            + "  ad_delta: {from: ad_s, connection: ad_lake, path: ad_added}\n"
+            "  ad_last: {from: ad_s, connection: ad_lake, path: ad_last, mode: upsert, key: [id]}\n",
+        )  # fmt: skip
 
     declare("amount DECIMAL(10,2)")
     project.apply()
-    eventually("20 rows", lambda: count(dsn, "added") == count(dsn, "made") == 20)
-    eventually("20 rows in the lake", lambda: len(in_lake(added)) == len(in_lake(last)) == 20)
+    eventually("20 rows in each", lambda: count("added", "made", added, last) == [20] * 4)
     before = project.queries()
 
     # The table lacks the column: refused, with the ALTER TABLE that it needs, and nothing stops.
@@ -88,7 +59,7 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
 
     execute(dsn, "ALTER TABLE added ADD COLUMN note text")
     # What came before the change and is not read yet: read once, with the new columns.
-    produce_json(kafka.bootstrap, one, [{**row, "note": "early"} for row in orders(20, 25)])
+    produce_json(bootstrap, name, [{**row, "note": "early"} for row in orders(20, 25)])
     planned = project.json("plan")
     assert {c["address"]: (c["action"], c["effect"]) for c in planned["changes"]} == {
         "source.ad_s": ("update", "restart"),
@@ -97,18 +68,17 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
     applied = project.apply()
     assert {c["status"] for c in applied["changes"]} == {"applied"}
     assert columns_of(dsn, "made") == ["id", "customer", "amount", "note"]
-    produce_json(kafka.bootstrap, one, [{**row, "note": "late"} for row in orders(25, 40)])
-    eventually("40 rows", lambda: min(count(dsn, t) for t in ("added", "made")) >= 40)
-    eventually("40 rows in the lake", lambda: len(in_lake(added)) >= 40 and len(in_lake(last)) >= 40)
+    produce_json(bootstrap, name, [{**row, "note": "late"} for row in orders(25, 40)])
+    eventually("40 rows in each", lambda: min(count("added", "made", added, last)) >= 40)
     notes = rows_of(
         dsn, "SELECT note, count(*) FROM added WHERE id NOT BETWEEN 20 AND 24 GROUP BY 1 ORDER BY 1"
     )
     assert notes == [("late", 15), (None, 20)]
     for target in ("added", "made"):
-        assert [row[0] for row in rows_of(dsn, f"SELECT id FROM {target} ORDER BY id")] == list(range(40))
+        assert shop.ids(target) == list(range(40))
     for table in (added, last):
-        found = {row["id"]: row["note"] for row in in_lake(table)}
-        assert len(in_lake(table)) == 40
+        found = {row["id"]: row["note"] for row in read_delta(table)}
+        assert len(read_delta(table)) == 40
         assert [found[i] for i in (0, 19, 25, 39)] == [None, None, "late", "late"]
 
     after = project.queries()

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from examples.servers import produce_json
-from tests.support import (
-    Project,
-    eventually,
-    execute,
-    ids_in,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-)
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-
-Make = Callable[..., str]
+from tests.integration.orders_shop import OrdersShop
+from tests.support import Project, eventually, execute, kafka_connection, orders_sink, orders_source
 
 
 def files(project: Project) -> dict[str, bytes]:
@@ -29,44 +14,36 @@ def files(project: Project) -> dict[str, bytes]:
     return {**found, "state": project.state_bytes()}
 
 
-def test_break_refuse_and_repair(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Make,
-    database: Make,
-    tmp_path: Path,
-) -> None:
+def test_break_refuse_and_repair(shop: OrdersShop, tmp_path: Path) -> None:
     """A connection that a source and a sink share, a broker that moves, a password that is rotated."""
-    name, orders_in, orders_out = database(), topic("alter-in"), topic("alter-out")
-    dsn = postgres.dsn(name)
+    project, kafka, postgres, name, dsn = shop.project, shop.kafka, shop.postgres, shop.database, shop.dsn
+    orders_in, orders_out = shop.topic("alter-in"), shop.topic("alter-out")
     secret = tmp_path / "password"
     secret.write_text("first-word\n")
     role = f"al_{name}"[:60]
-    execute(dsn, f"CREATE ROLE {role} LOGIN PASSWORD 'first-word'")
-    execute(dsn, f"GRANT CREATE ON DATABASE {name} TO {role}")
-    execute(dsn, "CREATE TABLE o (id bigint, customer text, amount numeric(10,2))")
-    execute(dsn, f"GRANT ALL ON o TO {role}")
-    produce_json(kafka.bootstrap, orders_in, orders(0, 20), key="id")
+    shop.create_tables("o")
+    execute(
+        dsn,
+        f"CREATE ROLE {role} LOGIN PASSWORD 'first-word'; GRANT ALL ON o TO {role}; "
+        f"GRANT CREATE ON DATABASE {name} TO {role}",
+    )
+    shop.produce(orders_in, 0, 20)
     pg = (
         f"  al_pg:   # the shop's\n    type: postgres\n    host: 127.0.0.1\n    port: {postgres.port}\n"
         f"    database: {name}\n    user: {role}\n    password: '${{file:{secret}}}'   # rotated each month\n"
     )
-    project.write(
+    shop.declare(
         "alter",
-        "connections:\n" + kafka_connection("al_k", kafka.bootstrap) + pg
-        + "sources:\n" + orders_source("al_s", "al_k", orders_in)
-        + "sinks:\n" + orders_sink("al_o", "al_s", "al_pg", "o")
+        kafka_connection("al_k", kafka.bootstrap) + pg,
+        orders_source("al_s", "al_k", orders_in),
+        orders_sink("al_o", "al_s", "al_pg", "o")
         + f"  al_back: {{from: al_s, connection: al_k, topic: {orders_out}, trigger: {{interval: 500ms}}}}\n",
-    )  # fmt: skip
+    )
     project.apply()
-    eventually("20 rows", lambda: ids_in(dsn, "o") == list(range(20)))
+    shop.arrived(20, "o")
 
-    def alter(statement: str, *options: str, code: int = 0) -> dict[str, list[dict[str, str]]]:
-        found: dict[str, list[dict[str, str]]] = project.json(
-            "alter", statement, "--auto-approve", *options, code=code
-        )
-        return found
+    def alter(statement: str, *options: str, code: int = 0) -> Any:
+        return project.json("alter", statement, "--auto-approve", *options, code=code)
 
     # Broken: refused, and each dependent is named; nothing is changed, and every query runs on.
     before, running = files(project), project.run_ids("al_")
@@ -81,16 +58,16 @@ def test_break_refuse_and_repair(
     assert {c["address"] for c in moved["changes"]} == {"connection.al_k", "source.al_s", "sink.al_back"}
     after = project.run_ids("al_")
     assert {a for a in after if after[a] != running[a]} == {"source.al_s", "sink.al_back"}
-    assert project.json("alter", "VALIDATE CONNECTION al_k")["connections"][0]["queries"] == [
-        "sink.al_back",
-        "source.al_s",
-    ]
+    (valid,) = project.json("alter", "VALIDATE CONNECTION al_k")["connections"]
+    assert valid["queries"] == ["sink.al_back", "source.al_s"]
 
     # Committed without validation: the runner rejects it before it stops anything, and rows go on flowing.
     broken = alter("ALTER CONNECTION al_pg SET PORT = 1 WITH (VALIDATE = false)", "--wait", "60s", code=8)
     assert [p["condition"] for p in broken["pending"]] == ["rejected"]
-    produce_json(kafka.bootstrap, orders_in, orders(20, 30), key="id")
-    eventually("the rejected change stops nothing", lambda: ids_in(dsn, "o") == list(range(30)))
+    (drift,) = project.json("drift")["drift"]
+    assert (drift["address"], drift["kind"]) == ("sink.al_o", "outdated-query") and "MZ050" in drift["detail"]
+    shop.produce(orders_in, 20, 30)
+    shop.arrived(30, "o")  # the rejected change stops nothing
     alter(f"ALTER CONNECTION al_pg SET PORT = {postgres.port}")
     text = (project.folder / "alter.yaml").read_text()
     assert "# rotated each month" in text and f"    port: {postgres.port}\n" in text
@@ -106,8 +83,8 @@ def test_break_refuse_and_repair(
     project.apply()
     after = project.run_ids("al_")
     assert {a for a in after if after[a] != running[a]} == {"sink.al_o"}
-    produce_json(kafka.bootstrap, orders_in, orders(30, 40), key="id")
-    eventually("rows after the rotation, each once", lambda: ids_in(dsn, "o") == list(range(40)))
+    shop.produce(orders_in, 30, 40)
+    shop.arrived(40, "o")
     eventually("the new value is the one in use", lambda: project.json("plan")["changes"] == [])
     for file in (project.folder / "state").rglob("*"):
         assert not file.is_file() or b"-word" not in file.read_bytes()

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 
-from examples.servers import produce_json
-from tests.support import (
-    Project,
-    eventually,
-    execute,
-    ids_in,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    postgres_connection,
-)
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
+from tests.integration.orders_shop import OrdersShop
+from tests.support import kafka_connection, orders_sink, orders_source
 
 BROKEN = "ALTER CONNECTION ca_k SET BROKERS = ('127.0.0.1:1') WITH (VALIDATE = false)"
 
@@ -30,36 +16,27 @@ BROKEN = "ALTER CONNECTION ca_k SET BROKERS = ('127.0.0.1:1') WITH (VALIDATE = f
 class Pairs:
     """Two sources of one cluster, each with a sink into one database."""
 
-    def __init__(
-        self, project: Project, kafka: KafkaBroker, postgres: PostgresServer, topics: list[str], database: str
-    ):
-        self.project, self.kafka, self.postgres = project, kafka, postgres
-        self.topics, self.database, self.dsn = topics, database, postgres.dsn(database)
+    def __init__(self, shop: OrdersShop):
+        self.shop, self.project = shop, shop.project
+        self.topics = [shop.topic(f"canary-{i}") for i in range(2)]
         self.sent = 0
-        for i in range(2):
-            execute(self.dsn, f"CREATE TABLE t{i} (id bigint, customer text, amount numeric(10,2))")
+        shop.create_tables("t0", "t1")
 
     def declare(self, broker: str, trigger: str = "500ms") -> None:
         sinks = "".join(orders_sink(f"ca_t{i}", f"ca_s{i}", "ca_pg", f"t{i}") for i in range(2))
-        self.project.write(
+        self.shop.declare(
             "canary",
-            "connections:\n" + kafka_connection("ca_k", broker)
-            + postgres_connection("ca_pg", self.postgres, self.database)
-            + "sources:\n" + "".join(orders_source(f"ca_s{i}", "ca_k", self.topics[i]) for i in range(2))
-            + "sinks:\n" + sinks.replace("500ms", trigger),
-        )  # fmt: skip
+            kafka_connection("ca_k", broker) + self.shop.connection("ca_pg"),
+            "".join(orders_source(f"ca_s{i}", "ca_k", self.topics[i]) for i in range(2)),
+            sinks.replace("500ms", trigger),
+        )
 
-    def flows(self, what: str, *tables: int) -> None:
+    def flows(self, *tables: str) -> None:
         """Ten rows more in each topic; in these tables (by default both) each row is there once."""
-        for one in self.topics:
-            produce_json(self.kafka.bootstrap, one, orders(self.sent, self.sent + 10), key="id")
+        for topic in self.topics:
+            self.shop.produce(topic, self.sent, self.sent + 10)
         self.sent += 10
-        for i in tables or range(2):
-            eventually(f"{what}: {self.sent} rows in t{i}", lambda i=i: len(self.ids(i)) >= self.sent)  # type: ignore[misc]
-            assert self.ids(i) == list(range(self.sent))
-
-    def ids(self, table: int) -> list[int]:
-        return ids_in(self.dsn, f"t{table}")
+        self.shop.arrived(self.sent, *(tables or ("t0", "t1")))
 
     def restarted(self, before: dict[str, str]) -> set[str]:
         now = self.project.run_ids("ca_")
@@ -72,17 +49,11 @@ def ended(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.nightly
-def test_a_canary_goes_first_while_the_others_process(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
-) -> None:
-    pairs = Pairs(project, kafka, postgres, [topic(f"canary-{i}") for i in range(2)], database())
+def test_a_canary_goes_first_while_the_others_process(shop: OrdersShop) -> None:
+    project, kafka, pairs = shop.project, shop.kafka, Pairs(shop)
     pairs.declare(kafka.bootstrap)
     project.apply()
-    pairs.flows("at first")
+    pairs.flows()
     before = project.run_ids("ca_")
 
     # An address where nobody answers, committed unseen: the runner rejects it for the first alone.
@@ -91,7 +62,7 @@ def test_a_canary_goes_first_while_the_others_process(
     found = ended(refused)
     assert {a: c for a, (c, _) in found.items()} == {"source.ca_s0": "rejected", "source.ca_s1": "pending"}
     assert "ca_k" in found["source.ca_s0"][1] and "source.ca_s0" in found["source.ca_s1"][1]
-    pairs.flows("while one is held")
+    pairs.flows()
     assert pairs.restarted(before) == set()
     assert [d["address"] for d in project.json("drift")["drift"]] == ["source.ca_s0"]
     assert project.run("state", "rollback", "--auto-approve").returncode == 0
@@ -107,9 +78,9 @@ def test_a_canary_goes_first_while_the_others_process(
     assert seconds["source.ca_s0"] < seconds["source.ca_s1"]
     assert pairs.restarted(before) == set(seconds)
 
-    pairs.flows("at the other address")
+    pairs.flows()
     _without_progress(pairs)
-    pairs.flows("at last")
+    pairs.flows()
     assert project.apply()["changes"] == []
 
 
@@ -117,17 +88,17 @@ def _without_progress(pairs: Pairs) -> None:
     """The first can't write, for its table is locked: it goes back, and the other runs on all the time."""
     project = pairs.project
     before = project.run_ids("ca_")
-    pairs.declare(pairs.kafka.bootstrap2, trigger="400ms")
-    with psycopg.connect(pairs.dsn) as lock:
+    pairs.declare(pairs.shop.kafka.bootstrap2, trigger="400ms")
+    with psycopg.connect(pairs.shop.dsn) as lock:
         lock.execute("LOCK TABLE t0 IN ACCESS EXCLUSIVE MODE")
-        pairs.flows("beside the lock", 1)
+        pairs.flows("t1")
         found = ended(project.apply("--canary", "--canary-wait", "3s", code=8))
         assert set(found) == {"sink.ca_t0", "sink.ca_t1"}
         assert found["sink.ca_t0"][0] == "failed" and "within 3 s" in found["sink.ca_t0"][1]
-        pairs.flows("still beside the lock", 1)
+        pairs.flows("t1")
         assert pairs.restarted(before) <= {"sink.ca_t0"}
         lock.rollback()
-    pairs.flows("on what it ran before")
+    pairs.flows()
     queries = project.queries()
     assert queries["sink.ca_t0"]["started_because"]["detail"].startswith("back: It made no progress")
     assert queries["sink.ca_t1"]["held"] and queries["sink.ca_t0"]["condition"] == "failed"

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from examples.servers import produce_json
 from tests.faults.doomed import Doomed
-from tests.support import (
-    Project,
-    eventually,
-    execute,
-    ids_in,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    postgres_connection,
-    rows_of,
-)
+from tests.integration.orders_shop import OrdersShop
+from tests.support import Project, eventually, kafka_connection, orders_sink, orders_source, rows_of
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
@@ -33,30 +22,28 @@ INSTANCES = "instances: {one: {type: embedded}, two: {type: embedded}, far: {typ
 class Moving(Doomed):
     """A source and an appending sink, each on the instance that the test says."""
 
-    def __init__(self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: str, database: str):
-        super().__init__(Project(folder, "moving", {"TEST_PG_PASSWORD": postgres.password}))
-        settings = folder / "mzplan.yaml"
+    def __init__(self, project: Project, shop: OrdersShop):
+        super().__init__(project)
+        settings = project.folder / "mzplan.yaml"
         settings.write_text(settings.read_text() + INSTANCES)
-        self.kafka, self.topic, self.dsn = kafka, topic, postgres.dsn(database)
-        execute(self.dsn, "CREATE TABLE o (id bigint, customer text, amount numeric(10,2))")
-        connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("p", postgres, database)
-        self.project.write("connections", "connections:\n" + connections)
-        self.sent = 0
+        self.shop, self.topic, self.dsn, self.sent = shop, shop.topic("moving"), shop.dsn, 0
+        shop.create_tables("o")
 
-    def apply(self, source: str, sink: str) -> dict[str, Any]:
+    def apply(self, source: str, sink: str) -> Any:
         """Put the two on these instances."""
-        text = "sources:\n" + orders_source("o", "k", self.topic) + f"    instance: {source}\n"
-        text += "sinks:\n" + orders_sink("out", "o", "p", "o", more=f", instance: {sink}")
-        self.project.write("queries", text)
-        found: dict[str, Any] = self.project.apply("--wait", "200s")
-        return found
+        self.shop.declare(
+            "moving",
+            kafka_connection("k", self.shop.kafka.bootstrap) + self.shop.connection("p"),
+            orders_source("o", "k", self.topic) + f"    instance: {source}\n",
+            orders_sink("out", "o", "p", "o", more=f", instance: {sink}"),
+        )
+        return self.project.apply("--wait", "200s")
 
     def flow(self) -> None:
         """More rows, and each of all is there once."""
-        produce_json(self.kafka.bootstrap, self.topic, orders(self.sent, self.sent + 10), key="id")
+        self.shop.produce(self.topic, self.sent, self.sent + 10)
         self.sent += 10
-        eventually(f"{self.sent} rows", lambda: len(ids_in(self.dsn, "o")) >= self.sent)
-        assert ids_in(self.dsn, "o") == list(range(self.sent))
+        self.shop.arrived(self.sent, "o")
 
     def epoch(self) -> int:
         """Of the runner that has written to the table last."""
@@ -80,8 +67,8 @@ def test_queries_move_between_embedded_runners_and_to_a_cluster_instance(
     topic: Callable[..., str],
     database: Callable[..., str],
 ) -> None:
-    moving = Moving(tmp_path / "moving", kafka, postgres, topic("moving"), database())
-    project = moving.project
+    project = Project(tmp_path / "moving", "moving", {"TEST_PG_PASSWORD": postgres.password})
+    moving = Moving(project, OrdersShop(project, kafka, postgres, topic, database()))
     try:
         moving.apply("one", "one")
         moving.flow()

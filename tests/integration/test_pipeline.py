@@ -5,69 +5,59 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
 import pytest
 
 from examples.servers import create_topic, produce_json
 from tests.event_collector import Collector, check_event
+from tests.integration.orders_shop import OrdersShop
 from tests.integration.prometheus import metrics_used, samples
 from tests.support import (
     Project,
     drop_file,
     eventually,
     execute,
-    ids_in,
     kafka_connection,
     orders,
     orders_sink,
     orders_source,
-    postgres_connection,
     rows_of,
 )
 
 if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-
-ORDERS = "(id bigint, customer text, amount numeric(10,2))"
+    from examples.servers import KafkaBroker
 
 
 def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_doubled(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
-    run_events: Collector,
+    shop: OrdersShop, run_events: Collector
 ) -> None:
-    name = database()
-    dsn = postgres.dsn(name)
-    topics = [topic(f"move{i}") for i in range(3)]
-    for i in range(3):
-        execute(dsn, f"CREATE TABLE t{i} {ORDERS}")
-        produce_json(kafka.bootstrap, topics[i], orders(0, 50), key="id")
+    project, kafka = shop.project, shop.kafka
+    tables = [f"t{i}" for i in range(3)]
+    topics = [shop.topic(f"move{i}") for i in range(3)]
+    shop.create_tables(*tables)
+    for one in topics:
+        shop.produce(one, 0, 50)
 
     def declare(broker: str) -> None:
-        text = "connections:\n" + kafka_connection("mv_a", broker)
-        text += kafka_connection("mv_b", kafka.bootstrap) + postgres_connection("mv_pg", postgres, name)
-        text += "sources:\n"
-        text += "".join(orders_source(f"mv_s{i}", "mv_a" if i < 2 else "mv_b", topics[i]) for i in range(3))
-        text += "sinks:\n" + "".join(orders_sink(f"mv_t{i}", f"mv_s{i}", "mv_pg", f"t{i}") for i in range(3))
-        project.write("move", text)
+        shop.declare(
+            "move",
+            kafka_connection("mv_a", broker) + kafka_connection("mv_b", kafka.bootstrap)
+            + shop.connection("mv_pg"),
+            "".join(orders_source(f"mv_s{i}", "mv_a" if i < 2 else "mv_b", topics[i]) for i in range(3)),
+            "".join(orders_sink(f"mv_t{i}", f"mv_s{i}", "mv_pg", f"t{i}") for i in range(3)),
+        )  # fmt: skip
 
     declare(kafka.bootstrap)
     created = project.apply()
     assert created["summary"]["create"] == 9
     assert {c["status"] for c in created["changes"]} == {"applied"}
-    eventually("50 rows in each table", lambda: all(len(ids_in(dsn, f"t{i}")) == 50 for i in range(3)))
+    shop.arrived(50, *tables)
 
     # Applied twice: nothing restarts.
     before = project.queries()
-    again = project.apply()
-    assert again["changes"] == []
+    assert project.apply()["changes"] == []
     assert project.run_ids() == {a: q["run_id"] for a, q in before.items()}
 
     declare(kafka.bootstrap2)
@@ -82,7 +72,7 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
     def keep_coming() -> None:
         for start in range(50, 250, 10):
             for one in topics:
-                produce_json(kafka.bootstrap, one, orders(start, start + 10), key="id")
+                shop.produce(one, start, start + 10)
             time.sleep(0.1)
 
     coming = threading.Thread(target=keep_coming)
@@ -96,30 +86,24 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
     change = next(c for c in moved["changes"] if c["address"] == "source.mv_s0")
     assert change["query"]["run_id_before"] == before["source.mv_s0"]["run_id"]
     assert change["query"]["run_id_after"] == after["source.mv_s0"]["run_id"]
-    check_run_events(
-        run_events, before["source.mv_s0"], after["source.mv_s0"], topics[0], kafka, postgres, name
-    )
-    for i in range(3):
-        eventually(f"250 rows in t{i}", lambda i=i: len(ids_in(dsn, f"t{i}")) >= 250)  # type: ignore[misc]
-        assert ids_in(dsn, f"t{i}") == list(range(250))
-
+    check_run_events(run_events, before["source.mv_s0"], after["source.mv_s0"], topics[0], shop)
+    shop.arrived(250, *tables)
     check_counters(project)
+    is_paused_resumed_and_restarted(shop, topics[2])
 
-    is_paused_resumed_and_restarted(project, kafka, topics[2], dsn)
 
-
-def is_paused_resumed_and_restarted(project: Project, kafka: KafkaBroker, topic: str, dsn: str) -> None:
+def is_paused_resumed_and_restarted(shop: OrdersShop, topic: str) -> None:
     """The sink of the third source, by hand."""
-    sink = "sink.mv_t2"
+    project, sink = shop.project, "sink.mv_t2"
     before = project.queries()
     assert project.json("pause", sink)["changes"][0]["status"] == "applied"
     assert project.queries()[sink]["condition"] == "paused"
-    produce_json(kafka.bootstrap, topic, orders(250, 260), key="id")
+    shop.produce(topic, 250, 260)
     assert project.apply()["changes"] == []  # it is paused until it is resumed
     eventually("the rows wait", lambda: project.queries()[sink]["lag"] == 10)
-    assert len(ids_in(dsn, "t2")) == 250
+    assert len(shop.ids("t2")) == 250
     project.json("resume", sink)
-    eventually("260 rows", lambda: ids_in(dsn, "t2") == list(range(260)))
+    shop.arrived(260, "t2")
 
     resumed = project.queries()
     reached = resumed[sink]["step"] or 0
@@ -142,23 +126,16 @@ def check_counters(project: Project) -> None:
         assert 1 < shown["counters"]["batches"] <= shown["step"] + 1
         assert (shown["counters"]["restarts"], shown["counters"]["retries"]) == (restarts, 0)
         assert shown["batch_seconds"] > 0 and shown["latency_seconds"] >= 0
-    with urlopen(f"http://127.0.0.1:{project.metrics_port}/metrics", timeout=30) as metrics:
-        text = metrics.read().decode()
-    labels = '{instance="local",query="sink.mv_t0"}'
-    assert f"mzplan_query_rows_total{labels} 250.0" in text
-    assert f"mzplan_query_latency_seconds{labels}" in text
+    of_sink = [one for one in samples(project.metrics_port) if one.labels.get("query") == "sink.mv_t0"]
+    shown = {one.name: one.value for one in of_sink}
+    assert shown["mzplan_query_rows_total"] == 250.0 and shown["mzplan_query_latency_seconds"] >= 0
 
 
 def check_run_events(
-    found: Collector,
-    before: dict[str, Any],
-    after: dict[str, Any],
-    topic: str,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    database: str,
+    found: Collector, before: dict[str, Any], after: dict[str, Any], topic: str, shop: OrdersShop
 ) -> None:
     """What an OpenLineage server is told when source.mv_s0 restarts elsewhere, and sink.mv_t0 runs on."""
+    kafka, postgres = shop.kafka, shop.postgres
 
     def of(job: str) -> list[dict[str, Any]]:  # RUNNING may come in between
         return [event for event in found.of(job) if event["eventType"] != "RUNNING"]
@@ -168,12 +145,9 @@ def check_run_events(
     (of_sink,) = of("sink.mv_t0")
     for event in (first, ended, second, of_sink):
         check_event(event)
-    kinds = [(event["eventType"], event["run"]["runId"]) for event in (first, ended, second)]
-    assert kinds == [
-        ("START", before["run_id"]),
-        ("COMPLETE", before["run_id"]),
-        ("START", after["run_id"]),
-    ]
+    assert [event["eventType"] for event in (first, ended, second)] == ["START", "COMPLETE", "START"]
+    runs = [event["run"]["runId"] for event in (first, ended, second)]
+    assert runs == [before["run_id"], before["run_id"], after["run_id"]]
     causes = [event["run"]["facets"]["mzplan_startedBecause"] for event in (first, ended, second)]
     assert [one["cause"] for one in causes] == ["change"] * 3 and causes[2]["through"] == "connection.mv_a"
     assert names(first["inputs"]) == names(ended["inputs"]) == [(f"kafka://{kafka.bootstrap}", topic)]
@@ -182,8 +156,8 @@ def check_run_events(
     assert collection[0] == "file" and (Path(collection[1]) / "_delta_log").is_dir()
     assert ended["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] >= 50
     assert names(of_sink["inputs"]) == [collection]
-    server = f"postgres://127.0.0.1:{postgres.port}"
-    assert names(of_sink["outputs"]) == [(server, f"{database}.public.t0")]
+    table = (f"postgres://127.0.0.1:{postgres.port}", f"{shop.database}.public.t0")
+    assert names(of_sink["outputs"]) == [table]
     assert postgres.password not in json.dumps(found.events)
 
 
@@ -191,29 +165,23 @@ def names(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(one["namespace"], one["name"]) for one in datasets]
 
 
-def test_a_change_repairs_a_source_whose_broker_is_gone(
-    project: Project,
-    own_kafka: KafkaBroker,
-    postgres: PostgresServer,
-    database: Callable[..., str],
-) -> None:
-    name = database()
-    dsn = postgres.dsn(name)
-    execute(dsn, f"CREATE TABLE repaired {ORDERS}")
-    own_kafka.start()
+def test_a_change_repairs_a_source_whose_broker_is_gone(shop: OrdersShop, own_kafka: KafkaBroker) -> None:
+    project = shop.project
+    shop.create_tables("repaired")
     create_topic(own_kafka.bootstrap, "repair")
     produce_json(own_kafka.bootstrap, "repair", orders(0, 30), key="id")
 
     def declare(broker: str) -> None:
-        text = "connections:\n" + kafka_connection("rp_k", broker)
-        text += postgres_connection("rp_pg", postgres, name)
-        text += "sources:\n" + orders_source("rp_s", "rp_k", "repair")
-        text += "sinks:\n" + orders_sink("rp_t", "rp_s", "rp_pg", "repaired")
-        project.write("repair", text)
+        shop.declare(
+            "repair",
+            kafka_connection("rp_k", broker) + shop.connection("rp_pg"),
+            orders_source("rp_s", "rp_k", "repair"),
+            orders_sink("rp_t", "rp_s", "rp_pg", "repaired"),
+        )
 
     declare(own_kafka.bootstrap)
     project.apply()
-    eventually("30 rows", lambda: len(ids_in(dsn, "repaired")) == 30)
+    shop.arrived(30, "repaired")
 
     # The old address goes away; rows come in at the new one; the change repairs it.
     own_kafka.stop()
@@ -225,47 +193,37 @@ def test_a_change_repairs_a_source_whose_broker_is_gone(
     )
     faults = [one.labels for one in samples(project.metrics_port) if one.name == "mzplan_query_error"]
     (fault,) = [labels for labels in faults if labels["connection"]]
-    assert (fault["query"], fault["connection"], fault["code"]) == (
-        "source.rp_s",
-        "connection.rp_k",
-        "MZ050",
-    )
+    assert (fault["query"], fault["connection"]) == ("source.rp_s", "connection.rp_k")
+    assert fault["code"] == "MZ050"
     produce_json(own_kafka.bootstrap2, "repair", orders(30, 60), key="id")
     declare(own_kafka.bootstrap2)
     (source,) = [c for c in project.apply()["changes"] if c["address"] == "source.rp_s"]
     resumed = source["resumed"]
     assert sum(resumed["position"]["repair"].values()) == 30  # over both partitions
     assert resumed["rows"] <= 30 <= resumed["rows"] + resumed["lag"]  # what waits is measured now and then
-    eventually("60 rows", lambda: len(ids_in(dsn, "repaired")) >= 60)
-    assert ids_in(dsn, "repaired") == list(range(60))
+    shop.arrived(60, "repaired")
 
 
-def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
-) -> None:
-    name = database()
-    dsn = postgres.dsn(name)
-    execute(dsn, f"CREATE TABLE appended {ORDERS}")
-    execute(dsn, "CREATE TABLE latest (id bigint PRIMARY KEY, customer text, amount numeric(10,2))")
-    old, new = topic("old"), topic("new")
-    produce_json(kafka.bootstrap, old, orders(0, 20))
-    produce_json(kafka.bootstrap, new, orders(100, 130))
+def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(shop: OrdersShop) -> None:
+    project = shop.project
+    shop.create_tables("appended", "latest")
+    execute(shop.dsn, "ALTER TABLE latest ADD PRIMARY KEY (id)")
+    old, new = shop.topic("old"), shop.topic("new")
+    shop.produce(old, 0, 20)
+    shop.produce(new, 100, 130)
 
     def declare(one: str, on_replace: str = "") -> None:
-        text = "connections:\n" + kafka_connection("re_k", kafka.bootstrap)
-        text += postgres_connection("re_pg", postgres, name)
-        text += "sources:\n" + orders_source("re_s", "re_k", one)
-        text += "sinks:\n" + orders_sink("re_t", "re_s", "re_pg", "appended", on_replace)
-        text += orders_sink("re_u", "re_s", "re_pg", "latest", ", mode: upsert, key: [id]")
-        project.write("replace", text)
+        shop.declare(
+            "replace",
+            kafka_connection("re_k", shop.kafka.bootstrap) + shop.connection("re_pg"),
+            orders_source("re_s", "re_k", one),
+            orders_sink("re_t", "re_s", "re_pg", "appended", on_replace)
+            + orders_sink("re_u", "re_s", "re_pg", "latest", ", mode: upsert, key: [id]"),
+        )
 
     declare(old)
     project.apply()
-    eventually("20 rows", lambda: len(ids_in(dsn, "appended")) == len(ids_in(dsn, "latest")) == 20)
+    shop.arrived(20, "appended", "latest")
     before = project.json("show", "source.re_s")
 
     declare(new)
@@ -278,13 +236,10 @@ def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
     assert project.state_bytes() == state
 
     done = project.apply("--allow-replace", "--allow-loss")
-    assert {c["address"]: c["action"] for c in done["changes"]} == {
-        "source.re_s": "replace",
-        "sink.re_t": "replace",
-        "sink.re_u": "replace",
-    }
-    eventually("the new rows alone", lambda: ids_in(dsn, "appended") == list(range(100, 130)))
-    eventually("both in the upsert", lambda: len(ids_in(dsn, "latest")) == 50)
+    replaced = {c["address"] for c in done["changes"] if c["action"] == "replace"}
+    assert replaced == {"source.re_s", "sink.re_t", "sink.re_u"} and len(done["changes"]) == 3
+    eventually("the new rows alone", lambda: shop.ids("appended") == list(range(100, 130)))
+    eventually("both in the upsert", lambda: len(shop.ids("latest")) == 50)
     after = project.json("show", "source.re_s")
     assert (after["id"], after["generation"]) == (before["id"], before["generation"] + 1)
     # The old generation's storage is listed, and removed once it has been kept long enough (here: 1 s).
@@ -294,11 +249,9 @@ def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
 
 
 @pytest.mark.nightly
-def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
-    project: Project, postgres: PostgresServer, database: Callable[..., str]
-) -> None:
-    name = database()
-    dsn, inbox = postgres.dsn(name), project.folder / "inbox_sv"
+def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(shop: OrdersShop) -> None:
+    project, dsn, name = shop.project, shop.dsn, shop.database
+    inbox = project.folder / "inbox_sv"
     inbox.mkdir()
     execute(
         dsn,
@@ -308,21 +261,20 @@ def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
     )
     right = {"SV_PASSWORD": "right"}
 
-    def declare(more: str = "", variable: str = "SV_PASSWORD") -> None:
-        project.write(
+    def declare(more: str = "") -> None:
+        shop.declare(
             "values",
-            "connections:\n  sv_here: {type: files, path: .}\n"
-            f"  sv_pg: {{type: postgres, host: 127.0.0.1, port: {postgres.port}, database: {name}, "
-            f"user: sv_role, password: '${{env:{variable}}}'}}\n"
-            "sources:\n  sv_s: {connection: sv_here, path: inbox_sv, trigger: {interval: 500ms}, "
-            'format: {type: json, schema: "id BIGINT"}}\n'
-            "sinks:\n  sv_t: {from: sv_s, connection: sv_pg, table: values_of, trigger: {interval: 500ms}"
-            f"{more}}}\n",
+            "  sv_here: {type: files, path: .}\n"
+            f"  sv_pg: {{type: postgres, host: 127.0.0.1, port: {shop.postgres.port}, database: {name}, "
+            "user: sv_role, password: '${env:SV_PASSWORD}'}\n",
+            "  sv_s: {connection: sv_here, path: inbox_sv, trigger: {interval: 500ms}, "
+            'format: {type: json, schema: "id BIGINT"}}\n',
+            orders_sink("sv_t", "sv_s", "sv_pg", "values_of", more),
         )
 
     def arrives(row: int) -> None:
         drop_file(inbox / f"{row}.json", [{"id": row}])
-        eventually(f"row {row}", lambda: ids_in(dsn, "values_of") == list(range(row + 1)))
+        shop.arrived(row + 1, "values_of")
 
     declare()
     project.apply(environment=right)
@@ -347,20 +299,11 @@ def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
     healed = project.apply(environment={"SV_PASSWORD": "next"})
     assert [(c["address"], c["action"]) for c in healed["changes"]] == [("sink.sv_t", "restart")]
     assert project.queries()["sink.sv_t"]["condition"] == "running"
-    eventually("row 3", lambda: ids_in(dsn, "values_of") == [0, 1, 2, 3])
-
-    # A variable that nobody has set: what is printed, typed.
-    declare(variable="SV_OTHER")
-    pending = project.run("apply", "--auto-approve", "--no-live")
-    assert pending.returncode == 8 and "MZ056" in pending.stdout + pending.stderr
-    assert "export SV_OTHER where mzplan runs, then apply again." in project.run("status").stdout
-    project.apply(environment={"SV_OTHER": "next"})
-    arrives(4)
-    assert {query["condition"] for query in project.queries().values()} == {"running"}
+    shop.arrived(4, "values_of")
 
     # Destroyed: what it has kept in the target goes with its checkpoint, and the schema with the last sink's.
     (project.folder / "values.yaml").unlink()
     project.apply()
     schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'mzplan'"
     eventually("the schema is gone", lambda: rows_of(dsn, schema) == [])
-    assert ids_in(dsn, "values_of") == [0, 1, 2, 3, 4]
+    assert shop.ids("values_of") == [0, 1, 2, 3]

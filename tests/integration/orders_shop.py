@@ -1,0 +1,58 @@
+"""Orders from topics into tables: what the tests of whole pipelines declare, produce and look for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from examples.servers import produce_json
+from tests.integration.spark_lab import read_delta
+from tests.support import Project, eventually, execute, ids_in, orders, postgres_connection
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+
+class OrdersShop:
+    """A project, topics of the session's broker, and a database of one test."""
+
+    def __init__(
+        self,
+        project: Project,
+        kafka: KafkaBroker,
+        postgres: PostgresServer,
+        topic: Callable[..., str],
+        database: str,
+    ):
+        self.project, self.kafka, self.postgres = project, kafka, postgres
+        self.topic, self.database, self.dsn = topic, database, postgres.dsn(database)
+
+    def create_tables(self, *names: str) -> None:
+        for name in names:
+            execute(self.dsn, f"CREATE TABLE {name} (id bigint, customer text, amount numeric(10,2))")
+
+    def produce(self, topic: str, first: int, last: int) -> None:
+        """Send the orders first … last - 1 to a topic."""
+        produce_json(self.kafka.bootstrap, topic, orders(first, last), key="id")
+
+    def declare(self, file: str, connections: str, sources: str, sinks: str) -> None:
+        self.project.write(file, f"connections:\n{connections}sources:\n{sources}sinks:\n{sinks}")
+
+    def connection(self, name: str) -> str:
+        """A connection to the test's database."""
+        return postgres_connection(name, self.postgres, self.database)
+
+    def ids(self, table: str) -> list[int]:
+        return ids_in(self.dsn, table)
+
+    def arrived(self, count: int, *tables: str) -> None:
+        """Wait until each table has the orders 0 … count - 1, each once."""
+        for table in tables:
+            eventually(f"{count} rows in {table}", lambda table=table: len(self.ids(table)) >= count)  # type: ignore[misc]
+            assert self.ids(table) == list(range(count))
+
+
+def ids_in_delta(table: Path) -> list[int]:
+    """The ids in a Delta table, in order; none while it isn't there."""
+    return sorted(row["id"] for row in read_delta(table))
