@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import psycopg
@@ -20,6 +20,9 @@ import pytest
 from mzplan.host.processes import is_alive
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.unit import cli_runs
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
 
 APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
 # These never start a runner, which must not be a child of the tests. The others do if none is alive.
@@ -171,16 +174,31 @@ def drop_file(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     beside.rename(path)
 
 
+def drop_ids(folder: Path, *ids: int) -> None:
+    """Rows of these ids in a file of their own, which appears whole."""
+    drop_file(folder / f"{ids[0]}.json", ({"id": id_} for id_ in ids))
+
+
 def orders(first: int, last: int) -> list[dict[str, Any]]:
     """Orders with ids first … last - 1."""
     return [{"id": i, "customer": f"c{i % 7}", "amount": f"{i % 90 + 1}.50"} for i in range(first, last)]
+
+
+def delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
+    """Delete records of a topic's first partition, as retention would."""
+    from confluent_kafka import TopicPartition
+
+    from examples.servers.topics import admin
+
+    partition = TopicPartition(topic, 0, before)
+    admin(broker.bootstrap).delete_records([partition])[partition].result(30)
 
 
 def kafka_connection(name: str, bootstrap: str) -> str:
     return f"  {name}: {{type: kafka, brokers: ['{bootstrap}']}}\n"
 
 
-def postgres_connection(name: str, postgres: Any, database: str) -> str:
+def postgres_connection(name: str, postgres: PostgresServer, database: str) -> str:
     return (
         f"  {name}: {{type: postgres, host: 127.0.0.1, port: {postgres.port}, database: {database}, "
         f"user: {postgres.user}, password: '${{env:TEST_PG_PASSWORD}}'}}\n"

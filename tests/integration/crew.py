@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.terms import ReplicaLocation
+from mzplan.model.address import Address
+from mzplan.model.observed import Observation
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.secrets.references import Secrets
@@ -96,9 +98,11 @@ class Crew:
     def is_clean(self) -> None:
         eventually(f"no drift: {self.drift()}", lambda: not self.drift())
 
-    def run_id(self, address: str) -> str:
-        queries = mzplan(self.folder, "status", "--json").json()["queries"]
-        return next(str(q["run_id"]) for q in queries if q["address"] == address)
+    def observation(self, address: str) -> Observation:
+        """The query as its runner has last written it, even where commands refuse the state."""
+        status = self.runner.store.read_status("local")
+        assert status is not None
+        return status.observations[Address.parse(address)]
 
     def stop_by_hand(self, address: str) -> None:
         """As somebody would who has the Spark application."""

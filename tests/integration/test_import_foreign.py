@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from examples.servers import produce_json
 from tests.integration.crew import Crew
+from tests.integration.orders_shop import ids_in_delta
 from tests.integration.spark_lab import read_delta
 from tests.support import (
-    drop_file,
+    drop_ids,
     eventually,
     execute,
     ids_in,
     kafka_connection,
     orders,
+    orders_sink,
     orders_source,
-    rows_of,
 )
 from tests.unit.cli_runs import apply, mzplan
 
@@ -47,8 +48,20 @@ def started(rows: DataFrame, folder: Path) -> StreamingQuery:
     return writer.trigger(processingTime="200 milliseconds").start(str(folder / "table"))
 
 
-def ids(table: Path) -> list[int]:
-    return sorted(row["id"] for row in read_delta(table))
+def storage(folder: Path) -> tuple[str, ...]:
+    """The options of `mzplan import` that say where the query's storage is."""
+    return "--checkpoint", str(folder / "checkpoint"), "--table", str(folder / "table")
+
+
+def kafka_rows(crew: Crew, kafka: KafkaBroker, topic: str) -> DataFrame:
+    stream = crew.spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    return stream.option("subscribe", topic).option("startingOffsets", "earliest").load()
+
+
+def processed(query: StreamingQuery, folder: Path) -> int:
+    """How many rows the table has when the query has processed all that is there."""
+    query.processAllAvailable()
+    return len(read_delta(folder / "table"))
 
 
 def newest(folder: Path) -> Path:
@@ -62,12 +75,13 @@ def forget_commit(folder: Path) -> None:
     entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
 
 
-def imported(crew: Crew, address: str, folder: Path) -> Any:
-    where = ("--checkpoint", str(folder / "checkpoint"), "--table", str(folder / "table"))
-    ran = mzplan(crew.folder, "import", address, *where, "--auto-approve", "--json", "--wait", "60s")
+def imported(crew: Crew, address: str, folder: Path) -> Path:
+    """Import the query; return the folder of its collection."""
+    options = (*storage(folder), "--auto-approve", "--json", "--wait", "60s")
+    ran = mzplan(crew.folder, "import", address, *options)
     assert ran.code == 0, ran
     assert {c["status"] for c in ran.json()["changes"] if c["address"] == address} == {"applied"}
-    return mzplan(crew.folder, "state", "show", address).json()
+    return crew.storage("collections", address) / "g1"
 
 
 def test_a_query_from_kafka(
@@ -82,22 +96,18 @@ def test_a_query_from_kafka(
 
     name, db = topic("by-hand", partitions=2), database("adopting")
     produce_json(kafka.bootstrap, name, orders(0, 20), key="id")
-    stream = crew.spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    stream = stream.option("subscribe", name).option("startingOffsets", "earliest")
     record = f.from_json(f.col("value").cast("string"), COLUMNS).alias("record")
-    query = started(stream.load().select(record).select("record.*"), tmp_path)
-    query.processAllAvailable()
-    assert len(ids(tmp_path / "table")) == 20
+    query = started(kafka_rows(crew, kafka, name).select(record).select("record.*"), tmp_path)
+    assert processed(query, tmp_path) == 20
     produce_json(kafka.bootstrap, name, orders(20, 30), key="id")
-    query.processAllAvailable()
-    assert len(ids(tmp_path / "table")) == 30
+    assert processed(query, tmp_path) == 30
     query.stop()
     forget_commit(tmp_path)  # its last micro-batch is in the table, and will be planned again
     steps = int(newest(tmp_path / "checkpoint" / "offsets").name)
     produce_json(kafka.bootstrap, name, orders(30, 40), key="id")  # while nothing runs
 
-    execute(postgres.dsn(db), "CREATE TABLE sales (id bigint, customer text, amount numeric(10,2))")
-    execute(postgres.dsn(db), "CREATE TABLE last (customer text PRIMARY KEY, id bigint)")
+    dsn = postgres.dsn(db)
+    execute(dsn, "CREATE TABLE sales (id bigint, customer text, amount numeric(10,2))")
     (crew.folder / "word").write_text(postgres.password)
     crew.declare(
         "kafka",
@@ -107,32 +117,24 @@ def test_a_query_from_kafka(
         f"user: {postgres.user}, password: '${{file:word}}'}}\n"
         "sources:\n" + orders_source("sales", "k", name),
     )
-    record_ = imported(crew, "source.sales", tmp_path)
-    collection = crew.folder / "warehouse" / "collections" / record_["id"] / "g1"
-    eventually("every row once", lambda: ids(collection) == list(range(40)))
+    collection = imported(crew, "source.sales", tmp_path)
+    eventually("every row once", lambda: ids_in_delta(collection) == list(range(40)))
 
     def goes_on() -> bool:
         (seen,) = mzplan(crew.folder, "status", "--json").json()["queries"]
         return bool(seen["id"] == query.id and seen["step"] > steps)
 
     eventually("it is that query, and its steps count on", goes_on)
-    assert len(ids(tmp_path / "table")) == 30  # what was there is as it was
+    assert len(read_delta(tmp_path / "table")) == 30  # what was there is as it was
     planned = mzplan(crew.folder, "plan", "--json").json()["changes"]
     assert [change["address"] for change in planned] == ["connection.pg"]  # which nothing has used yet
 
     # It is a source like any other: sinks read all of it, its steps are shown and verified.
     text = (crew.folder / "kafka.yaml").read_text()
-    sink = "from: sales, connection: pg, trigger: {interval: 500ms}"
-    crew.declare(
-        "kafka",
-        f"{text}sinks:\n  sales_pg: {{{sink}, table: sales}}\n"
-        f"  last_pg: {{{sink}, table: last, mode: upsert, key: [customer], select: [customer, id]}}\n",
-    )
+    crew.declare("kafka", f"{text}sinks:\n{orders_sink('sales_pg', 'sales', 'pg', 'sales')}")
     apply(crew.folder, "--wait", "60s")
-    dsn = postgres.dsn(db)
     produce_json(kafka.bootstrap, name, orders(40, 50), key="id")
     eventually("50 rows in PostgreSQL", lambda: ids_in(dsn, "sales") == list(range(50)))
-    eventually("the last of each", lambda: rows_of(dsn, "SELECT count(*), max(id) FROM last") == [(7, 49)])
     shown = mzplan(crew.folder, "steps", "source.sales", "--json")
     assert shown.code == 0 and shown.json()["steps"][-1]["step"] >= steps
     verified = mzplan(crew.folder, "verify", "source.sales", "--json")
@@ -140,8 +142,8 @@ def test_a_query_from_kafka(
     crew.is_clean()
 
     # What is imported is so only once.
-    again = ("--checkpoint", str(tmp_path / "checkpoint"), "--table", str(tmp_path / "table"))
-    assert mzplan(crew.folder, "import", "source.sales", *again, "--auto-approve").code == 64
+    again = mzplan(crew.folder, "import", "source.sales", *storage(tmp_path), "--auto-approve")
+    assert again.code == 64
     crew.declare("kafka", "")
     apply(crew.folder, "--wait", "60s")
 
@@ -149,17 +151,11 @@ def test_a_query_from_kafka(
 @pytest.mark.nightly
 def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     inbox = crew.folder / "inbox"
-
-    def drop(*ids_: int) -> None:
-        drop_file(inbox / f"{ids_[0]}.json", ({"id": id_} for id_ in ids_))
-
-    drop(1, 2, 3)
+    drop_ids(inbox, 1, 2, 3)
     query = started(crew.spark.readStream.schema("id BIGINT").json(str(inbox)), tmp_path)
-    query.processAllAvailable()
-    assert len(ids(tmp_path / "table")) == 3
-    drop(4, 5)
-    query.processAllAvailable()
-    assert len(ids(tmp_path / "table")) == 5
+    assert processed(query, tmp_path) == 3
+    drop_ids(inbox, 4, 5)
+    assert processed(query, tmp_path) == 5
     query.stop()
     # Killed between planning a micro-batch and writing it: the table has none of it yet.
     forget_commit(tmp_path)
@@ -168,16 +164,15 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     last.with_suffix(".crc").unlink(missing_ok=True)
-    drop(6)
+    drop_ids(inbox, 6)
 
     crew.declare(
         "files",
         "connections:\n  here: {type: files, path: .}\nsources:\n  inbox: {connection: here, path: inbox, "
         "trigger: {interval: 500ms}, format: {type: json, schema: 'id BIGINT'}}\n",
     )
-    record = imported(crew, "source.inbox", tmp_path)
-    collection = crew.folder / "warehouse" / "collections" / record["id"] / "g1"
-    eventually("every row once", lambda: ids(collection) == [1, 2, 3, 4, 5, 6])
+    collection = imported(crew, "source.inbox", tmp_path)
+    eventually("every row once", lambda: ids_in_delta(collection) == [1, 2, 3, 4, 5, 6])
     crew.is_clean()
 
 
@@ -189,14 +184,11 @@ def test_a_query_that_cannot_be_imported_changes_nothing(
 
     name = topic("stateful")
     produce_json(kafka.bootstrap, name, orders(0, 3))
-    stream = crew.spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    rows = stream.option("subscribe", name).option("startingOffsets", "earliest").load()
-    for number, made in enumerate(
-        (rows.select("value").dropDuplicates(["value"]), rows.select(f.col("value").alias("other")))
-    ):
-        query = started(made, tmp_path / str(number))
-        query.processAllAvailable()
-        query.stop()
+    rows = kafka_rows(crew, kafka, name)
+    queries = {
+        "stateful": rows.select("value").dropDuplicates(["value"]),
+        "renamed": rows.select(f.col("value").alias("other")),
+    }
     crew.declare(
         "refused",
         "connections:\n" + kafka_connection("k2", kafka.bootstrap) + "sources:\n"
@@ -205,14 +197,16 @@ def test_a_query_that_cannot_be_imported_changes_nothing(
     stored = set((crew.folder / "warehouse").rglob("g1"))
     before = mzplan(crew.folder, "state", "pull").out
     reasons = {}
-    for number in (0, 1):
-        folder = tmp_path / str(number)
-        where = ("--checkpoint", str(folder / "checkpoint"), "--table", str(folder / "table"))
+    for folder, made in queries.items():
+        query = started(made, tmp_path / folder)
+        query.processAllAvailable()
+        query.stop()
+        where = storage(tmp_path / folder)
         ran = mzplan(crew.folder, "import", "source.refused", *where, "--auto-approve", "--json")
         assert ran.code == 7 and {d["code"] for d in ran.json()["diagnostics"]} == {"MZ165"}, ran
-        reasons[number] = " ".join(d["detail"] for d in ran.json()["diagnostics"])
-    assert "keeps state" in reasons[0]
-    assert f"reads the topics {name}" in reasons[1] and "has a column other" in reasons[1]
+        reasons[folder] = " ".join(d["detail"] for d in ran.json()["diagnostics"])
+    assert "keeps state" in reasons["stateful"]
+    assert f"reads the topics {name}" in reasons["renamed"] and "has a column other" in reasons["renamed"]
     # What another test has dropped may go meanwhile.
     assert set((crew.folder / "warehouse").rglob("g1")) <= stored
     assert mzplan(crew.folder, "state", "pull").out == before

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from pyarrow import parquet
 
-from examples.servers.topics import admin
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.observed import Counters
@@ -27,7 +26,7 @@ from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import until
-from tests.support import orders
+from tests.support import delete_records, orders
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -61,12 +60,8 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     lab.produce(name, *orders(10, 11))  # one record can't be cut into two steps
     first, second = indexed(lab, source, 2)
     assert (first.step, first.rows, first.start, first.end) == (0, 10, {name: {"0": 0}}, {name: {"0": 10}})
-    assert (second.step, second.rows, second.start, second.end) == (
-        1,
-        1,
-        {name: {"0": 10}},
-        {name: {"0": 11}},
-    )
+    assert (second.step, second.rows) == (1, 1)
+    assert (second.start, second.end) == ({name: {"0": 10}}, {name: {"0": 11}})
     for record in (first, second):
         assert record.digest_from == "stream"
         assert record.bytes is not None and record.bytes > 0
@@ -111,10 +106,7 @@ def test_step_records_lost_in_a_crash_are_filled_in(lab: Lab, topic: Make) -> No
     lines = segment.read_bytes().splitlines(keepends=True)
     segment.write_bytes(lines[0] + lines[1][:25])
     seen = files.read().records
-    assert [r.step for r in seen] == [0, 1, 2]
-    assert [(r.start, r.end, r.rows, r.version) for r in seen] == [
-        (r.start, r.end, r.rows, r.version) for r in whole
-    ]
+    assert [_essence(r)[:-1] for r in seen] == [_essence(r)[:-1] for r in whole]
     assert [r.digest for r in seen] == [whole[0].digest, None, None]
     lab.start(source)
     again = indexed(lab, source, 3)
@@ -128,7 +120,7 @@ def test_step_records_lost_in_a_crash_are_filled_in(lab: Lab, topic: Make) -> No
     assert [_essence(r) for r in indexed(lab, source, 4)][:3] == [_essence(r) for r in whole]
 
 
-def _essence(record: StepRecord) -> Any:
+def _essence(record: StepRecord) -> tuple[Any, ...]:
     return record.step, record.start, record.end, record.rows, record.version, record.digest
 
 
@@ -156,11 +148,8 @@ def test_kafka_steps_are_read_again_from_their_offsets(lab: Lab, topic: Make) ->
     name = topic(partitions=2)
     schema = "id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, more MAP<STRING,INT>"
     source = lab.kafka_source(name, schema=schema, include={"timestamp": "came_at"}, on_error="skip")
-    send(
-        lab,
-        name,
-        *(b'{"id": %d, "amount": "1.50", "tags": ["a", null], "more": {"x": 1}}' % i for i in range(7)),
-    )
+    row = b'{"id": %d, "amount": "1.50", "tags": ["a", null], "more": {"x": 1}}'
+    send(lab, name, *(row % id_ for id_ in range(7)))
     send(lab, name, b"no json", b'{"id": 8, "at": "2026-01-02T03:04:05.678901Z"}')
     lab.start(source)
     indexed(lab, source, 1)
@@ -168,11 +157,10 @@ def test_kafka_steps_are_read_again_from_their_offsets(lab: Lab, topic: Make) ->
     records = indexed(lab, source, 2)
     lab.stop(source)
     upstream = upstream_of(lab, source)
-    assert [(str(h), h.rows) for h in map(upstream.content_hash, records)] == [
-        (r.digest, r.rows) for r in records
-    ]
+    again = map(upstream.content_hash, records)
+    assert [(str(h), h.rows) for h in again] == [(r.digest, r.rows) for r in records]
     assert records[0].rows == 8  # the malformed record is in the range of offsets, and no row
-    delete_records(lab, name, 3)
+    delete_records(lab.kafka, name, 3)
     with pytest.raises(GoneError, match="upstream"):
         upstream.content_hash(records[0])
     assert str(upstream.content_hash(records[1])) == records[1].digest
@@ -190,12 +178,8 @@ def test_steps_of_files_are_read_again_from_the_files_that_were_noted(
     wanted = {"type": format_, "schema": "id BIGINT, name STRING"}
     source = lab.files_source(folder, format=wanted, max_files_per_trigger=1)
     for number in range(2):
-        put(
-            folder,
-            format_,
-            f"part [{number}] 5%25.{format_}",
-            [(number, "ann"), (number + 10, "bob, the other")],
-        )
+        rows = [(number, "ann"), (number + 10, "bob, the other")]
+        put(folder, format_, f"part [{number}] 5%25.{format_}", rows)
     lab.start(source)
     records = indexed(lab, source, 2)
     lab.stop(source)
@@ -230,13 +214,6 @@ def send(lab: Lab, topic: str, *values: bytes) -> None:
     for value in values:
         producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
-
-
-def delete_records(lab: Lab, topic: str, before: int) -> None:
-    partition = TopicPartition(topic, 0, before)
-    client = admin(lab.kafka.bootstrap)
-    for done in client.delete_records([partition]).values():
-        done.result(30)
 
 
 def put(folder: Path, format_: str, name: str, rows: list[tuple[int, str]]) -> None:
