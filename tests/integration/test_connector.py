@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support import Project, eventually
 
 PACKAGE = Path(__file__).parents[2] / "examples/connector"
 ROWS = 3000
+INSERT = "INSERT INTO orders (customer, amount) VALUES (?, ?)"
 PIPELINE = """
 connections:
   shop: {type: sqlite, path: shop.db}
@@ -39,19 +41,18 @@ sinks:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package installed in it, built from its source without any network."""
+def python_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PYTHONPATH with the package installed in it, built from its source without any network."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
     command += ["--no-build-isolation", "--python", sys.executable, "--target", str(folder), str(PACKAGE)]
     subprocess.run(command, check=True, timeout=120)
-    return folder
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture
-def project(tmp_path: Path, installed: Path) -> Iterator[Project]:
-    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
-    project = Project(tmp_path / "p", "shop", {"PYTHONPATH": path})
+def project(tmp_path: Path, python_path: str) -> Iterator[Project]:
+    project = Project(tmp_path / "p", "shop", {"PYTHONPATH": python_path})
     execute(project, "CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, customer TEXT, amount REAL)")
     execute(project, "CREATE TABLE copies (id INTEGER, customer TEXT, twice REAL)")
     project.write("pipeline", PIPELINE)
@@ -60,15 +61,16 @@ def project(tmp_path: Path, installed: Path) -> Iterator[Project]:
 
 
 def execute(project: Project, statement: str, *rows: tuple[object, ...]) -> list[tuple[int, ...]]:
-    database = sqlite3.connect(project.folder / "shop.db", timeout=30)
-    try:
-        with database:
-            if rows:
-                database.executemany(statement, rows)
-                return []
-            return database.execute(statement).fetchall()
-    finally:
-        database.close()
+    with closing(sqlite3.connect(project.folder / "shop.db", timeout=30)) as database, database:
+        if rows:
+            return database.executemany(statement, rows).fetchall()
+        return database.execute(statement).fetchall()
+
+
+def are_copied(project: Project, count: int, seconds: float = 90.0) -> None:
+    """Wait until at least so many rows are copied."""
+    copied = "SELECT count(*) FROM copies"
+    eventually(f"{count} rows are copied", lambda: execute(project, copied)[0][0] >= count, seconds)
 
 
 @pytest.mark.nightly
@@ -78,20 +80,17 @@ def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> Non
     def flow() -> None:
         for first in range(0, ROWS, 50):
             rows = [(f"c{i % 7}", i / 2) for i in range(first, first + 50)]
-            execute(project, "INSERT INTO orders (customer, amount) VALUES (?, ?)", *rows)
+            execute(project, INSERT, *rows)
             time.sleep(0.3)
-
-    def copied() -> int:
-        return int(execute(project, "SELECT count(*) FROM copies")[0][0])
 
     flowing = threading.Thread(target=flow)
     flowing.start()
     for part in (4, 2):
-        eventually("some rows are copied", lambda part=part: copied() >= ROWS // part // 2)  # type: ignore[misc]
+        are_copied(project, ROWS // part // 2)
         project.kill_runner()
         assert project.apply()["changes"] == []  # starts a successor
     flowing.join(120)
-    eventually(f"{ROWS} rows are copied", lambda: copied() >= ROWS, 240)
+    are_copied(project, ROWS, 240)
     found = execute(project, "SELECT count(*), count(DISTINCT id), min(id), max(id), sum(twice) FROM copies")
     assert found == [(ROWS, ROWS, 1, ROWS, sum(range(ROWS)))]
     queries = project.queries()
@@ -102,23 +101,19 @@ def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> Non
 @pytest.mark.nightly
 def test_columns_change_and_no_row_is_read_again(project: Project) -> None:
     """Its schema offers `replace: from-collection`: its steps go on, under the same name."""
-    rows = "INSERT INTO orders (customer, amount) VALUES (?, ?)"
-    execute(project, rows, *((f"c{i}", float(i)) for i in range(10)))
+    execute(project, INSERT, *((f"c{i}", float(i)) for i in range(10)))
     project.write("pipeline", PIPELINE.replace("amount DOUBLE", "amount FLOAT"))
     project.apply()
 
-    def copied(count: int) -> None:
-        eventually("they are copied", lambda: execute(project, "SELECT count(*) FROM copies") == [(count,)])
-
-    copied(10)
+    are_copied(project, 10)
     # What was read is there no more, so that only the collection has it.
     execute(project, "DELETE FROM orders WHERE id <= 4")
     wide = PIPELINE.replace("    max_rows", "    lifecycle: {replace: from-collection}\n    max_rows")
     project.write("pipeline", wide)
     project.apply("--allow-replace")
-    execute(project, rows, ("another", 1.0))
-    copied(11)
-    assert execute(project, "SELECT count(DISTINCT id), max(id) FROM copies") == [(11, 11)]
+    execute(project, INSERT, ("another", 1.0))
+    are_copied(project, 11)
+    assert execute(project, "SELECT count(*), count(DISTINCT id), max(id) FROM copies") == [(11, 11, 11)]
     project.down()
     first, *more = project.json("steps", "source.orders")["steps"]
     assert (first["step"], first["rows"], first["migrated"]) == (0, 10, 1)
@@ -140,16 +135,9 @@ def test_its_schemas_and_checks_are_as_mzplans_own(project: Project) -> None:
     assert "table none of shop.db does not exist" in error["detail"]
 
 
-def test_its_own_tests_pass(installed: Path) -> None:
+def test_its_own_tests_pass(tmp_path: Path, python_path: str) -> None:
     """The contract suites, which it runs in one line each, against the installed package."""
-    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=installed,
-    )
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

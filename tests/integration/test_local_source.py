@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from mzplan.warehouse.checkpoints import Checkpoint
+from tests.integration.spark_lab import read_delta
 from tests.support import Project, eventually
 
 
@@ -25,28 +24,19 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 def lake(project: Project) -> list[dict[str, Any]]:
-    try:
-        rows: list[dict[str, Any]] = (
-            DeltaTable(project.folder / "lake/adjustments").to_pyarrow_table().to_pylist()
-        )
-    except TableNotFoundError:
-        return []
+    rows = read_delta(project.folder / "lake/adjustments")
     return sorted(rows, key=lambda row: (row["booked"], row["account"]))
 
 
 @pytest.mark.nightly
 def test_the_example_and_a_kill_in_between(project: Project) -> None:
+    def append(file: str, id_: str) -> Any:
+        return project.json("append", "source.adjustments", "--file", str(project.folder / file), "--id", id_)
+
     project.apply()
-    append = (
-        "append",
-        "source.adjustments",
-        "--file",
-        str(project.folder / "adjustments.jsonl"),
-        "--id",
-        "monday",
-    )
-    assert project.json(*append)["step"] == 1  # step 0 was there when the query had its first trigger
-    again = project.json(*append)
+    # Step 0 was there when the query had its first trigger.
+    assert append("adjustments.jsonl", "monday")["step"] == 1
+    again = append("adjustments.jsonl", "monday")
     assert (again["step"], again["repeated"]) == (1, True)
     eventually("the rows are in the lake", lambda: len(lake(project)) == 2)
     # What the console shows is shown again if Spark has not noted down that its batch is done.
@@ -57,10 +47,9 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
         lambda: '"account":"b-04"' in project.log() and checkpoint.log.unfinished() is None,
     )
     project.kill_runner()
-    file = str(project.folder / "adjustments.csv")
     # No runner: the step is durable all the same, and is read by the next one.
-    assert project.json("append", "source.adjustments", "--file", file, "--id", "tuesday")["step"] == 2
-    assert project.json(*append)["repeated"]
+    assert append("adjustments.csv", "tuesday")["step"] == 2
+    assert append("adjustments.jsonl", "monday")["repeated"]
     for day in range(5):  # what waits is read together
         row = {"account": f"z-{day}", "amount": "1.00", "booked": "2027-01-01"}
         assert project.append("adjustments", [row])["step"] == 3 + day

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,30 @@ class Shop(Project):
             f"  out: {SINK}\n",
         )  # fmt: skip
 
+    def applying(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """`mzplan apply` in a process of its own, with both outputs in one pipe."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "mzplan", "-C", str(self.folder), "apply", "--auto-approve"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **self.environment, **(environment or {})},
+        )
+
+    def refused(self, code: str, environment: Mapping[str, str], *command: str) -> None:
+        """Run a command; it must fail with this error and leave the state as it was."""
+        state = self.state_bytes() if self.has_state() else None
+        approved = () if "push" in command else ("--auto-approve",)
+        found = self.json(*command, *approved, code=1, environment=environment)["diagnostics"]
+        assert {one["code"] for one in found} == {code}, command
+        assert (self.state_bytes() if self.has_state() else None) == state, command
+
+    def has_state(self) -> bool:
+        return (self.folder / "state" / "mzplan.state.json").exists()
+
+    def is_down(self) -> bool:
+        return not any(one["alive"] for one in self.json("status")["instances"])
+
     def edit(self, before: str, after: str) -> None:
         text = self.pipeline.read_text()
         assert before in text
@@ -51,34 +75,25 @@ def shop(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str])
     shop.down()
 
 
-def is_down(shop: Shop) -> bool:
-    return not any(one["alive"] for one in shop.json("status")["instances"])
-
-
 def test_a_refused_change_leaves_everything_as_it_was(shop: Shop) -> None:
-    def refused(*arguments: str, code: str, **more: object) -> None:
-        found = shop.json(*arguments, "--auto-approve", code=1, **more)["diagnostics"]
-        assert [one["code"] for one in found] == [code]
-
     # The first apply of a laptop: it starts the runner, which validates.
-    refused("apply", code="MZ051", environment=WRONG)
-    assert not (shop.folder / "state" / "mzplan.state.json").exists() and is_down(shop)
+    shop.refused("MZ051", WRONG, "apply")
+    assert not shop.has_state() and shop.is_down()
     applied = shop.run("apply", "--auto-approve")
     assert applied.returncode == 0 and "was not validated" not in applied.stdout + applied.stderr
     run_ids = shop.run_ids()
 
     # With a runner that is alive: it goes on with the values of the last good commit.
-    refused("apply", code="MZ051", environment=WRONG)
+    shop.refused("MZ051", WRONG, "apply")
     assert shop.run_ids() == run_ids
     assert {q["condition"] for q in shop.queries().values()} == {"running"}
 
     # With one that is down: it is down again, and files and state are as they were.
     shop.down()
-    state, text = shop.state_bytes(), shop.pipeline.read_bytes()
-    refused("alter", "ALTER CONNECTION pg SET PORT = 1", code="MZ050")
-    refused("apply", code="MZ051", environment=WRONG)
-    assert is_down(shop) and shop.state_bytes() == state
-    assert shop.pipeline.read_bytes() == text
+    text = shop.pipeline.read_bytes()
+    shop.refused("MZ050", {}, "alter", "ALTER CONNECTION pg SET PORT = 1")
+    shop.refused("MZ051", WRONG, "apply")
+    assert shop.is_down() and shop.pipeline.read_bytes() == text
 
 
 @pytest.mark.nightly
@@ -88,16 +103,8 @@ def test_a_change_converges_when_its_runner_is_killed_after_the_commit(shop: Sho
     def killed(before: str, after: str, serial: int) -> tuple[int, str]:
         """An apply of one change, whose runner is killed as soon as that is committed."""
         shop.edit(sink % before, sink % after)
-        command = [sys.executable, "-m", "mzplan", "-C", str(shop.folder), "apply", "--auto-approve"]
-        applying = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **shop.environment},
-        )
-        state = shop.folder / "state" / "mzplan.state.json"
-        eventually("it is committed", lambda: state.exists() and f'"serial": {serial},' in state.read_text())
+        applying, committed = shop.applying(), f'"serial": {serial},'.encode()
+        eventually("it is committed", lambda: shop.has_state() and committed in shop.state_bytes())
         os.kill(shop.lease()["pid"], signal.SIGKILL)
         return applying.wait(120), applying.stdout.read() if applying.stdout else ""
 
@@ -116,27 +123,20 @@ def test_a_change_converges_when_its_runner_is_killed_after_the_commit(shop: Sho
     shop.edit(sink % "700ms", sink % "800ms")
     proposed = {**WRONG, "MZPLAN_FAILPOINT": Failpoint.APPLY_PROPOSED.value}
     assert shop.run("apply", "--auto-approve", environment=proposed).returncode == -signal.SIGKILL
-    eventually("its runner ends as well", lambda: is_down(shop))
+    eventually("its runner ends as well", shop.is_down)
     assert shop.json("status")["serial"] == 2
 
 
 @pytest.mark.nightly
 def test_values_that_nobody_has_validated_are_not_used(shop: Shop) -> None:
-    def refused(*arguments: str) -> None:
-        found = shop.json(*arguments, "--auto-approve", code=1, environment=WRONG)["diagnostics"]
-        assert [one["code"] for one in found] == ["MZ051"]
-
     # A command that is interrupted while the runner starts takes it along.
-    command = [sys.executable, "-m", "mzplan", "-C", str(shop.folder), "apply", "--auto-approve"]
-    applying = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **shop.environment, **WRONG}
-    )
-    assert applying.stderr is not None
-    assert any("Starting the runner" in line for line in applying.stderr)
+    applying = shop.applying(WRONG)
+    assert applying.stdout is not None
+    assert any("Starting the runner" in line for line in applying.stdout)
     applying.send_signal(signal.SIGINT)
-    applying.stderr.close()
-    assert applying.wait(60) != 0
-    eventually("no runner is alive", lambda: is_down(shop))
+    applying.communicate(timeout=60)
+    assert applying.returncode != 0
+    eventually("no runner is alive", shop.is_down)
 
     # What is mended outside the files is tried at once, and judged by that.
     shop.apply()
@@ -150,16 +150,14 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Shop) -> None:
     # What only paused queries use is not handed over, and validated when they are resumed.
     shop.run("pause", "sink.out", "--auto-approve")
     assert shop.run("apply", "--auto-approve", environment=WRONG).returncode == 0
-    refused("resume", "sink.out")
+    shop.refused("MZ051", WRONG, "resume", "sink.out")
     assert shop.run("resume", "sink.out", "--auto-approve").returncode == 0
 
     # A runner that is started for one query runs the others as well, with the same values.
     shop.down()
-    shop.edit(
-        "schema: id BIGINT, trigger: {interval: 500ms}", "schema: id BIGINT, trigger: {interval: 400ms}"
-    )
-    refused("apply", "--target", "source.made")
-    assert is_down(shop)
+    shop.edit("BIGINT, trigger: {interval: 500ms}", "BIGINT, trigger: {interval: 400ms}")
+    shop.refused("MZ051", WRONG, "apply", "--target", "source.made")
+    assert shop.is_down()
 
 
 @pytest.mark.nightly
@@ -186,21 +184,12 @@ def test_every_command_that_starts_a_query_validates_it_first(
     assert shop.run("pause", "sink.paused").returncode == 0
     assert shop.run("state", "rm", "sink.forgotten").returncode == 0
 
-    if not alive:
+    if not alive:  # each command starts a runner, and stops it again
         shop.down()
-    state = shop.state_bytes()
-
-    def refused(code: str, environment: dict[str, str]) -> None:
-        for command in commands:
-            approved = () if "push" in command else ("--auto-approve",)
-            ran = shop.json(*command, *approved, code=1, environment=environment)
-            assert {one["code"] for one in ran["diagnostics"]} == {code}, command
-            assert shop.state_bytes() == state, command
-
+    for command in commands:
+        shop.refused("MZ051", WRONG, *command)
     if alive:
-        refused("MZ051", WRONG)
         execute(shop.dsn, "ALTER TABLE rows RENAME TO away")
-        refused("MZ052", {})
-    else:  # each command starts a runner, and stops it again
-        refused("MZ051", WRONG)
-    assert is_down(shop) is not alive
+        for command in commands:
+            shop.refused("MZ052", {}, *command)
+    assert shop.is_down() is not alive
