@@ -43,11 +43,7 @@ class StoredSource:
         self.int96 = False  # whether timestamps are stored as Spark stores them
         self.offset = 0
         self.step = 0
-        self._commit(
-            {"commitInfo": {"operation": "CREATE TABLE", "timestamp": 1}},
-            {"protocol": _PROTOCOL},
-            self._metadata(),
-        )
+        self._operate("CREATE TABLE", {"protocol": _PROTOCOL}, self._metadata())
         initial = self.checkpoint / "sources" / "0"
         initial.mkdir(parents=True)
         (initial / "0").write_bytes(b"\0v1\n" + json.dumps({"orders": {"0": 0}}).encode())
@@ -94,13 +90,9 @@ class StoredSource:
             size = (self.collection / name).stat().st_size
             stats = json.dumps({"numRecords": part.num_rows})
             adds.append({"add": _add(name, size, stats=stats)})
-        info = {
-            "timestamp": 1795244169143 + self.step * 1000,
-            "operation": "STREAMING UPDATE",
-            "operationParameters": {"outputMode": "Append", "queryId": "q", "epochId": str(self.step)},
-            "operationMetrics": {"numOutputRows": str(len(rows))},
-        }
-        self._commit({"commitInfo": info}, *adds)
+        written = {"outputMode": "Append", "queryId": "q", "epochId": str(self.step)}
+        metrics = {"numOutputRows": str(len(rows))}
+        self._operate("STREAMING UPDATE", *adds, operationParameters=written, operationMetrics=metrics)
         if seen_through:
             commit(self.checkpoint, self.step)
         self.step += 1
@@ -122,12 +114,9 @@ class StoredSource:
         kinds = [kind for kind, _ in changes] or ["insert"] * len(rows)
         counted = {"Inserted": "insert", "Updated": "update_postimage", "Deleted": "delete"}
         metrics = {f"numTargetRows{what}": str(kinds.count(kind)) for what, kind in counted.items()}
-        info = {
-            "timestamp": 1795244169143 + self.step * 1000,
-            "operation": "MERGE",
-            "operationMetrics": {"numSourceRows": str(len(rows)), **metrics},
-        }
-        self._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": self.step}}, *actions)
+        metrics["numSourceRows"] = str(len(rows))
+        transaction = {"txn": {"appId": "q", "version": self.step}}
+        self._operate("MERGE", transaction, *actions, operationMetrics=metrics)
         commit(self.checkpoint, self.step)
         self.step += 1
 
@@ -135,8 +124,7 @@ class StoredSource:
         """A version that holds no step, and adds columns."""
         for column in columns:
             self.schema = self.schema.insert(len(self.schema) - 1, column)
-        info = {"commitInfo": {"operation": "ADD COLUMNS", "timestamp": 2}}
-        self._commit(info, *([self._metadata()] if columns else []))
+        self._operate("ADD COLUMNS", *([self._metadata()] if columns else []))
 
     def merge(self) -> None:
         """A version with the rows of the one before it in one file (OPTIMIZE)."""
@@ -146,22 +134,19 @@ class StoredSource:
         name = f"part-00000-merged-{self.version}.snappy.parquet"
         parquet.write_table(whole, self.collection / name)
         size = (self.collection / name).stat().st_size
-        self._commit(
-            {"commitInfo": {"operation": "OPTIMIZE", "timestamp": 3}},
+        self._operate(
+            "OPTIMIZE",
             {"add": _add(name, size, data_change=False)},
             *({"remove": {"path": p.name, "dataChange": False, "deletionTimestamp": 3}} for p in paths),
         )
 
     def delete(self, file: str) -> None:
         """A version by another writer, with the rows of this file deleted."""
-        self._commit(
-            {"commitInfo": {"operation": "DELETE", "timestamp": 4}},
-            {"remove": {"path": file, "dataChange": True, "deletionTimestamp": 4}},
-        )
+        self._operate("DELETE", {"remove": {"path": file, "dataChange": True, "deletionTimestamp": 4}})
 
     def vacuum(self) -> None:
         """The version in which Delta says that it has removed what no version needs; removes nothing."""
-        self._commit({"commitInfo": {"operation": "VACUUM END", "timestamp": 4}})
+        self._operate("VACUUM END")
 
     def _metadata(self) -> dict[str, Any]:
         return {
@@ -188,11 +173,16 @@ class StoredSource:
         """The files of a step."""
         return sorted(self.collection.glob(f"part-*-{step}-c000.snappy.parquet"))
 
+    def _operate(self, operation: str, *actions: dict[str, Any], **more: dict[str, str]) -> None:
+        """Commit an operation's actions, each step a second later than the one before."""
+        info = {"operation": operation, "timestamp": 1795244169143 + self.step * 1000, **more}
+        self._commit({"commitInfo": info}, *actions)
+
     def _commit(self, *actions: dict[str, Any]) -> None:
         log = self.collection / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(action) + "\n" for action in actions)
-        (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(text)
+        (log / f"{self.version:020}.json").write_text(text)
 
 
 class StoredSink:
@@ -212,14 +202,8 @@ class StoredSink:
         self, version: int, index: int = -1, *, starting: bool = False, seen_through: bool = True
     ) -> None:
         """The next step: up to before file `index + 1` of a version."""
-        offset = {
-            "sourceVersion": 1,
-            "reservoirId": TABLE,
-            "reservoirVersion": version,
-            "index": index,
-            "isStartingVersion": starting,
-        }
-        offsets(self.checkpoint, self.step, offset)
+        place = {"reservoirVersion": version, "index": index, "isStartingVersion": starting}
+        offsets(self.checkpoint, self.step, {"sourceVersion": 1, "reservoirId": TABLE, **place})
         if seen_through:
             commit(self.checkpoint, self.step)
         self.step += 1
