@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from confluent_kafka import Producer
+import pytest
+from confluent_kafka import Producer, TopicPartition
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
+from examples.servers.topics import admin
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import ResourceState
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection, packages_of
 from mzplan.secrets.references import Secrets
@@ -22,6 +25,7 @@ from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
+from tests.support import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,20 +64,19 @@ class Lab:
     def kafka_source(self, topic: str, schema: str = ORDERS, brokers: str = "", **body: Any) -> Description:
         """A source of JSON records. `body` is what stands in the configuration beside it."""
         cluster = {"type": "kafka", "brokers": [brokers or self.kafka.bootstrap]}
-        given = {
-            "connection": "cluster",
-            "topic": topic,
-            "format": {"type": "json", "schema": schema},
-            **body,
-        }
+        given = {"topic": topic, "format": {"type": "json", "schema": schema}, **body}
         return _described("source", "kafka", given, "cluster", cluster)
 
     def files_source(self, folder: Path, schema: str = ORDERS, **body: Any) -> Description:
         """A source of JSON files."""
         files = {"type": "files", "path": str(folder.parent)}
         format_ = {"type": "json", "schema": schema}
-        given = {"connection": "folder", "path": folder.name, "format": format_, **body}
-        return _described("source", "files", given, "folder", files)
+        return self.source("files", files, path=folder.name, format=format_, **body)
+
+    def delta_source(self, folder: Path, path: str, schema: str, **body: Any) -> Description:
+        """A source of a Delta table below a folder."""
+        files = {"type": "files", "path": str(folder)}
+        return self.source("delta", files, path=path, schema=schema, **body)
 
     def source(self, type_: str, connection: Mapping[str, Any] | None, **body: Any) -> Description:
         """A source of any type."""
@@ -164,6 +167,21 @@ class Lab:
         until(f"{description.address} has ended", lambda: not self.report(description).active, seconds)
         return self.report(description)
 
+    def fails(
+        self, description: Description, code: str, *texts: str, seconds: float = SECONDS
+    ) -> QueryReport:
+        """Wait until a query ends with an error of this code that contains these texts."""
+        ended = self.ended(description, seconds)
+        assert ended.error_code == code and all(text in str(ended.error) for text in texts), ended.error
+        return ended
+
+    def refused(self, description: Description) -> Diagnostic:
+        """The error with which a query doesn't start."""
+        with pytest.raises(MzplanError) as caught:
+            self.start(description)
+        (found,) = caught.value.diagnostics
+        return found
+
     def produce(self, topic: str, *rows: Mapping[str, Any]) -> None:
         produce_json(self.kafka.bootstrap, topic, rows)
 
@@ -174,9 +192,14 @@ class Lab:
             producer.produce(topic, value, **{"partition": 0, **more})
         assert producer.flush(30) == 0
 
+    def delete_records(self, topic: str, before: int) -> None:
+        """Delete the records of partition 0 before an offset, as retention does."""
+        place = TopicPartition(topic, 0, before)
+        client = admin(self.kafka.bootstrap)  # kept until its future is done
+        client.delete_records([place])[place].result(20)
+
     def rows(self, database: str, query: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.postgres.dsn(database)) as connection:
-            return connection.execute(query.encode()).fetchall()
+        return rows_of(self.postgres.dsn(database), query)
 
     def execute(self, database: str, *statements: str) -> None:
         with psycopg.connect(self.postgres.dsn(database), autocommit=True) as connection:
@@ -256,6 +279,17 @@ class Lab:
     def retried(self, description: Description) -> Description:
         """The same query under another digest, as after a change."""
         return replace(description, digest=f"1:{uuid.uuid4().hex}")
+
+    def changed(
+        self, description: Description, connection: Mapping[str, Any] | None = None, **body: Any
+    ) -> Description:
+        """The same query after a change of its settings and of its connection's. None removes a setting."""
+        settings = {name: value for name, value in {**description.body, **body}.items() if value is not None}
+        connections = {
+            role: replace(one, body={**one.body, **(connection or {})})
+            for role, one in description.connections.items()
+        }
+        return replace(self.retried(description), body=settings, connections=connections)
 
 
 def read_delta(table: Path) -> list[dict[str, Any]]:
