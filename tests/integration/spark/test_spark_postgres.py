@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +11,14 @@ import psycopg
 import pytest
 
 from tests.integration.spark_lab import until
+from tests.support import execute, ids_in
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
-    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
 TABLE = "CREATE TABLE orders (id bigint, customer text, amount numeric(10,2))"
-KEYED = "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(10,2))"
 
 
 def orders(first: int, last: int, customer: str = "ann") -> list[dict[str, Any]]:
@@ -46,13 +44,17 @@ class Flow:
         self.produce(count)
         self.lab.has_rows(self.shop, "orders", self.produced)
 
-    def fails(self, code: str, *said: str) -> None:
-        """Wait until the sink ends with this error."""
-        ended = self.lab.ended(self.sink)
-        assert ended.error_code == code and any(one in str(ended.error) for one in said or ("",)), ended.error
+    def fails(self, code: str, *texts: str) -> None:
+        self.lab.fails(self.sink, code, *texts)
+
+    def finish(self) -> None:
+        self.lab.finish(self.source, self.sink)
 
     def execute(self, *statements: str) -> None:
         self.lab.execute(self.shop, *statements)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self.lab.rows(self.shop, query)
 
 
 @pytest.fixture
@@ -68,104 +70,73 @@ def flow(lab: Lab, topic: Make, database: Make) -> Iterator[Flow]:
 def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
     """And not with the archive of PySpark's source, which each Python worker would compile."""
     import pyspark
-    from pyspark.sql import SparkSession
 
-    lab.executor.open()
-    session = SparkSession.active()
-    (found,) = (
-        session.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
-    )
-    assert found == pyspark.__file__
+    tasks = lab.spark.sparkContext.parallelize([0], 1)
+    assert tasks.map(lambda _: __import__("pyspark").__file__).collect() == [pyspark.__file__]
 
 
-def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
-    lab: Lab, topic: Make, database: Make
-) -> None:
-    name, shop = topic(), database()
-    lab.execute(shop, TABLE)
-    source = lab.kafka_source(name)
-    sink = lab.postgres_sink(source, shop, "public.orders")
-    lab.produce(name, *orders(0, 100))
-    lab.start(source, sink)
-    lab.has_rows(shop, "orders", 100)
-    lab.finish(source, sink)
+def test_append_is_exactly_once_over_stops_and_a_repeated_batch(lab: Lab, flow: Flow) -> None:
+    from mzplan.connectors.postgres.sink.ledger import Ledger
+    from mzplan.connectors.postgres.sink.writer import Writer
 
-    lab.undo_commit(sink)
-    lab.produce(name, *orders(100, 110))
-    lab.start(source, sink, epoch=2)
-    lab.has_rows(shop, "orders", 110)
-    lab.finish(source, sink)
-    steps = lab.rows(
-        shop, "SELECT step, row_count, source_first, source_last FROM mzplan.steps ORDER BY step"
-    )
+    flow.writes(95)
+    flow.finish()
+    lab.undo_commit(flow.sink)
+    flow.produce(10)
+    lab.start(flow.source, flow.sink, epoch=8)
+    lab.has_rows(flow.shop, "orders", 110)
+    flow.finish()
+    steps = flow.rows("SELECT step, row_count, source_first, source_last FROM mzplan.steps ORDER BY step")
     assert sum(rows for _, rows, _, _ in steps) == 110
     assert [step for step, _, _, _ in steps] == list(range(len(steps)))
     # The steps of the source that each one covers: all of them, in order.
     covered = [range(first, last + 1) for _, rows, first, last in steps if rows]
-    assert [step for steps in covered for step in steps] == list(range(lab.last_step(source) + 1))
-    assert lab.rows(shop, "SELECT count(DISTINCT id), count(*) FROM orders") == [(110, 110)]
-    assert lab.rows(shop, "SELECT epoch FROM mzplan.writers") == [(2,)]
-    old_steps_are_forgotten(lab, sink, shop)
-
-
-def old_steps_are_forgotten(lab: Lab, sink: Description, shop: str) -> None:
-    """All but the last, however far it is."""
-    from mzplan.connectors.postgres.sink.ledger import Ledger
-    from mzplan.connectors.postgres.sink.writer import Writer
-
-    ((query_id,),) = lab.rows(shop, "SELECT query_id FROM mzplan.writers")
-    ledger = Ledger(schema="mzplan", sink=sink.id, generation=1, epoch=2, query_id=query_id)
-    writer = Writer(address=str(sink.address), ledger=ledger)
-    lab.execute(shop, "UPDATE mzplan.writers SET step = 300000")
-    with psycopg.connect(lab.postgres.dsn(shop), autocommit=True) as connection:
+    assert [step for steps in covered for step in steps] == list(range(lab.last_step(flow.source) + 1))
+    assert flow.rows("SELECT count(DISTINCT id), count(*) FROM orders") == [(110, 110)]
+    assert flow.rows("SELECT epoch FROM mzplan.writers") == [(8,)]
+    # The records of old steps go, all but the last, however far it is.
+    ((query_id,),) = flow.rows("SELECT query_id FROM mzplan.writers")
+    ledger = Ledger(schema="mzplan", sink=flow.sink.id, generation=1, epoch=8, query_id=query_id)
+    writer = Writer(address=str(flow.sink.address), ledger=ledger)
+    flow.execute("UPDATE mzplan.writers SET step = 300000")
+    with psycopg.connect(lab.postgres.dsn(flow.shop), autocommit=True) as connection:
         for step, left in ((999, True), (200_998, True), (200_999, False)):
             writer.expire(connection, step)
-            assert (lab.rows(shop, "SELECT count(*) FROM mzplan.steps")[0][0] > 0) is left
+            assert bool(flow.rows("SELECT 1 FROM mzplan.steps")) is left
 
 
 def test_upsert_keeps_the_latest_row_of_each_key(lab: Lab, topic: Make, database: Make) -> None:
     """Also in a table that has nothing but its key."""
     name, shop = topic(partitions=1), database()
-    lab.execute(shop, KEYED, 'CREATE TABLE "Odd Keys" ("Id" bigint, "user" text, PRIMARY KEY ("user", "Id"))')
-    source = lab.kafka_source(name)
-    sink = lab.postgres_sink(
-        source,
+    lab.execute(
         shop,
-        "orders",
-        mode="upsert",
-        key=["id"],
-        select=["id", "upper(customer) AS customer", "amount"],
-        where="amount > 0",
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(10,2))",
+        'CREATE TABLE "Odd Keys" ("Id" bigint, "user" text, PRIMARY KEY ("user", "Id"))',
     )
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders", mode="upsert", key=["id"])
     keys = ["id % 3 AS id", "'u' AS user"]
     odd = lab.postgres_sink(source, shop, "public.Odd Keys", mode="upsert", key=["id", "user"], select=keys)
-    changes = [{"id": i % 10, "customer": f"c{i}", "amount": 1 + i} for i in range(500)]
-    lab.produce(name, *changes, {"id": 3, "customer": "dropped", "amount": -1})
+    lab.produce(name, *({"id": i % 10, "customer": f"c{i}"} for i in range(500)))
     lab.start(source, sink, odd)
     lab.has_rows(shop, "orders", 10)
-    lab.produce(
-        name, {"id": 3, "customer": "newest", "amount": 7}, {"id": 77, "customer": "new", "amount": 7}
-    )
+    lab.produce(name, {"id": 3, "customer": "newest"}, {"id": 77, "customer": "new"})
     lab.has_rows(shop, "orders", 11)
     lab.has_rows(shop, '"Odd Keys"', 3)
     lab.stop(source, sink, odd)
     found = dict(lab.rows(shop, "SELECT id, customer FROM orders"))
-    assert found == {**{i: f"C{490 + i}" for i in range(10)}, 3: "NEWEST", 77: "NEW"}
+    assert found == {**{i: f"c{490 + i}" for i in range(10)}, 3: "newest", 77: "new"}
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", ["straight", "staged"])
-def test_a_task_that_is_tried_twice_doubles_nothing(
-    lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
+def test_only_the_staged_rows_of_the_successful_attempt_are_moved(
+    lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mzplan.connectors.postgres.sink import batches as postgres
-    from mzplan.connectors.postgres.sink import staged_output
-
-    module, function = (staged_output, "staging_task") if way == "staged" else (postgres, "straight_task")
-    made = getattr(module, function)
+    """A second attempt without staging is in test_spark_task_kills.py."""
+    from mzplan.connectors.postgres.sink.tasks import staging_task
 
     def failing_once(*arguments: Any) -> Any:
-        push = made(*arguments)
+        push = staging_task(*arguments)
 
         def push_twice(batches: Any) -> Any:
             from pyspark import TaskContext
@@ -177,12 +148,9 @@ def test_a_task_that_is_tried_twice_doubles_nothing(
 
         return push_twice
 
-    monkeypatch.setattr(module, function, failing_once)
+    monkeypatch.setattr("mzplan.connectors.postgres.sink.staged_output.staging_task", failing_once)
     name, shop = topic(), database()
-    lab.execute(
-        shop,
-        "CREATE TABLE orders (id bigint, customer jsonb, amount numeric(10,2))" if way == "staged" else TABLE,
-    )
+    lab.execute(shop, "CREATE TABLE orders (id bigint, customer jsonb, amount numeric(10,2))")
     source = lab.kafka_source(name)
     sink = lab.postgres_sink(source, shop, "orders")
     lab.produce(name, *orders(0, 20, customer='"ann"'))
@@ -190,48 +158,35 @@ def test_a_task_that_is_tried_twice_doubles_nothing(
     lab.has_rows(shop, "orders", 20)
     lab.stop(source, sink)
     assert lab.rows(shop, "SELECT sum(row_count) FROM mzplan.steps") == [(20,)]
-    stages = lab.rows(shop, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'")
-    assert len(stages) == (1 if way == "staged" else 0)
-    for (stage,) in stages:
-        assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage}"') == [(0,)]
+    ((stage,),) = lab.rows(shop, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'")
+    assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage}"') == [(0,)]
 
 
 @pytest.mark.nightly
 def test_a_crash_of_the_server_loses_and_doubles_nothing(
     lab: Lab, topic: Make, own_postgres: PostgresServer
 ) -> None:
-    name = topic()
-    own_postgres.create_database("shop")
-    dsn = own_postgres.dsn("shop")
-
-    def count() -> int:
-        with psycopg.connect(dsn) as connection:
-            return int(connection.execute("SELECT count(*) FROM orders").fetchone()[0])  # type: ignore[index]
-
-    with psycopg.connect(dsn) as connection:
-        connection.execute(TABLE.encode())
+    name, dsn = topic(), own_postgres.create_database("shop")
+    execute(dsn, TABLE)
     lab.secrets.environment["OWN_PASSWORD"] = own_postgres.password
     source = lab.kafka_source(name)
     body = lab.postgres_body("shop", port=own_postgres.port, password="${env:OWN_PASSWORD}")
     sink = lab.sink(source, "postgres", body, table="orders")
     lab.produce(name, *orders(0, 50))
     lab.start(source, sink)
-    until("the first rows are there", lambda: count() == 50)
+    until("the first rows are there", lambda: len(ids_in(dsn, "orders")) == 50)
 
     own_postgres.kill()
     lab.produce(name, *orders(50, 60))
-    ended = lab.ended(sink)
-    assert ended.error_code == "MZ050", ended.error
-    assert ended.error is not None
-    assert f"127.0.0.1:{own_postgres.port}" in ended.error
-    assert own_postgres.password not in ended.error
-    assert [d.code for d in lab.check(sink).diagnostics] == ["MZ050"]
+    ended = lab.fails(sink, "MZ050", f"127.0.0.1:{own_postgres.port}")
+    assert own_postgres.password not in str(ended.error)
+    assert lab.codes(sink) == ["MZ050"]
 
     own_postgres.start()
     lab.start(sink)
-    until("the others are there, too", lambda: count() == 60)
+    until("the others are there, too", lambda: len(ids_in(dsn, "orders")) == 60)
     lab.stop(source, sink)
-    assert count() == 60
+    assert ids_in(dsn, "orders") == list(range(60))
 
 
 @pytest.mark.nightly
@@ -256,7 +211,7 @@ def test_a_batch_that_waits_for_a_lock_can_be_stopped(lab: Lab, flow: Flow) -> N
         blocker.execute("LOCK TABLE orders")
         flow.produce()
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'orders'::regclass"
-        until("the sink waits", lambda: lab.rows(flow.shop, waiting) == [(1,)])
+        until("the sink waits", lambda: flow.rows(waiting) == [(1,)])
         began = time.monotonic()
         lab.stop(flow.sink)
         assert time.monotonic() - began < 18, "it waited for the lock, which it gives up after 20 s"
@@ -265,16 +220,13 @@ def test_a_batch_that_waits_for_a_lock_can_be_stopped(lab: Lab, flow: Flow) -> N
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", ["straight", "staged"])
-def test_a_repeated_step_is_compared_with_the_written_rows(
-    lab: Lab, topic: Make, database: Make, way: str
-) -> None:
+def test_a_repeated_step_is_compared_with_the_written_rows(lab: Lab, topic: Make, database: Make) -> None:
+    """A staged table is in test_spark_target_change.py."""
     name, shop = topic(partitions=1), database()
-    customer = "jsonb" if way == "staged" else "text"
-    lab.execute(shop, f"CREATE TABLE orders (id bigint, customer {customer}, amount numeric(10,2))")
+    lab.execute(shop, TABLE)
     source = lab.kafka_source(name)
     sink = lab.postgres_sink(source, shop, "orders", where="id < 10")
-    lab.produce(name, *orders(0, 20, customer='"ann"'))
+    lab.produce(name, *orders(0, 20))
     lab.start(source)
     until("the rows are there", lambda: lab.count(source) == 20)
     lab.start(sink)
@@ -287,19 +239,17 @@ def test_a_repeated_step_is_compared_with_the_written_rows(
         lab.stop(sink)
         lab.undo_commit(sink)
         lab.forget_begun(sink)
-        sink = replace(sink, digest=f"1:{body}", body={**sink.body, **body})
+        sink = lab.changed(sink, **body)
         lab.start(sink)
         until("it is pushed again", lambda: not lab.report(sink).active or lab.report(sink).step >= 0)
 
     def steps() -> list[tuple[Any, ...]]:
         return lab.rows(shop, "SELECT step, row_count, content_hash FROM mzplan.steps ORDER BY step")
 
-    ((_, _, first),) = steps()
     again(where="id < 15")  # the same rows, and more behind them
     lab.has_rows(shop, "orders", 15)
-    ((_, count, second),) = steps()
-    assert (count, lab.report(sink).warning) == (15, None)
-    assert first != second
+    grown = steps()
+    assert [step[:2] for step in grown] == [(0, 15)] and lab.report(sink).warning is None
     again()
     assert lab.report(sink).warning is None
     again(where="id >= 5")
@@ -307,8 +257,8 @@ def test_a_repeated_step_is_compared_with_the_written_rows(
     again(where="id < 3", compare="off")
     assert lab.report(sink).warning is None
     again(where="id < 3", compare="fail")
-    assert lab.ended(sink).error_code == "MZ088"
-    assert steps() == [(0, 15, second)]
+    lab.fails(sink, "MZ088")
+    assert steps() == grown
     lab.has_rows(shop, "orders", 15)
     lab.stop(source, sink)
 
@@ -322,7 +272,7 @@ def test_a_table_that_lost_its_rows_is_refused(lab: Lab, flow: Flow, statement: 
     flow.produce(1)
     flow.fails("MZ069")
     lab.start(flow.sink, epoch=7)
-    flow.fails("MZ069", "was truncated", "recreated")
+    flow.fails("MZ069", "was truncated" if statement.startswith("TRUNCATE") else "recreated")
     flow.execute(f"UPDATE mzplan.writers SET target = NULL WHERE sink = '{flow.sink.id}'")
     lab.start(flow.sink, epoch=7)
     lab.has_rows(flow.shop, "orders", 1)
@@ -340,8 +290,7 @@ def test_a_table_may_be_altered_while_its_sink_runs_if_the_rows_still_fit(lab: L
     # One that fits needs no start: the next batch is staged, and cast.
     flow.execute("ALTER TABLE orders ALTER id TYPE numeric, ALTER amount TYPE numeric(12,3)")
     flow.writes(2)
-    found = lab.rows(flow.shop, "SELECT id, amount FROM orders ORDER BY id")
-    assert found == [(i, Decimal("1.5")) for i in range(12)]
+    assert flow.rows("SELECT id, amount FROM orders ORDER BY id") == [(i, Decimal("1.5")) for i in range(12)]
     flow.execute("ALTER TABLE orders RENAME customer TO client")
     flow.produce(3)
     flow.fails("MZ053", "customer")
@@ -371,14 +320,8 @@ def test_a_checkpoint_behind_its_table_is_a_warning(lab: Lab, flow: Flow) -> Non
 
 def test_a_value_that_the_table_refuses_is_told_by_its_column(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(partitions=1), database()
-    types = {"plain": "text", "json": "jsonb", "narrow": "varchar(3)"}
-    lab.execute(
-        shop,
-        *(
-            f"CREATE TABLE {table} (id bigint PRIMARY KEY, customer {type_})"
-            for table, type_ in types.items()
-        ),
-    )
+    for table, type_ in {"plain": "text", "json": "jsonb", "narrow": "varchar(3)"}.items():
+        lab.execute(shop, f"CREATE TABLE {table} (id bigint PRIMARY KEY, customer {type_})")
     source = lab.kafka_source(name, "id BIGINT NOT NULL, customer STRING")
     upsert: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
     plain, json_ = (lab.postgres_sink(source, shop, table, **upsert) for table in ("plain", "json"))
@@ -388,16 +331,9 @@ def test_a_value_that_the_table_refuses_is_told_by_its_column(lab: Lab, topic: M
     lab.produce(name, {"id": 1, "customer": '"x"'}, {"id": 2, "customer": '"x\0y"'})
     lab.start(source, plain, json_, narrow)
     for sink in (plain, json_):
-        ended = lab.ended(sink)
-        assert ended.error_code == "MZ059"
-        assert "has that character in column customer" in str(ended.error)
-        assert '"offset":1' in str(ended.error), ended.error
-        assert "replace(customer, chr(0), '') AS customer" in str(ended.error)
-    ended = lab.ended(narrow)
-    assert ended.error_code == "MZ059", ended.error
-    assert "too long for type character varying(3)" in str(ended.error)
-    assert "its column customer is character varying(3), and the sink writes STRING" in str(ended.error)
-    assert "narrow" in str(ended.error) and "ALTER COLUMN customer TYPE text" in str(ended.error)
+        lab.fails(sink, "MZ059", "has that character in column customer", '"offset":1', select[1])
+    named = "its column customer is character varying(3)"
+    ended = lab.fails(narrow, "MZ059", named, "narrow", "ALTER COLUMN customer TYPE text")
     assert "xy" not in str(ended.error), ended.error
     lab.execute(shop, "ALTER TABLE narrow ALTER customer TYPE text")
     lab.start(narrow)
