@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from pyarrow import RecordBatch, parquet
+from pyarrow import RecordBatch
 
-from examples.connector.mzplan_sqlite.sink import SqliteOutput, SqliteOutputFactory
 from examples.servers import create_topic, delete_topic
 from mzplan.connectors.adapter.sink import EndpointSink
-from mzplan.connectors.files.manifest import committed_files
 from mzplan.endpoints import Step
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.warehouse.content_hash import ContentHash, content_hash
+from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_topic
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_endpoints import append
-from tests.integration.spark_lab import read_delta, until
-from tests.support import execute, rows_of
+from tests.integration.spark_lab import until
+from tests.support import execute, ids_in
 from tests.tasks import replay
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
     from examples.servers import KafkaBroker, PostgresServer
-    from mzplan.connectors.api.queries import SinkRun
     from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
@@ -42,18 +36,6 @@ pytestmark = pytest.mark.nightly
 
 Make = Callable[..., str]
 TABLE = "CREATE TABLE orders (id bigint, customer text)"
-
-
-def changed(
-    lab: Lab, sink: Description, connection: dict[str, Any] | None = None, **body: Any
-) -> Description:
-    """The sink after a change of its connection, or of itself."""
-    found = lab.retried(sink)
-    own: Any = found.body
-    own.update(body)
-    inner: Any = found.connections["connection"].body
-    inner.update(connection or {})
-    return found
 
 
 def found(lab: Lab, sink: Description) -> Diagnostic:
@@ -79,10 +61,6 @@ def copy(server: PostgresServer, here: str, there: str) -> None:
     folder = (server.workdir / "cluster").resolve()
     subprocess.run(["rm", "-rf", str(folder / there)], check=True)
     subprocess.run(["cp", "-a", str(folder / here), str(folder / there)], check=True)
-
-
-def ids(dsn: str) -> list[int]:
-    return [row[0] for row in rows_of(dsn, "SELECT id FROM orders ORDER BY id")]
 
 
 class Flow:
@@ -114,7 +92,7 @@ class Flow:
 
     def flows(self, *expected: int, dsn: str = "") -> None:
         self.send()
-        until(f"{expected} are there", lambda: ids(dsn or self.dsn) == list(expected))
+        until(f"{expected} are there", lambda: ids_in(dsn or self.dsn, "orders") == list(expected))
 
 
 def test_a_database_that_is_promoted_restored_moved_and_made_anew(
@@ -156,39 +134,37 @@ def _restored(lab: Lab, flow: Flow) -> None:
     assert done == last + 1
     flow.send()
     lab.start(flow.sink)
-    assert lab.ended(flow.sink).error_code == "MZ069"
-    assert ids(flow.dsn) == [0]
+    lab.fails(flow.sink, "MZ069")
+    assert ids_in(flow.dsn, "orders") == [0]
     lab.stop(flow.sink)
-    accepting = changed(lab, flow.sink, on_target_change="accept")
+    accepting = lab.changed(flow.sink, on_target_change="accept")
     assert (found(lab, accepting).code, found(lab, accepting).severity) == ("MZ069", "notice")
     lab.start(accepting)
-    until("what comes next is written", lambda: ids(flow.dsn) == [0, 2])
+    until("what comes next is written", lambda: ids_in(flow.dsn, "orders") == [0, 2])
     lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
     # And what was lost is written once more, as the error says.
     again = replace(lab.retried(accepting), tasks=(replay(5, missing=True),))
     lab.start(again)
-    assert ids(flow.dsn) == [0, 1, 2]
+    assert ids_in(flow.dsn, "orders") == [0, 1, 2]
     lab.finish(again)
 
 
 def _moved(lab: Lab, flow: Flow, other: str) -> None:
     """Another server with a table of that name; then a database of that name, made anew."""
     lab.execute(other, TABLE)
-    moved = changed(lab, flow.sink, lab.postgres_body(other))
-    del moved.body["on_target_change"]  # type: ignore[attr-defined]
+    moved = lab.changed(flow.sink, lab.postgres_body(other))
     refused = found(lab, moved)
     assert (refused.code, refused.exit_code) == ("MZ043", ExitCode.REFUSED)
     assert "system identifier" in refused.detail and "on_target_change" in refused.hint
-    accepting = changed(lab, moved, on_target_change="accept")
+    accepting = lab.changed(moved, on_target_change="accept")
     lab.start(accepting)
     flow.flows(3, dsn=lab.postgres.dsn(other))
     lab.finish(accepting)
     lab.postgres.drop_database(other)
     lab.postgres.create_database(other)
     lab.execute(other, TABLE)
-    del accepting.body["on_target_change"]  # type: ignore[attr-defined]
-    assert "dropped and recreated" in found(lab, accepting).detail
+    assert "dropped and recreated" in found(lab, moved).detail
 
 
 def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
@@ -202,10 +178,10 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     lab.finish(sink)
     assert lab.check(sink).diagnostics == ()
 
-    moved = changed(lab, sink, {"brokers": [own_kafka.bootstrap]})
+    moved = lab.changed(sink, {"brokers": [own_kafka.bootstrap]})
     refused = found(lab, moved)
     assert (refused.code, refused.exit_code) == ("MZ043", ExitCode.REFUSED) and "cluster" in refused.detail
-    accepting = changed(lab, moved, on_target_change="accept")
+    accepting = lab.changed(moved, on_target_change="accept")
     assert found(lab, accepting).severity == "notice"
     lab.produce(name, {"id": 2})
     lab.start(accepting)
@@ -220,7 +196,7 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
 
 class Torn:
     """An output without transactions: rows and what is recorded of their step are there as they are pushed.
-    `dies`: after the first batch, as of a kill."""
+    `dies`: after two rows, as of a kill."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -234,23 +210,19 @@ class Torn:
         return self
 
     def start_step(self, step: Step) -> None:
-        self.step, self.length = step, 0
-        known = self.notes.get(step)
-        self.replay = StepReplay(step, written=known, last=max(self.notes, default=None))
+        self.step = step
+        self.replay = StepReplay(step, written=self.notes.get(step), last=max(self.notes, default=None))
 
     def push_buffer(self, batch: RecordBatch) -> None:
-        for at in range(batch.num_rows):
-            row = batch.slice(at, 1)
-            self.length += 1
-            fresh = self.replay.push(row)
-            if fresh.num_rows:
-                before = self.notes.get(self.step, Written(rows=0, digest=str(ContentHash())))
-                known = ContentHash.parse(before.rows, before.digest) or ContentHash()
-                grown = known + content_hash([fresh])
-                self.rows += fresh.column("id").to_pylist()
-                self.notes[self.step] = Written(rows=grown.rows, digest=str(grown))
-            if self.dies and self.length == 2:
-                raise RuntimeError("killed")
+        fresh = self.replay.push(batch)
+        taken = fresh.slice(0, 2) if self.dies else fresh
+        before = self.notes.get(self.step, Written(rows=0, digest=str(ContentHash())))
+        known = ContentHash.parse(before.rows, before.digest) or ContentHash()
+        grown = known + content_hash([taken])
+        self.rows += taken.column("id").to_pylist()
+        self.notes[self.step] = Written(rows=grown.rows, digest=str(grown))
+        if self.dies:
+            raise RuntimeError("killed")
 
     def finish_step(self) -> None:
         self.notes[self.step] = self.replay.finish()
@@ -259,29 +231,12 @@ class Torn:
         pass
 
 
-class Sqlite(SqliteOutputFactory):
-    """The connector of the example, on a database of its own."""
-
-    def __init__(self, path: Path):
-        self.path = str(path)
-        with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE t (id INTEGER)")
-
-    def ids(self) -> list[int]:
-        with sqlite3.connect(self.path) as connection:
-            return sorted(row[0] for row in connection.execute("SELECT id FROM t"))
-
-    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> SqliteOutput:
-        connection = {"path": self.path, "timeout": 10}
-        return super().new_endpoint(name, {**config, "connection": connection, "options": {"table": "t"}})
-
-
 ODD = "id % 2 = 1"
-There = Callable[[], list[int]]
+There = Callable[[], Iterable[int]]
 
 
 class Crashes:
-    """A local source and sinks of it, each with what gives the ids in its target, in order."""
+    """A local source and sinks of it, each with what gives the ids in its target."""
 
     def __init__(self, lab: Lab, source: Description, sinks: dict[str, tuple[Description, There]]):
         self.lab, self.source = lab, source
@@ -299,113 +254,72 @@ class Crashes:
                 self.lab.stop(sink)
             if forget:
                 self.lab.forget_begun(sink)
-            self.sinks[kind] = again = self.lab.retried(sink)
-            own: Any = again.body
-            own.update(body)
+            self.sinks[kind] = self.lab.changed(sink, **body)
 
-    def hold(self, expected: list[int]) -> None:
+    def hold(self, *expected: int) -> None:
         """Wait until each row is there, once."""
+
+        def holds(kind: str) -> bool:
+            return sorted(self.there[kind]()) == list(expected)
+
         for kind, sink in self.sinks.items():
-            until(f"{kind} has {expected}", lambda k=kind: self.there[k]() == expected, 180)  # type: ignore[misc]
+            until(f"{kind} has {expected}", lambda k=kind: holds(k), 180)  # type: ignore[misc]
             until(f"{kind} is done", lambda s=sink: self.lab.checkpoint_done(s))  # type: ignore[misc]
-            assert self.there[kind]() == expected, kind
+            assert holds(kind), kind
 
-    def warned(self) -> set[str]:
-        """Those that warn of a step that is not what it was."""
-        warnings = {kind: self.lab.report(sink).warning or "" for kind, sink in self.sinks.items()}
-        return {kind for kind, warning in warnings.items() if "[MZ088]" in warning}
-
-    def run(self, *comparing: str) -> None:
-        """`comparing`: those whose target is asked for the rows of a step that it has."""
-        append(self.lab, self.source, 1, 2, 3, 4, 5)
-        self.lab.start(self.source, *self.sinks.values())
-        self.hold([1, 3, 5])
-        self.finished_as_it_began()
+    def change(self, *comparing: str) -> None:
+        """`comparing`: the sinks whose target is asked for the rows of a step that it has."""
+        # A step is finished as it began.
+        self.crash(where="id > 0")
+        append(self.lab, self.source, 6, 7, 8)
+        self.lab.start(*self.sinks.values())
+        self.hold(1, 3, 5, 6, 7, 8)
+        assert {self.lab.report(sink).warning for sink in self.sinks.values()} == {None}
         # Where it is not known what the step began as, it stands as written, and that is told.
         self.crash(forget=True, where="id < 8")
         append(self.lab, self.source, 2)
         self.lab.start(*self.sinks.values())
-        self.hold([1, 2, 3, 5, 6, 7, 8])
-        assert self.warned() == set(comparing)
+        self.hold(1, 2, 3, 5, 6, 7, 8)
+        warnings = {kind: self.lab.report(sink).warning or "" for kind, sink in self.sinks.items()}
+        assert {kind for kind, warning in warnings.items() if "[MZ088]" in warning} == set(comparing)
         self.lab.stop(self.source, *self.sinks.values())
-
-    def finished_as_it_began(self) -> None:
-        self.crash(where="id > 0")
-        append(self.lab, self.source, 6, 7, 8)
-        self.lab.start(*self.sinks.values())
-        self.hold([1, 3, 5, 6, 7, 8])
-        assert {self.lab.report(sink).warning for sink in self.sinks.values()} == {None}
-
-
-def delta_and_files(lab: Lab, source: Description, folder: Path) -> dict[str, tuple[Description, There]]:
-
-    def listed() -> list[int]:
-        found = [parquet.read_table(one).to_pylist() for one in committed_files(folder / "files")]
-        return sorted(row["id"] for rows in found for row in rows)
-
-    return {
-        "delta": (
-            lab.delta_sink(source, folder, "delta", where=ODD),
-            lambda: sorted(row["id"] for row in read_delta(folder / "delta")),
-        ),
-        "files": (lab.files_sink(source, folder, "files", where=ODD), listed),
-    }
-
-
-def test_a_step_that_spark_writes_is_finished_as_it_began(lab: Lab, tmp_path: Path) -> None:
-    source = lab.source("local", None, schema="id BIGINT")
-    Crashes(lab, source, delta_and_files(lab, source, tmp_path)).run()
 
 
 def test_a_step_in_a_connectors_target_is_finished_as_it_began(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torn, sqlite = Torn(), Sqlite(tmp_path / "shop.db")
+    torn = Torn()
     source = lab.source("local", None, schema="id BIGINT")
-    sinks = {
-        "sqlite": (lab.sink(source, "console", None, where=ODD), sqlite.ids),
-        "torn": (lab.sink(source, "console", None, where=ODD), lambda: sorted(torn.rows)),
-    }
-    factories = {str(sink.address): sqlite if kind == "sqlite" else torn for kind, (sink, _) in sinks.items()}
-
-    class Ours(EndpointSink):
-        """The endpoints of this test, under the type of another connector."""
-
-        def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-            return EndpointSink(factories[str(run.query.address)]).write(rows, run)
-
-    monkeypatch.setitem(lab.executor._connectors._by_type, ("sink", "console"), Ours(sqlite))
-    crashes = Crashes(lab, source, sinks)
-    # One that is killed in the middle of its step, of which a part is there.
+    sink = lab.sink(source, "console", None, where=ODD)
+    monkeypatch.setitem(lab.executor._connectors._by_type, ("sink", "console"), EndpointSink(torn))
+    crashes = Crashes(lab, source, {"torn": (sink, lambda: torn.rows)})
+    # It is killed in the middle of its step, of which a part is there.
     torn.dies = True
     append(lab, source, 1, 2, 3, 4, 5)
-    lab.start(source, crashes.sinks["torn"], crashes.sinks["sqlite"])
-    assert "killed" in (lab.ended(crashes.sinks["torn"]).error or "") and torn.rows == [1, 3]
-    until("the other one has it", lambda: sqlite.ids() == [1, 3, 5])
+    lab.start(source, sink)
+    assert "killed" in (lab.ended(sink).error or "") and torn.rows == [1, 3]
     torn.dies = False
-    crashes.finished_as_it_began()
-    crashes.crash(forget=True, where="id < 8")
-    append(lab, source, 2)
-    lab.start(*crashes.sinks.values())
-    crashes.hold([1, 2, 3, 5, 6, 7, 8])
-    assert crashes.warned() == {"sqlite", "torn"}
-    lab.stop(source, *crashes.sinks.values())
+    crashes.change("torn")
 
 
-def test_a_step_on_a_server_is_finished_as_it_began(lab: Lab, topic: Make, database: Make) -> None:
+def test_a_step_is_finished_as_it_began(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop, output = database(), topic(partitions=1)
     lab.execute(shop, "CREATE TABLE straight (id bigint)", "CREATE TABLE staged (id numeric)")
     source = lab.source("local", None, schema="id BIGINT")
-
-    def rows(table: str) -> list[int]:
-        return sorted(int(row[0]) for row in lab.rows(shop, f"SELECT id FROM {table}"))
-
-    sinks = {
-        "kafka": (
-            lab.kafka_sink(source, output, where=ODD),
-            lambda: sorted(value["id"] for _, _, value in committed(lab.kafka.bootstrap, output)),
-        ),
-        "straight": (lab.postgres_sink(source, shop, "straight", where=ODD), lambda: rows("straight")),
-        "staged": (lab.postgres_sink(source, shop, "staged", where=ODD), lambda: rows("staged")),
+    kafka = lab.kafka_sink(source, output, where=ODD)
+    straight, staged = (lab.postgres_sink(source, shop, table, where=ODD) for table in ("straight", "staged"))
+    delta = lab.delta_sink(source, tmp_path, "delta", where=ODD)
+    files = lab.files_sink(source, tmp_path, "files", where=ODD)
+    dsn = lab.postgres.dsn(shop)
+    sinks: dict[str, tuple[Description, There]] = {
+        "kafka": (kafka, lambda: ids_in_topic(lab.kafka.bootstrap, output)),
+        "straight": (straight, lambda: ids_in(dsn, "straight")),
+        "staged": (staged, lambda: ids_in(dsn, "staged")),
+        "delta": (delta, lambda: ids_in_delta(tmp_path / "delta")),
+        "files": (files, lambda: ids_in_files(tmp_path / "files")),
     }
-    Crashes(lab, source, sinks).run(*sinks)
+    crashes = Crashes(lab, source, sinks)
+    append(lab, source, 1, 2, 3, 4, 5)
+    lab.start(source, *crashes.sinks.values())
+    crashes.hold(1, 3, 5)
+    crashes.change("kafka", "straight", "staged")
