@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_verify_sinks import (
     Filled,
     compared,
@@ -38,13 +38,8 @@ def replayed(
     lab.start(described)
     assert lab.report(described).tasks_done[-1].serial == serial
     lab.finish(described)
-    (done,) = [one for one in done_of(lab, sink) if one.task.serial == serial]
-    assert done.task == asked
+    (done,) = [one for one in Checkpoint(str(lab.checkpoint(sink))).tasks.all() if one.task == asked]
     return int(done.outcome.facts["rows"])
-
-
-def done_of(lab: Lab, sink: Description) -> list[TaskRecord]:
-    return Checkpoint(str(lab.checkpoint(sink))).tasks.all()
 
 
 @pytest.mark.nightly
