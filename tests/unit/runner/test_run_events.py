@@ -138,35 +138,27 @@ JSON = {"type": "json", "schema": "id BIGINT"}
 TABLES = {"tables": ["public.a", "stock.b"], "schema": "id BIGINT", "key": ["id"], "include": ["table"]}
 
 
-BROKER = "kafka://b1.example:9093"
-DATABASE = "postgres://db.example:5432"
 TOPIC = {"topic": "t", "format": JSON}
 LETTERS = {**TOPIC, "on_error": "dead-letter"}
-
-
+TO_TOPIC, TO_FOLDER = ({**LETTERS, "dead_letter": to} for to in ({"topic": "bad"}, {"path": "b"}))
+SOCKET = {**POSTGRES, "host": "/run/pg"}
 LAKE = {"type": "files", "path": "s3a://someone@lake/raw/"}
+FILES = {"path": "in/orders", "format": JSON}
 TABLE = {"type": "files", "path": "lake"}
+BROKER, DATABASE = "kafka://b1.example:9093", "postgres://db.example:5432"
 
 
 @pytest.mark.parametrize(
     ("type_", "body", "connection", "reads", "writes"),
     [
-        ("kafka", {**LETTERS, "dead_letter": {"topic": "bad"}}, KAFKA, [(BROKER, "t")], [(BROKER, "bad")]),
-        (
-            "kafka",
-            {**LETTERS, "dead_letter": {"path": "b"}},
-            KAFKA,
-            [(BROKER, "t")],
-            [("file", "/project/b")],
-        ),
+        ("kafka", TO_TOPIC, KAFKA, [(BROKER, "t")], [(BROKER, "bad")]),
+        ("kafka", TO_FOLDER, KAFKA, [(BROKER, "t")], [("file", "/project/b")]),
         ("postgres", TABLES, POSTGRES, [(DATABASE, "shop.public.a"), (DATABASE, "shop.stock.b")], []),
-        ("files", {"path": "in/orders", "format": JSON}, LAKE, [("s3://lake", "raw/in/orders")], []),
+        ("files", FILES, LAKE, [("s3://lake", "raw/in/orders")], []),
         ("local", {"schema": "id BIGINT"}, None, [], []),
     ],
 )
-def test_the_lineage_of_a_source(
-    type_: str, body: dict[str, Any], connection: dict[str, Any] | None, reads: Seen, writes: Seen
-) -> None:
+def test_the_lineage_of_a_source(type_: str, body: Any, connection: Any, reads: Seen, writes: Seen) -> None:
     found = lineage(describing("source.q", type_, body, connection))
     assert [tuple(one.name) for one in found.inputs] == reads
     assert [tuple(one.name) for one in found.outputs] == [("file", "/warehouse/collections/q/g1"), *writes]
@@ -177,19 +169,12 @@ def test_the_lineage_of_a_source(
     [
         ("kafka", {"topic": "out"}, KAFKA, [(BROKER, "out")]),
         ("postgres", {"table": "t"}, POSTGRES, [(DATABASE, "shop.public.t")]),
-        (
-            "postgres",
-            {"table": "a.t"},
-            {**POSTGRES, "host": "/run/pg"},
-            [("postgres://localhost:5432", "shop.a.t")],
-        ),
+        ("postgres", {"table": "a.t"}, SOCKET, [("postgres://localhost:5432", "shop.a.t")]),
         ("delta", {"path": "t"}, TABLE, [("file", "/project/lake/t")]),
         ("console", {}, None, []),
     ],
 )
-def test_the_lineage_of_a_sink(
-    type_: str, body: dict[str, Any], connection: dict[str, Any] | None, writes: Seen
-) -> None:
+def test_the_lineage_of_a_sink(type_: str, body: Any, connection: Any, writes: Seen) -> None:
     found = lineage(describing("sink.q", type_, body, connection))
     assert [tuple(one.name) for one in found.inputs] == [("file", "/warehouse/collections/s/g1")]
     assert [tuple(one.name) for one in found.outputs] == writes

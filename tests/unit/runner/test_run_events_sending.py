@@ -233,10 +233,8 @@ def test_events_and_keys_go_only_to_their_own_server(tmp_path: Path) -> None:
     project = settings(tmp_path, url="https://ol.example", api_key="${env:OL_KEY}")
     mine = {"OPENLINEAGE_URL": "https://mine.example/x?y=1", "OPENLINEAGE_API_KEY": "mine"}
     assert found(project, None, **mine) == ("https://mine.example/x/", "mine")
-    assert found(settings(tmp_path, url="https://ol.example"), OPENLINEAGE_API_KEY="mine") == (
-        "https://ol.example/",
-        None,
-    )
+    keyless = settings(tmp_path, url="https://ol.example")
+    assert found(keyless, OPENLINEAGE_API_KEY="mine") == ("https://ol.example/", None)
     assert found(project, ALLOWING, OPENLINEAGE_API_KEY="mine") == ("https://ol.example/", "key-of-the-file")
 
 
@@ -307,11 +305,8 @@ def test_unusable_settings_and_an_unencrypted_key_are_warnings(
     monkeypatch.setitem(sys.modules, "openlineage", None)
     started(tmp_path)
     assert "pip install 'mzplan[lineage]'" in caplog.text
-    for url, code in (
-        ("http://ol.example/", "MZ116"),
-        ("https://ol.example/", ""),
-        ("http://[::1]:5000/", ""),
-    ):
+    codes = {"http://ol.example/": "MZ116", "https://ol.example/": "", "http://[::1]:5000/": ""}
+    for url, code in codes.items():
         warning = cleartext_warning(Receiver(url=url, timeout=1.0, key=lambda: "k"))
         assert (warning.code if warning else "") == code
     assert cleartext_warning(Receiver(url="http://ol.example/", timeout=1.0, key=None)) is None

@@ -20,7 +20,7 @@ from mzplan.host import spark_lines
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.observed import Observation, Status
-from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus, State
+from mzplan.model.state import ProjectStatus, QueryStatus, State
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.operations.logs import entries, mention
 from mzplan.operations.planning import version_notices
@@ -133,29 +133,19 @@ def test_status_shows_lags_with_their_age_and_the_next_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "fields", "text"),
+    ("address", "rows", "lag", "text"),
     [
-        (
-            ORDERS,
-            {"position": {"orders": {"1": 2000, "0": 1}}, "run_rows": 5, "lag": 7},
-            "resumed at 0: 1, 1: 2,000; 5 records read since, 7 records wait",
-        ),
-        (
-            SINK,
-            {"position": {"reservoirVersion": 3}, "run_rows": 2, "lag": 0},
-            "resumed after step 8; 2 rows from the outage written",
-        ),
-        (
-            SINK,
-            {"position": {"reservoirVersion": 3}, "run_rows": 0, "lag": None},
-            "resumed after step 8; 0 rows written since, the rest isn't counted yet",
-        ),
+        (ORDERS, 5, 7, "at 0: 1, 1: 2,000; 5 records read since, 7 records wait"),
+        (SINK, 2, 0, "after step 8; 2 rows from the outage written"),
+        (SINK, 0, None, "after step 8; 0 rows written since, the rest isn't counted yet"),
     ],
 )
-def test_where_queries_resumed_proves_a_repair(address: Address, fields: dict[str, Any], text: str) -> None:
-    position = fields.pop("position")
-    seen = seen_of(address, resumed={"step": 8, "position": position}, **fields)
-    assert render_resumed(address, seen) == f"{address}: {text}"
+def test_where_queries_resumed_proves_a_repair(
+    address: Address, rows: int, lag: int | None, text: str
+) -> None:
+    position: Any = {"orders": {"1": 2000, "0": 1}} if address == ORDERS else {"reservoirVersion": 3}
+    seen = seen_of(address, resumed={"step": 8, "position": position}, run_rows=rows, lag=lag)
+    assert render_resumed(address, seen) == f"{address}: resumed {text}"
 
 
 def test_the_slowest_query_counts_the_longer_of_wait_and_last_step(world: World) -> None:
@@ -205,14 +195,19 @@ def test_a_failed_query_resumes_and_counts_as_failed_until_its_first_trigger(
     assert world.settle().observations[ORDERS].failures == 0
 
 
-def test_an_apply_retries_failed_queries_at_once(world: World) -> None:
-    world.executor.fail_start = lambda one: "no table" if one.address == ORDERS else None
+def fail_for_minutes(world: World, condition: str) -> None:
+    """Commit a state whose source fails again and again, until its next attempt is a minute away."""
     world.commit(make_state(1))
     for _ in range(8):
         world.settle()
         world.now += 61.0
     seen = until(world, lambda seen: seen.failures > 6)
-    assert seen.condition == "failed" and seen.retry_at is not None
+    assert seen.condition == condition and seen.retry_at is not None
+
+
+def test_an_apply_retries_failed_queries_at_once(world: World) -> None:
+    world.executor.fail_start = lambda one: "no table" if one.address == ORDERS else None
+    fail_for_minutes(world, "failed")
     world.executor.fail_start = lambda one: None
     assert world.runner.secret_values.receive(SecretValues(retry_failed=True)) == 1
     world.runner.tick()
@@ -282,12 +277,8 @@ def test_a_failed_query_is_retried_when_its_server_answers_again(world: World) -
     world.executor.check_result = lambda description: CheckResult(
         diagnostics=(DOWN,) if description.address == ORDERS and world.executor.faults(None) else ()  # type: ignore[arg-type]
     )
-    world.commit(make_state(1))
-    for _ in range(8):
-        world.settle()
-        world.now += 61.0
-    seen = until(world, lambda seen: seen.at_fault is not None and seen.failures > 6)
-    assert seen.condition == "rejected" and seen.retry_at is not None
+    fail_for_minutes(world, "rejected")
+    until(world, lambda seen: seen.at_fault is not None)
     world.executor.faults = lambda one: ()
     began = world.now
     healed = until(world, lambda seen: seen.condition == "running")
@@ -424,12 +415,20 @@ def test_the_status_has_the_stage_of_a_start(world: World, monkeypatch: pytest.M
         status = world.apply(make_state(1))
         assert status.opening_since is not None and status.opened_in is None
         assert status.start_stage(ORDERS) == "waiting for Spark"
+        text = status_text(world)
+        assert "; Spark has been starting for " in text and "\n\nStarting: 2 waiting for Spark\n" in text
+        query = status_to_json(read_project_status(project_of(world)))["queries"][0]
+        assert query["awaits"] == "waiting for Spark"
         assert {o.condition for o in status.observations.values()} == {"starting"}
         assert drift_between(world.committed, {"local": status}, {"local": True}) == ()
     status = world.settle()
     assert status.opening_since is None and status.opened_in is not None and status.opened_in > 0.0
     seen = status.observations[ORDERS]
     assert seen.condition == "running" and status.start_stage(ORDERS) == "in the first batch"
+    assert "(epoch 1)" in status_text(world)
+    world.store.write_status(replace(status, observations={ORDERS: replace(seen, condition="starting")}))
+    text = status_text(world)
+    assert "(epoch 1; Spark was ready after " in text and "Starting: 1 in the first batch" in text
     to_be_started = replace(status, observations={ORDERS: replace(seen, digest="1:former")})
     assert to_be_started.start_stage(ORDERS) == "to be started"
 
@@ -504,26 +503,6 @@ def test_a_sink_that_waits_for_its_source_has_its_own_code(world: World) -> None
     _, outcomes = follow(world, state, {SINK}, replace(EMPTY, serial=1, observations=seen))
     assert outcomes[SINK].code == "MZ065"
     assert outcomes[SINK].reason == f"{held}; source.orders is rejected: MZ050: refused"
-
-
-def test_status_shows_the_stage_of_a_start() -> None:
-    instance = InstanceStatus(
-        name="local", epoch=1, alive=True, heartbeat=0.0, serial=1, opening_since=988.0, opened_in=None
-    )
-    starting = replace(
-        shown(seen_of(ORDERS, condition="starting")).queries[0], start_stage="waiting for Spark"
-    )
-    status = ProjectStatus(serial=1, instances=(instance,), queries=(starting, starting))
-    text = render_status(status, now=1000.0)
-    assert "Instance local: alive (epoch 1; Spark has been starting for 12 s)" in text
-    assert "\n\nStarting: 2 waiting for Spark\n" in text
-    assert status_to_json(status)["queries"][0]["awaits"] == "waiting for Spark"
-    ready = replace(instance, opening_since=None, opened_in=23.4)
-    first = replace(starting, start_stage="in the first batch")
-    text = render_status(replace(status, instances=(ready,), queries=(first,)), now=1000.0)
-    assert "(epoch 1; Spark was ready after 23 s)" in text and "Starting: 1 in the first batch" in text
-    running = replace(status, instances=(ready,), queries=shown(seen_of(ORDERS)).queries)
-    assert "(epoch 1)" in render_status(running, now=1000.0)
 
 
 # --- the command line
