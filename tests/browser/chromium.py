@@ -12,6 +12,7 @@ from tests import npm
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 PAGE = """<!doctype html><meta charset="utf-8"><body>{graphs}
 <script src="mermaid.tiny.js"></script>
 <script>
@@ -59,10 +60,7 @@ def drawn(graphs: list[str], library: Path, folder: Path) -> list[str]:
     done = subprocess.run(
         [
             browser(),
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
+            *FLAGS,
             f"--user-data-dir={folder / 'profile'}",
             "--virtual-time-budget=60000",
             "--dump-dom",

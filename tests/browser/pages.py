@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.browser.chromium import browser
+from tests.browser.chromium import FLAGS, browser
 
 WIDE, NARROW = (1280, 800), (390, 844)
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "/": 191, "ArrowRight": 39, "ArrowDown": 40}
@@ -33,10 +33,7 @@ class Browser:
             f'exec "$@" 3<&{to_browser} 4>&{from_browser}',
             "bash",
             browser(),
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
+            *FLAGS,
             "--hide-scrollbars",
             "--remote-debugging-pipe",
             f"--user-data-dir={folder / 'profile'}",

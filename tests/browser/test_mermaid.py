@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from mzplan.render.graph import render_graph
 from tests.browser.chromium import drawn, mermaid, missing
+from tests.npm import skip_without
 from tests.unit.small_projects import at, console, kafka, project, shop, source
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -20,9 +20,7 @@ LABEL = re.compile(r'\["(.*?)"\]')
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lacking = missing(npm=True)
-    if lacking and not os.environ.get("CI"):
-        pytest.skip(f"{lacking}; in CI this is an error")
+    skip_without(missing(npm=True))
     return mermaid(tmp_path_factory.mktemp("npm"))
 
 

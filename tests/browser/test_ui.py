@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 from tests.browser.chromium import missing
 from tests.browser.pages import NARROW, WIDE, Browser
 from tests.browser.shown_project import HOSTILE, PIPELINE, ShownProject, troubled, troubled_project
+from tests.npm import skip_without
 from tests.unit.cli_runs import mzplan
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +26,7 @@ NEVER_WIDER = "document.documentElement.scrollWidth <= innerWidth"
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    lacking = missing()
-    if lacking and not os.environ.get("CI"):
-        pytest.skip(f"{lacking}; in CI this is an error")
+    skip_without(missing())
     opened = Browser(tmp_path_factory.mktemp("chromium"))
     yield opened
     opened.close()

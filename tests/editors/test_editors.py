@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.editors.language_server import LanguageServer, installed, missing
+from tests.npm import skip_without
 from tests.unit.cli_runs import mzplan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,9 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageServer]:
-    lacking = missing()
-    if lacking and not os.environ.get("CI"):
-        pytest.skip(f"{lacking}; in CI this is an error")
+    skip_without(missing())
     opened = LanguageServer(installed(tmp_path_factory.mktemp("npm")), folder)
     yield opened
     opened.close()
