@@ -9,9 +9,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mzplan.operations.alter_journal import editing
 from mzplan.store.backends.local import STATE_KEY
@@ -27,11 +29,13 @@ class Before:
 
     folder: Path
     store: Store
+    serial: int = field(init=False)
     state: bytes | None = field(init=False, repr=False)
     history: dict[str, bytes] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.state, self.history = self._state(), self._history()
+        self.serial, self.state = self.store.read_state().serial, self._state()
+        self.history = self._history()
 
     @property
     def is_committed(self) -> bool:
@@ -40,6 +44,7 @@ class Before:
     def holds(self, ran: Ran) -> None:
         """After a command with --json that was to commit: its answer is true, and the store is as it says."""
         self._is_answered(ran)
+        assert self.store.read_state().serial == self.serial + self.is_committed, ran
         if self.is_unknown(ran):
             assert ran.code == 8 and "othing was changed" not in ran.out + ran.err, ran
         elif self.is_committed:
@@ -62,6 +67,12 @@ class Before:
         assert {key: history.get(key) for key in self.history} == self.history
         with self.store.lock("test", 0.0), editing(str(self.folder), wait=0.0):
             pass
+
+    def goes_on(self) -> None:
+        """The next commands work, and each former serial is in the history."""
+        goes_on(self.folder)
+        last = self.store.read_state().serial  # a crash may have kept this one already
+        assert self.store.serials()[: last - 1] == list(range(1, last))
 
     def _is_answered(self, ran: Ran) -> None:
         document = ran.json()
@@ -99,6 +110,12 @@ def fresh_copy(origin: Path, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(origin, folder)
     return folder
+
+
+def ended(folder: Path, failing: AbstractContextManager[None], *arguments: str) -> Ran:
+    """Run a command while its disk or its server fails. Its leases are those of a process that has ended."""
+    with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0), failing:
+        return mzplan(folder, *arguments, "--json")
 
 
 def goes_on(folder: Path) -> None:

@@ -3,6 +3,7 @@ with its answer lost; and with the server gone from then on."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -14,10 +15,10 @@ import pytest
 from mzplan.store.backends.objects import ObjectStoreBackend
 from mzplan.store.store import Store
 from tests.contract import stores
-from tests.faults.campaigns import Before, checkout, goes_on
+from tests.faults.campaigns import Before, checkout, ended
 from tests.faults.failing_objects import FailingObjects
 from tests.faults.proxy import Proxy
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.cli_runs import Ran, apply, write
 
 FAULTS: dict[str, dict[str, Any]] = {
     "refused": {"answer": "refused"},
@@ -32,10 +33,8 @@ FAULTS: dict[str, dict[str, Any]] = {
 STATE = {"backend": "object-store", "url": "s3://bucket/shop", "region": "r"}
 
 
-def ended(folder: Path, server: FailingObjects, *arguments: str) -> Ran:
-    """A command with this server. Its leases are those of a process that has ended since."""
-    with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0), server.failing():
-        return mzplan(folder, *arguments, "--json")
+def store_of(folder: Path) -> Store:
+    return Store(ObjectStoreBackend({"url": STATE["url"]}, str(folder)), "shop")
 
 
 def unlocked(folder: Path, server: FailingObjects, ran: Ran, id_: str) -> None:
@@ -43,9 +42,9 @@ def unlocked(folder: Path, server: FailingObjects, ran: Ran, id_: str) -> None:
     with mock.patch("mzplan.store.backends.backend.is_alive", lambda *_: False):
         line = f"mzplan state unlock {id_}"
         if line not in ran.out:
-            ran = ended(folder, server, "apply", "--auto-approve")
+            ran = ended(folder, server.failing(), "apply", "--auto-approve")
         assert ran.code in (1, 6, 8) and line in ran.out, ran
-        assert ended(folder, server, *line.split()[1:]).code == 0
+        assert ended(folder, server.failing(), *line.split()[1:]).code == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -57,24 +56,20 @@ def test_each_request_of_an_apply(tmp_path: Path, fault: str) -> None:
         apply(folder)
         before = len(server.requests)
         apply(folder, *command[2:], "broker=b")
-        store = Store(ObjectStoreBackend({"url": "s3://bucket/shop"}, str(folder)), "shop")
+        store = store_of(folder)
         count = len(server.requests) - before
         assert count > 20
         mistaken, hit = list[str](), set[str]()
         for number in reversed(range(count)):  # what is kept of a serial already is not written again
             project = Before(folder, store)
-            was = store.read_state().serial
             faulty = FailingObjects(at=number, store=server.store, **FAULTS[fault])
-            ran = ended(folder, faulty, *command, f"broker=c{number}")
+            ran = ended(folder, faulty.failing(), *command, f"broker=c{number}")
             hit.add(faulty.requests[number])
             try:
                 if (held := store.holder()) is not None:
                     unlocked(folder, server, ran, held.id)
                 project.holds(ran)
-                assert store.read_state().serial == was + project.is_committed, ran
-                goes_on(folder)
-                now = store.read_state().serial
-                assert store.serials()[: now - 1] == list(range(1, now))  # a crash may have kept it already
+                project.goes_on()
             except AssertionError as problem:
                 what = f"{number}: {faulty.requests[number]}"
                 mistaken.append(f"{what}: {re.sub(r'assert ', '', str(problem))[-900:]}")
@@ -99,21 +94,17 @@ def test_each_commit_of_postgres(
     unknown = 0
     for number in range(count):
         apply(folder, "--var", f"broker=b{number}")  # nothing of the next serial is kept yet
-        project, was = Before(folder, store), store.read_state().serial
+        project = Before(folder, store)
         proxy.count, proxy.lost_at, proxy.late, proxy.lasting = 0, number, late, lasting
-        with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0):
-            ran = mzplan(
-                folder, "apply", "--auto-approve", "--parallelism=2", f"--var=broker=c{number}", "--json"
-            )
+        command = ("apply", "--auto-approve", "--parallelism=2", f"--var=broker=c{number}")
+        ran = ended(folder, contextlib.nullcontext(), *command)
         assert proxy.count > number
         proxy.lost_at = -1
         proxy.mend()
         project.holds(ran)
         unknown += project.is_unknown(ran)
-        assert store.read_state().serial == was + project.is_committed, ran
         assert lasting or ran.code == 0, ran  # it is opened again, and looked up
-        goes_on(folder)
-        assert store.serials()[: store.read_state().serial - 1] == list(range(1, store.read_state().serial))
+        project.goes_on()
     assert unknown == lasting, "the one COMMIT of the state"
     proxy.close()
 
@@ -131,14 +122,14 @@ def test_an_edit_whose_commit_is_not_known_to_be_there_waits(tmp_path: Path) -> 
     for late, broker in ((True, "b"), (False, "c")):
         alter = ("alter", f"ALTER CONNECTION k SET BROKER '{broker}:9092'", "--auto-approve")
         faulty = FailingObjects(store=server.store, late=late, lasting=True, fails="put mzplan.state.json")
-        ran = ended(folder, faulty, *alter)
+        ran = ended(folder, faulty.failing(), *alter)
         assert ran.code == 8 and Before.is_unknown(ran), ran
         assert file.read_bytes() == old and (folder / ".mzplan" / "alter.json").exists()
         with server.failing():
-            held = Store(ObjectStoreBackend({"url": "s3://bucket/shop"}, str(folder)), "shop").holder()
+            held = store_of(folder).holder()
         assert held is not None
         unlocked(folder, server, ran, held.id)
-        assert ended(folder, server, "apply", "--auto-approve").code == 0
+        assert ended(folder, server.failing(), "apply", "--auto-approve").code == 0
         assert not (folder / ".mzplan" / "alter.json").exists()
         assert (file.read_bytes() != old) == late
         old = file.read_bytes()

@@ -7,15 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
-from tests.faults.campaigns import SIZE, Before, fresh_copy, goes_on
+from tests.faults.campaigns import SIZE, Before, ended, fresh_copy, goes_on
 from tests.faults.failing_disk import FailingDisk
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.cli_runs import apply, mzplan, write
 
 # A full disk; one bad block; a disk that is gone; an answer that was lost after the thing was done.
 FAULTS: list[dict[str, Any]] = [
@@ -52,17 +51,11 @@ def origins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ended(folder: Path, disk: FailingDisk, *arguments: str) -> Ran:
-    """A command on this disk. Its leases are those of a process that has ended since."""
-    with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0), disk.failing():
-        return mzplan(folder, *arguments, "--json")
-
-
 def faults(make: Callable[[], Path], *arguments: str) -> Iterator[tuple[Path, FailingDisk, str]]:
     """A copy of the project and its disk for each case; each call fails in one way, or in several."""
     folder = make()
     counted = FailingDisk(folder)
-    ended(folder, counted, *arguments)
+    ended(folder, counted.failing(), *arguments)
     assert len(counted.calls) >= 3
     for at, call in enumerate(counted.calls):
         for number, fault in enumerate(FAULTS):
@@ -78,7 +71,7 @@ def test_a_command_that_commits_on_a_failing_disk(origins: Path, tmp_path: Path,
     new = old.replace(b"a:9092", b"b:9092") if arguments == ALTER else old
     for folder, disk, _what in faults(lambda: fresh_copy(origins / origin, tmp_path / "p"), *arguments):
         before = Before(folder, Store(LocalBackend(folder / "state"), "shop"))
-        ran = ended(folder, disk, *arguments)
+        ran = ended(folder, disk.failing(), *arguments)
         before.holds(ran)
         is_committed = before.is_committed
         file = (folder / "pipeline.yaml").read_bytes()
@@ -98,7 +91,7 @@ def test_a_plan_that_is_saved_on_a_failing_disk(origins: Path, tmp_path: Path) -
     arguments = ("plan", "--out", str(file))
     for folder, disk, _what in faults(make, *arguments):
         before = Before(folder, Store(LocalBackend(folder / "state"), "shop"))
-        ran = ended(folder, disk, *arguments)
+        ran = ended(folder, disk.failing(), *arguments)
         assert not before.is_committed and ran.code in (0, 1), ran
         before.stands()
         if file.exists():

@@ -34,34 +34,34 @@ def forks() -> Iterator[Forks]:
         yield process
 
 
-def case_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Case:
-    folder.mkdir(exist_ok=True)
-    if kind == "postgres":
-        database = request.getfixturevalue("database")("campaign")
-        return stores.postgres(folder, request.getfixturevalue("postgres"), database)
-    if kind == "object-store":
-        server = request.getfixturevalue("server")
-        return stores.object_store(folder, server, request.node.name.partition("[")[0].replace("_", "-"))
-    return stores.local(folder)
+@pytest.fixture
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    """A backend of the kind that the test names. The project in the test's folder is applied on it."""
+    match request.param:
+        case "postgres":
+            database = request.getfixturevalue("database")("campaign")
+            made = stores.postgres(tmp_path, request.getfixturevalue("postgres"), database)
+        case "object-store":
+            bucket = request.node.name.partition("[")[0].replace("_", "-")
+            made = stores.object_store(tmp_path, request.getfixturevalue("server"), bucket)
+        case _:
+            made = stores.local(tmp_path)
+    apply(checkout(tmp_path, made.make.args[1]))  # type: ignore[attr-defined]
+    return made
 
 
-@pytest.mark.parametrize("kind", ["local", "object-store"])
-def test_a_signal_at_any_moment_of_an_apply(
-    request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
-) -> None:
-    case = case_of(kind, request, tmp_path)
-    folder = checkout(tmp_path, case.make.args[1])  # type: ignore[attr-defined]
-    apply(folder)
+@pytest.mark.parametrize("case", ["local", "object-store"], indirect=True)
+def test_a_signal_at_any_moment_of_an_apply(case: Case, forks: Forks, tmp_path: Path) -> None:
 
     def command(broker: str) -> list[str]:
-        return ["-C", str(folder), "apply", "--auto-approve", "--json", "--var", f"broker={broker}"]
+        return ["-C", str(tmp_path), "apply", "--auto-approve", "--json", "--var", f"broker={broker}"]
 
     began = time.monotonic()
     assert forks.run(command("b"))[0].code == 0
     took = time.monotonic() - began
     moments = random.Random(19)
     for number in range(15 * SIZE):
-        before = Before(folder, case.make())
+        before = Before(tmp_path, case.make())
         sent = SIGNALS[number % 3]
         (ran,) = forks.run(command(f"c{number}"), number=sent, delay=moments.uniform(0, took))
         # What a library written in Rust says itself, where the Python that it calls is interrupted.
@@ -73,20 +73,15 @@ def test_a_signal_at_any_moment_of_an_apply(
         else:
             assert ran.code in (0, 130), ran
             before.holds(ran)
-    goes_on(folder)
+    goes_on(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["local", "object-store", "postgres"])
-def test_twenty_applies_at_once(
-    request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
-) -> None:
+@pytest.mark.parametrize("case", ["local", "object-store", "postgres"], indirect=True)
+def test_twenty_applies_at_once(case: Case, forks: Forks, tmp_path: Path) -> None:
     """Each of something else: each serial is one of theirs, and what was told to be committed is there."""
-    case = case_of(kind, request, tmp_path)
-    folder = checkout(tmp_path, case.make.args[1])  # type: ignore[attr-defined]
-    apply(folder)
-    before = Before(folder, case.make())
+    before = Before(tmp_path, case.make())
     options = ("--auto-approve", "--wait", "10s", "--json", "--var")
-    ended = forks.run(*(["-C", str(folder), "apply", *options, f"broker=c{n}"] for n in range(20)))
+    ended = forks.run(*(["-C", str(tmp_path), "apply", *options, f"broker=c{n}"] for n in range(20)))
     committed = {}
     for number, ran in enumerate(ended):
         assert "Traceback" not in ran.err and "MZ079" not in ran.out + ran.err, ran
@@ -100,4 +95,4 @@ def test_twenty_applies_at_once(
     for serial, broker in committed.items():
         state = last if serial == last.serial else store.read_serial(serial)
         assert state is not None and broker in str(next(iter(state.resources.values())).body)
-    goes_on(folder)
+    goes_on(tmp_path)
