@@ -27,11 +27,11 @@ from confluent_kafka import Producer
 
 from examples.servers import KafkaBroker, PostgresServer, create_topic
 from examples.servers.process import descendants_of, send
-from mzplan.connectors.files.manifest import committed_files
+from mzplan.host.processes import is_alive
 from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_table, ids_in_topic
 from tests.faults.proxy import Proxy
-from tests.integration.committed import committed
-from tests.support import Project, execute, kafka_connection, orders_source, postgres_connection, rows_of
+from tests.machines import command_line
+from tests.support import Project, execute, kafka_connection, orders_source, postgres_connection
 
 FAULTS = ("runner", "workers", "postgres", "broker", "connection")
 INPUT, OUTPUT = "soak-in", "soak-out"
@@ -139,7 +139,7 @@ class Soak:
     def _workers(self) -> None:
         """The Python processes that Spark's tasks run in: the daemon and those that it forked."""
         for pid in descendants_of(self.project.lease()["pid"]):
-            if b"pyspark" in _command(pid) and b"java" not in _command(pid):
+            if "pyspark" in command_line(pid) and "java" not in command_line(pid):
                 send(pid, signal.SIGKILL)
 
     def _postgres(self) -> None:
@@ -162,7 +162,7 @@ class Soak:
         deadline = time.monotonic() + _RECOVERS_S
         path = self.project.folder / "state" / "status" / "local.json"
         while time.monotonic() < deadline:
-            if not _is_alive(self.project.lease()["pid"]):
+            if not is_alive(self.project.lease()["pid"]):
                 self._up()
             status = json.loads(path.read_text())
             conditions = {query["condition"] for query in status["observations"].values()}
@@ -177,37 +177,27 @@ class Soak:
         """Wait until each target has as many rows as were sent, or some time has passed."""
         deadline = time.monotonic() + _SETTLES_S
         while time.monotonic() < deadline:
-            if all(count() >= self.rows for count in self._counts().values()):
+            if all(len(ids()) >= self.rows for ids in self._targets().values()):
                 time.sleep(3)  # and if there were more to come
                 return True
-            if not _is_alive(self.project.lease()["pid"]):
+            if not is_alive(self.project.lease()["pid"]):
                 self._up()
             time.sleep(2)
-        counts = {name: count() for name, count in self._counts().items()}
-        self.tell(f"not settled: {counts}\n{self.project.log()}")
+        self.tell(f"not settled: {self._found()}\n{self.project.log()}")
         return False
 
-    def _counts(self) -> dict[str, Callable[[], int]]:
-        """How many rows each target has; the one that takes longest to count comes last."""
+    def _targets(self) -> dict[str, Callable[[], list[int]]]:
+        """The ids in each target; the one that takes longest to read comes last."""
         lake = self.folder / "lake"
         return {
-            "postgres": self._postgres_count,
-            "delta": lambda: _delta_count(lake / "delta"),
-            "files": lambda: _files_count(lake / "files"),
-            "kafka": lambda: len(committed(self.kafka.bootstrap, OUTPUT)),
+            "postgres": lambda: ids_in_table(self.dsn, "orders"),
+            "delta": lambda: ids_in_delta(lake / "delta"),
+            "files": lambda: ids_in_files(lake / "files"),
+            "kafka": lambda: ids_in_topic(self.kafka.bootstrap, OUTPUT),
         }
-
-    def _postgres_count(self) -> int:
-        return int(rows_of(self.dsn, "SELECT count(*) FROM orders")[0][0])
 
     def _found(self) -> dict[str, tuple[int, int]]:
-        lake = self.folder / "lake"
-        found = {
-            "postgres": ids_in_table(self.dsn, "orders"),
-            "kafka": ids_in_topic(self.kafka.bootstrap, OUTPUT),
-            "delta": ids_in_delta(lake / "delta"),
-            "files": ids_in_files(lake / "files"),
-        }
+        found = {name: ids() for name, ids in self._targets().items()}
         return {name: (len(ids), len(set(ids))) for name, ids in found.items()}
 
 
@@ -256,32 +246,6 @@ class Flow(threading.Thread):
     def _delivered(self, problem: Any, message: Any) -> None:
         if problem is not None:
             self._failures.append(problem.str())
-
-
-def _delta_count(table: Path) -> int:
-    from deltalake import DeltaTable
-
-    if not (table / "_delta_log").is_dir():
-        return 0
-    adds = DeltaTable(str(table)).get_add_actions(flatten=True)
-    return int(sum(adds["num_records"].to_pylist()))
-
-
-def _files_count(folder: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(path).num_rows for path in committed_files(folder))
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _is_alive(pid: int) -> bool:
-    return bool(_command(pid))
 
 
 def main() -> None:
