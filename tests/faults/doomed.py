@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -21,11 +22,22 @@ from tests.integration.committed import committed
 from tests.support import Project, eventually, rows_of
 
 SECONDS = 240.0
+ASKED = ("--auto-approve", "--wait", "0s")
 
 
 def points(*kinds: str) -> list[Failpoint]:
     """Return the failpoints of these kinds, in the order of the enum: `points("source", "sink")`."""
     return [point for point in Failpoint if point.value.partition(".")[0] in kinds]
+
+
+def start_runner(
+    folder: Path, failpoint: str = "", environment: Mapping[str, str] | None = None, instance: str = "local"
+) -> subprocess.Popen[bytes]:
+    """Start a runner, which dies at the failpoint. Its output is in runner.log."""
+    log = (folder / "runner.log").open("ab")
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "run", "--instance", instance]
+    given = {**os.environ, **(environment or {}), "MZPLAN_FAILPOINT": failpoint}
+    return subprocess.Popen(command, stdout=log, stderr=log, env=given)
 
 
 class Doomed:
@@ -37,19 +49,13 @@ class Doomed:
 
     def runner(self, failpoint: str = "", instance: str = "local") -> subprocess.Popen[bytes]:
         """Start a runner, which dies at the failpoint."""
-        log = (self.project.folder / "runner.log").open("ab")
-        command = [sys.executable, "-m", "mzplan", "-C", str(self.project.folder)]
-        environment = {**os.environ, **self.project.environment, "MZPLAN_FAILPOINT": failpoint}
-        self.started.append(
-            subprocess.Popen(
-                [*command, "run", "--instance", instance], stdout=log, stderr=log, env=environment
-            )
-        )
+        project = self.project
+        self.started.append(start_runner(project.folder, failpoint, project.environment, instance))
         return self.started[-1]
 
     def dies_at(self, point: Failpoint) -> None:
         """Start a runner, and wait until it has died at the failpoint."""
-        self.is_killed(self.runner(point.value))
+        self.is_killed(self.runner(point))
 
     def is_killed(self, runner: subprocess.Popen[bytes]) -> None:
         """Wait until a runner has died of SIGKILL."""
@@ -65,7 +71,7 @@ class Doomed:
         """Kill a runner at the first failpoint of that kind, when it is asked for something, and its
         successors at the other ones."""
         first, *others = points(kind)
-        runner = self.runner(first.value)
+        runner = self.runner(first)
         eventually("it runs", self.is_running, SECONDS)
         asked = ask()
         assert asked.returncode == 8, asked.stdout + asked.stderr
@@ -107,6 +113,23 @@ def verify(project: Project, *addresses: str) -> None:
     for address in addresses:
         found = project.json("verify", address)
         assert found["difference"] is None and found["verified"] > 0, (address, found)
+
+
+def arrive(targets: Mapping[str, Callable[[], Iterable[int]]], wanted: Counter[int]) -> None:
+    """Wait until each target holds the wanted ids; it may never hold more of any."""
+    missing: dict[str, int] = {}
+
+    def are_there() -> bool:
+        for name, ids in targets.items():
+            found = Counter(ids())
+            assert found <= wanted, f"too often in {name}: {(found - wanted).most_common(3)}"
+            missing[name] = (wanted - found).total()
+        return not any(missing.values())
+
+    try:
+        eventually(f"{wanted.total()} rows", are_there, SECONDS)
+    except AssertionError as problem:
+        raise AssertionError(f"{problem}: missing {missing}") from None
 
 
 def ids_in_table(dsn: str, table: str) -> list[int]:

@@ -6,7 +6,6 @@ test_kills.py.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -25,11 +24,11 @@ from mzplan.model.observed import Status
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
-from tests.faults.doomed import points
+from tests.faults.doomed import points, start_runner
 from tests.stored_steps import StoredSource
 from tests.support import eventually
-from tests.unit import cli_runs
 from tests.unit.cli_runner import following
+from tests.unit.cli_runs import apply, mzplan, write
 
 APPLY = points("apply", "commit")
 ALTER = points("alter", "apply", "commit")
@@ -54,40 +53,14 @@ storage = DeltaStorage(sys.argv[1], Tables(), merge_at=5)
 storage.maintain(place, 4)
 print(storage.extent(place).since)
 """
-PROJECT = """\
-version: 1
-project: shop
-instances:
-  local: {type: %s}
-"""
-PIPELINE = """\
-connections:
-  k: {type: kafka, brokers: ["%s:9092"]}
-sources:
-  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
-sinks:
-  out: {type: console, from: orders}
-"""
 
 
-def mzplan(folder: Path, *arguments: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
-    """A command: in a process of its own if it is to be killed, else in this one, which takes a tenth."""
+def killed(folder: Path, point: Failpoint, *arguments: str) -> None:
+    """Run a command in a process of its own, which must die at the failpoint."""
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), *arguments]
-    if not failpoint:
-        ran = cli_runs.run(*command[3:])
-        return subprocess.CompletedProcess(command, ran.code, ran.out, ran.err)
-    environment = {**os.environ, "MZPLAN_FAILPOINT": failpoint}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-
-
-def write(folder: Path, instance: str, broker: str) -> None:
-    (folder / "mzplan.yaml").write_text(PROJECT % instance)
-    (folder / "pipeline.yaml").write_text(PIPELINE % broker)
-
-
-def document(done: subprocess.CompletedProcess[str]) -> Any:
-    assert "Traceback" not in done.stderr, done.stderr
-    return json.loads(done.stdout)
+    environment = {**os.environ, "MZPLAN_FAILPOINT": point.value}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
 
 
 class Followed(NamedTuple):
@@ -111,60 +84,55 @@ def test_each_failpoint_has_a_test() -> None:
 
 @pytest.mark.parametrize("point", APPLY)
 def test_apply_killed_anywhere_converges(tmp_path: Path, follower: Followed, point: Failpoint) -> None:
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    apply(tmp_path)
     before = {a: r.run_id for a, r in follower.executor.running().items()}
     write(tmp_path, "cluster", "b")
 
-    killed = mzplan(tmp_path, "apply", "--auto-approve", failpoint=point.value)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(tmp_path, point, "apply", "--auto-approve")
 
     committed = follower.store.read_state().serial
     assert committed in (1, 2)
-    planned = document(mzplan(tmp_path, "plan", "--json"))
-    assert bool(planned["changes"]) == (committed == 1)
+    assert bool(mzplan(tmp_path, "plan", "--json").json()["changes"]) == (committed == 1)
 
-    again = mzplan(tmp_path, "apply", "--auto-approve", "--json")
-    assert again.returncode == 0, again.stderr
+    apply(tmp_path)
     assert follower.store.read_state().serial == 2
     after = {str(a): r.run_id for a, r in follower.executor.running().items()}
     changed = {str(a) for a, run in before.items() if after[str(a)] != run}
     assert changed == {"source.orders"}
     starts = [name for what, name in follower.executor.log if what == "start"]
-    assert len(starts) == 3  # two at first, and the one restart: never twice
-    assert document(mzplan(tmp_path, "plan", "--json"))["changes"] == []
+    assert len(starts) == 4  # three at first, and the one restart: never twice
+    assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
 
 
 @pytest.mark.parametrize("point", ALTER)
 def test_alter_killed_anywhere_is_finished_or_undone(
     tmp_path: Path, follower: Followed, point: Failpoint
 ) -> None:
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    apply(tmp_path)
     file = tmp_path / "pipeline.yaml"
     old, new = file.read_bytes(), file.read_bytes().replace(b"a:9092", b"b:9092")
     state = (tmp_path / "state" / "mzplan.state.json").read_bytes()
     statement = "ALTER CONNECTION k SET BROKER 'b:9092'"
 
-    killed = mzplan(tmp_path, "alter", statement, "--auto-approve", failpoint=point.value)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(tmp_path, point, "alter", statement, "--auto-approve")
 
     # Whatever the files say just now: what anybody reads next is both, or neither. Looking writes nothing.
     left = file.read_bytes()
-    planned = document(mzplan(tmp_path, "plan", "--json"))
+    planned = mzplan(tmp_path, "plan", "--json").json()
     assert planned["changes"] == [] and planned["diagnostics"] == []
     assert file.read_bytes() == left
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    apply(tmp_path)
     committed = follower.store.read_state().serial
     assert file.read_bytes() == (new if committed == 2 else old)
     assert committed == 2 or (tmp_path / "state" / "mzplan.state.json").read_bytes() == state
     assert not (tmp_path / ".mzplan" / "alter.json").exists()
 
-    again = mzplan(tmp_path, "alter", statement, "--auto-approve", "--json")
-    assert again.returncode == 0, again.stderr
+    assert mzplan(tmp_path, "alter", statement, "--auto-approve").code == 0
     assert file.read_bytes() == new
     assert follower.store.read_state().serial == 2
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["mzplan.yaml", "pipeline.yaml"]
     starts = [name for what, name in follower.executor.log if what == "start"]
-    assert len(starts) == 3  # two at first, and the one restart: never twice
+    assert len(starts) == 4  # three at first, and the one restart: never twice
 
 
 def hosted_in_memory(folder: Path) -> None:
@@ -173,13 +141,6 @@ def hosted_in_memory(folder: Path) -> None:
     state = store.read_state()
     dry = {name: replace(instance, type="dry") for name, instance in state.instances.items()}
     store.backend.write(STATE_KEY, encode_state(replace(state, instances=dry)))
-
-
-def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
-    log = (folder / "runner.log").open("ab")
-    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "run", "--instance", "local"]
-    environment = {**os.environ, "MZPLAN_FAILPOINT": failpoint}
-    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -194,15 +155,15 @@ def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint,
     write(tmp_path, "dry", "a")
     more = 'sources: {more: {connection: k, topic: more, format: {type: json, schema: "id BIGINT"}}}\n'
     (tmp_path / "more.yaml").write_text(more)
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    apply(tmp_path)
     write(tmp_path, "cluster", "b")  # commits without a runner: exit 8, and the runner's work is still to do
     # With a canary: killed between its restart, its verdict and the release of the other one.
     committed = mzplan(tmp_path, "apply", "--auto-approve", "--no-live", "--wait", "1s", *first)
-    assert committed.returncode == 8, committed.stderr
+    assert committed.code == 8, committed
     write(tmp_path, "dry", "b")
     hosted_in_memory(tmp_path)
 
-    doomed = start_runner(tmp_path, point.value)
+    doomed = start_runner(tmp_path, point)
     assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
     status = succeeded(tmp_path)
     assert [(v.serial, v.passed) for v in status.canaries.values()] == [(2, True)] * len(first)
@@ -253,8 +214,8 @@ def test_a_successor_drops_what_a_killed_runner_was_dropping(tmp_path: Path, poi
     settings.write_text(settings.read_text() + "retain_dropped: 0s\n")
     more = 'sources: {more: {connection: k, topic: more, format: {type: json, schema: "id BIGINT"}}}\n'
     (tmp_path / "more.yaml").write_text(more + "sinks: {more_out: {type: console, from: more}}\n")
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
-    doomed = start_runner(tmp_path, point.value)
+    apply(tmp_path)
+    doomed = start_runner(tmp_path, point)
     store = Store(LocalBackend(tmp_path / "state"), "shop")
     eventually("it has taken in serial 1", lambda: _leads(store, doomed.pid, serial=1))
     dropped = {r.id for a, r in store.read_state().resources.items() if a.name.startswith("more")}
@@ -264,7 +225,7 @@ def test_a_successor_drops_what_a_killed_runner_was_dropping(tmp_path: Path, poi
     applied = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "1s")
     # Storage is removed after all that a command waits for, which may just have seen it, or not.
     is_last = point == Failpoint.STORAGE_REMOVED
-    assert applied.returncode in ((0, 8) if is_last else (8,)), applied.stderr
+    assert applied.code in ((0, 8) if is_last else (8,)), applied
     assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
     if is_last:
         told = store.read_status("local")
@@ -284,27 +245,26 @@ def test_maintenance_that_is_killed_is_finished(tmp_path: Path, point: Failpoint
         source.run([{"id": step, "name": "x"}])
     source.history.index.append(source.history.tail(None))
     command = [sys.executable, "-c", MAINTAIN, str(source.warehouse), *map(str, source.place)]
-    killed = subprocess.run(command, env={**os.environ, "MZPLAN_FAILPOINT": point.value}, timeout=60)
-    assert killed.returncode == -signal.SIGKILL
+    ran = subprocess.run(command, env={**os.environ, "MZPLAN_FAILPOINT": point.value}, timeout=60)
+    assert ran.returncode == -signal.SIGKILL
     again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert again.stdout.split() == ["merge", "reclaim", "4"]
     assert source.history.read().since == 4
 
 
 def test_a_killed_append_is_known_when_it_is_repeated(tmp_path: Path) -> None:
-    (tmp_path / "mzplan.yaml").write_text(PROJECT % "dry")
+    write(tmp_path)
     (tmp_path / "pipeline.yaml").write_text('sources: {a: {type: local, schema: "id BIGINT"}}\n')
-    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    apply(tmp_path)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"id": 1}\n')
     append = ("append", "source.a", "--file", str(file), "--id", "monday", "--json")
-    killed = mzplan(tmp_path, *append, failpoint=Failpoint.APPEND_WRITTEN.value)
-    assert killed.returncode == -signal.SIGKILL
-    again = json.loads(mzplan(tmp_path, *append).stdout)
+    killed(tmp_path, Failpoint.APPEND_WRITTEN, *append)
+    again = mzplan(tmp_path, *append).json()
     assert (again["step"], again["repeated"], again["differs"]) == (0, True, False)
     (steps,) = tmp_path.rglob("steps")
     (steps / ".half.arrow.0123456789ab.tmp").write_text("what a killed writer leaves")
-    assert "source.a: step 1, 1 row" in mzplan(tmp_path, *append[:4]).stdout
+    assert "source.a: step 1, 1 row" in mzplan(tmp_path, *append[:4]).out
     assert [path.suffix for path in sorted(steps.iterdir()) if not path.name.startswith(".lock")] == [
         ".arrow"
     ] * 2

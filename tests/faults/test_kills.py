@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.servers import produce_json
+from examples.servers.process import children_of
 from mzplan.host.failpoints import Failpoint
+from mzplan.host.processes import is_alive
+from tests.faults.doomed import Doomed
+from tests.machines import command_line
 from tests.support import (
     Project,
     eventually,
@@ -118,23 +120,22 @@ def _starts_say_why(project: Project) -> None:
     assert found["ran_seconds"] > 0
 
 
+def _kill_apply(project: Project, point: Failpoint) -> None:
+    killed = project.run("apply", "--auto-approve", environment={"MZPLAN_FAILPOINT": point.value})
+    assert killed.returncode == -signal.SIGKILL
+
+
 def _kill_apply_before_commit(project: Project, change: Callable[[], None]) -> None:
     state, runs = project.state_bytes(), project.run_ids()
     change()
-    killed = project.run(
-        "apply", "--auto-approve", environment={"MZPLAN_FAILPOINT": Failpoint.APPLY_VALIDATED.value}
-    )
-    assert killed.returncode == -signal.SIGKILL
+    _kill_apply(project, Failpoint.APPLY_VALIDATED)
     assert project.state_bytes() == state
     assert project.run_ids() == runs
 
 
 def _kill_apply_after_commit(project: Project) -> None:
     runs = project.run_ids()
-    killed = project.run(
-        "apply", "--auto-approve", environment={"MZPLAN_FAILPOINT": Failpoint.APPLY_COMMITTED.value}
-    )
-    assert killed.returncode == -signal.SIGKILL
+    _kill_apply(project, Failpoint.APPLY_COMMITTED)
 
     def converged() -> bool:
         now = project.queries()
@@ -157,7 +158,8 @@ def _kill_runner(project: Project) -> None:
 
 def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path: Path) -> None:
     """Out of memory, a crash of the JVM: the Python process alone would lead for ever, and run nothing."""
-    project = Project(tmp_path / "p", "jvm")
+    doomed = Doomed(Project(tmp_path / "p", "jvm"))
+    project = doomed.project
     project.write(
         "jvm",
         "connections: {here: {type: files, path: .}}\n"
@@ -167,19 +169,14 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
     try:
         project.apply()
         first = project.lease()
-        standby = subprocess.Popen(
-            [sys.executable, "-m", "mzplan", "-C", str(project.folder), "run", "--instance", "local"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        eventually("a standby is there", lambda: b"run" in _command(standby.pid))
+        standby = doomed.runner()
+        eventually("a standby is there", lambda: "run" in command_line(standby.pid))
         (java,) = _java(first["pid"])
         os.kill(java, signal.SIGKILL)
-        eventually("the runner has ended", lambda: not _command(first["pid"]), 30.0)
+        eventually("the runner has ended", lambda: not is_alive(first["pid"]), 30.0)
         assert "error[MZ060]" in project.log() and "Spark's Java process has ended" in project.log()
         eventually("the standby leads", lambda: project.lease()["pid"] == standby.pid, 10.0)
-        appended = project.append("rows", [{"id": 1}])["step"]
-        eventually("its row is read", lambda: _last_step(project) >= appended)
+        _row_is_read(project)
         # A command that looks while nobody leads says so, and `up` starts another one.
         eventually("it has a Java process", lambda: bool(_java(standby.pid)))
         (java,) = _java(standby.pid)
@@ -188,29 +185,21 @@ def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path
         status = project.json("status", "--exit-code", code=8)
         assert not any(query["condition"] == "running" for query in status["queries"])
         project.json("up")
-        appended = project.append("rows", [{"id": 1}])["step"]
-        eventually("its row is read", lambda: _last_step(project) >= appended)
+        _row_is_read(project)
     finally:
-        project.down()
+        doomed.close()
 
 
 def _java(pid: int) -> list[int]:
-    return [child for child in _children(pid) if b"java" in _command(child)]
+    return [child for child in children_of(pid) if "java" in command_line(child)]
 
 
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+def _row_is_read(project: Project) -> None:
+    """Append a row, and wait until the source has read it."""
+    appended = project.append("rows", [{"id": 1}])["step"]
 
+    def is_read() -> bool:
+        steps = project.json("steps", "source.rows")["steps"]
+        return bool(steps) and steps[-1]["to"]["step"] >= appended
 
-def _command(pid: int) -> bytes:
-    """The arguments of a process; nothing where it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _last_step(project: Project) -> int:
-    steps = project.json("steps", "source.rows")["steps"]
-    return int(steps[-1]["to"]["step"]) if steps else -1
+    eventually("its row is read", is_read)

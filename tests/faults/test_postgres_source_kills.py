@@ -1,17 +1,18 @@
-"""A PostgreSQL source whose runner is killed in its snapshot and in its changes: every row, and every delete,
-is downstream exactly once."""
+"""A PostgreSQL source whose runner is killed in its snapshot, its changes and a migration: every row, and
+every delete, is downstream exactly once."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mzplan.host.failpoints import Failpoint
-from tests.faults.doomed import SECONDS, Doomed, steps_of, verify
+from tests.faults.doomed import ASKED, SECONDS, Doomed, steps_of, verify
 from tests.support import Project, eventually, execute, postgres_connection, rows_of
 
 if TYPE_CHECKING:
@@ -43,20 +44,29 @@ class Tables(Doomed):
         self.round = 0
         execute(self.target, _LOG)
         for table in TABLES:
-            execute(self.upstream, f"CREATE TABLE {table} (id bigint PRIMARY KEY, v bigint)")
+            execute(self.upstream, f"CREATE TABLE {table} (id bigint PRIMARY KEY, v int)")
+        self.connections = postgres_connection("up", postgres, upstream)
+        self.connections += postgres_connection("to", postgres, target)
+        self.declare("INT")
+        self.change()
+
+    def declare(self, type_: str) -> None:
+        """With this type of column v."""
         listed = ", ".join(f"public.{table}" for table in TABLES)
-        connections = postgres_connection("up", postgres, upstream)
-        connections += postgres_connection("to", postgres, target)
         self.project.write(
             "kills",
-            f"connections:\n{connections}"
+            f"connections:\n{self.connections}"
             f"sources:\n  s:\n    connection: up\n    tables: [{listed}]\n"
-            '    schema: "id BIGINT, v BIGINT"\n    key: [id, shard]\n    include: {table: shard}\n'
+            f'    schema: "id BIGINT, v {type_}"\n    key: [id, shard]\n    include: {{table: shard}}\n'
             "    snapshot: {parallelism: 1}\n    trigger: {interval: 500ms}\n"
+            "    lifecycle: {replace: from-collection}\n"
             "sinks:\n  t: {from: s, connection: to, table: latest, mode: upsert, key: [shard, id], "
-            "trigger: {interval: 500ms}}\n",
+            "select: [shard, id, cast(v AS BIGINT) AS v], trigger: {interval: 500ms}}\n",
         )
-        self.change()
+
+    def ask_for_migration(self) -> CompletedProcess[str]:
+        self.declare("BIGINT")
+        return self.project.run("apply", "--allow-replace", *ASKED)
 
     def change(self) -> None:
         """Every row gets a value that none had before; some go for good, some go and come back."""
@@ -74,14 +84,20 @@ class Tables(Doomed):
             ):
                 execute(self.upstream, statement)
 
+    def rows(self) -> set[tuple[Any, ...]]:
+        return {
+            (f"public.{table}", *row)
+            for table in TABLES
+            for row in rows_of(self.upstream, f"SELECT id, v FROM {table}")
+        }
+
+    def slots(self) -> list[tuple[Any, ...]]:
+        mine = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+        return rows_of(self.upstream, mine)
+
     def arrives(self) -> None:
         def all_there() -> bool:
-            wanted = {
-                (f"public.{table}", *row)
-                for table in TABLES
-                for row in rows_of(self.upstream, f"SELECT id, v FROM {table}")
-            }
-            return set(rows_of(self.target, "SELECT shard, id, v FROM latest")) == wanted
+            return set(rows_of(self.target, "SELECT shard, id, v FROM latest")) == self.rows()
 
         eventually("the target is as the tables are", all_there, SECONDS)
 
@@ -99,8 +115,8 @@ def tables(tmp_path: Path, postgres: PostgresServer, database: Make) -> Iterator
     tables.close()
 
 
-@pytest.mark.timeout(1800)
-def test_killed_in_the_snapshot_and_in_the_changes(tables: Tables) -> None:
+@pytest.mark.timeout(2400)
+def test_killed_in_the_snapshot_the_changes_and_a_migration(tables: Tables) -> None:
     # The first runner dies with the first step of the snapshot read, and nothing of it merged.
     tables.project.run(
         "apply", "--auto-approve", environment={"MZPLAN_FAILPOINT": Failpoint.SOURCE_BEFORE_MERGE.value}
@@ -126,8 +142,26 @@ def test_killed_in_the_snapshot_and_in_the_changes(tables: Tables) -> None:
     tables.project.run("up")
     tables.arrives()
     tables.project.down()
+    steps_of(tables.project, "source.s")
+    verify(tables.project, "source.s", "sink.t")
+    # The slot stays when the generation that made it goes, and is dropped with the last one.
+    rows, slots = len(tables.rows()), tables.slots()
+    tables.killed_in("migration", tables.ask_for_migration, tables.change)
+    tables.change()
+    tables.project.run("up")
+    tables.arrives()
+    eventually("nothing is left to do", tables.has_nothing_to_do, SECONDS)
+    # Not by the event that the generation is given up: a runner killed in the same second has lost it.
+    removed = "generation 1; its storage was removed"
+    eventually("its storage is removed", lambda: removed in tables.project.run("events").stdout, SECONDS)
+    tables.change()
+    tables.arrives()
+    assert tables.slots() == slots != []
     written = Counter(rows_of(tables.target, "SELECT what, shard, id, v FROM log"))
     twice = {change: count for change, count in written.items() if count > 1}
     assert not twice
-    steps_of(tables.project, "source.s")
-    verify(tables.project, "source.s", "sink.t")
+    first = steps_of(tables.project, "source.s")[0]
+    assert (first["migrated"], first["rows"]) == (1, rows)
+    tables.project.write("kills", "")
+    tables.project.apply()
+    eventually("the slot is dropped", lambda: tables.slots() == [], SECONDS)

@@ -21,6 +21,7 @@ from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import (
     SECONDS,
     Doomed,
+    arrive,
     ids_in_delta,
     ids_in_files,
     ids_in_table,
@@ -135,19 +136,8 @@ class Copies(Doomed):
         self.round += 1
 
     def arrives(self) -> None:
-        """Wait until each row is in each target; none may be there twice. Then until the latest are."""
-
-        def all_there() -> bool:
-            found = {name: Counter(ids()) for name, ids in self.targets().items()}
-            twice = {name: ids.most_common(1) for name, ids in found.items() if ids.total() > len(ids)}
-            assert not twice, f"a row is there twice: {twice}"
-            self.missing = {name: self.produced - len(ids) for name, ids in found.items()}
-            return not any(self.missing.values())
-
-        try:
-            eventually(f"{self.produced} rows", all_there, SECONDS)
-        except AssertionError as problem:
-            raise AssertionError(f"{problem}: missing {self.missing}\n{self.project.log()}") from None
+        """Wait until each row is in each target, once. Then until the latest are."""
+        arrive(self.targets(), Counter(range(self.produced)))
         latest = "SELECT id, v FROM latest"
         eventually("the latest rows", lambda: dict(rows_of(self.dsn, latest)) == self.value_of, SECONDS)
         eventually("the latest records", lambda: self.latest_records() == self.value_of, SECONDS)

@@ -19,8 +19,10 @@ from examples.servers import create_topic, delete_topic
 from mzplan.host.failpoints import Failpoint
 from mzplan.model.times import instant_text
 from tests.faults.doomed import (
+    ASKED,
     SECONDS,
     Doomed,
+    arrive,
     ids_in_delta,
     ids_in_files,
     ids_in_table,
@@ -28,14 +30,13 @@ from tests.faults.doomed import (
     steps_of,
     verify,
 )
-from tests.support import Project, eventually, execute, kafka_connection, postgres_connection, rows_of
+from tests.support import Project, eventually, execute, kafka_connection, postgres_connection
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
 Make = Callable[..., str]
 BEGAN, MINUTE = 1_700_000_000_000, 60_000  # milliseconds
-ASKED = ("--auto-approve", "--wait", "0s")
 EVERY = "trigger: {interval: 500ms}"
 
 
@@ -80,19 +81,12 @@ class Shop(Doomed):
         self.wanted += Counter(ids if fits else ())
 
     def arrive(self) -> None:
-        """Wait until each target holds the wanted rows; it may never hold more."""
-
-        def there() -> bool:
-            targets = (
-                ids_in_table(self.dsn, "appended"),
-                ids_in_delta(self.lake / "delta"),
-                ids_in_files(self.lake / "files"),
-            )
-            found = [Counter(ids) for ids in targets]
-            assert all(ids <= self.wanted for ids in found), [ids - self.wanted for ids in found]
-            return all(ids == self.wanted for ids in found)
-
-        eventually("each row is in each target", there, SECONDS)
+        targets = {
+            "pg": lambda: ids_in_table(self.dsn, "appended"),
+            "delta": lambda: ids_in_delta(self.lake / "delta"),
+            "files": lambda: ids_in_files(self.lake / "files"),
+        }
+        arrive(targets, self.wanted)
 
     def ask_for_backfill(self) -> CompletedProcess[str]:
         times = ("--from", instant_text(BEGAN + 20 * MINUTE), "--to", instant_text(BEGAN + 50 * MINUTE))
@@ -236,72 +230,3 @@ def test_killed_while_dead_letters_are_read_again(
         assert shop.letters() == [140, 141, 142]
     finally:
         shop.close()
-
-
-@pytest.mark.timeout(1200)
-def test_killed_while_a_migration_keeps_the_slot(
-    tmp_path: Path, postgres: PostgresServer, database: Make
-) -> None:
-    """The slot stays when the generation that made it goes, and is dropped with the last one."""
-    shop, target = database("shop"), database("target")
-    from_, to = postgres.dsn(shop), postgres.dsn(target)
-    execute(from_, "CREATE TABLE t (id bigint PRIMARY KEY, n int)")
-    execute(from_, "INSERT INTO t SELECT g, g FROM generate_series(1, 100) g")
-    execute(to, "CREATE TABLE t (id bigint PRIMARY KEY, n text)")
-    connections = postgres_connection("shop", postgres, shop) + postgres_connection("pg", postgres, target)
-    doomed = Doomed(Project(tmp_path / "p", "migrated", {"TEST_PG_PASSWORD": postgres.password}))
-    project = doomed.project
-
-    def declare(type_: str) -> None:
-        project.write(
-            "migrated",
-            f"connections:\n{connections}"
-            f"sources:\n  s:\n    connection: shop\n    tables: [public.t]\n    key: [id]\n    {EVERY}\n"
-            f'    schema: "id BIGINT, n {type_}"\n    lifecycle: {{replace: from-collection}}\n'
-            "sinks:\n  pg:\n    from: s\n    connection: pg\n    table: t\n    mode: upsert\n    key: [id]\n"
-            f"    select: [id, cast(n AS STRING) AS n]\n    {EVERY}\n",
-        )
-
-    def arrive() -> None:
-        wanted = [(id_, str(n)) for id_, n in rows_of(from_, "SELECT id, n FROM t ORDER BY id")]
-        found = "SELECT id, n FROM t ORDER BY id"
-        eventually("the target is as the table", lambda: rows_of(to, found) == wanted, SECONDS)
-
-    def slots() -> list[str]:
-        mine = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
-        return [row[0] for row in rows_of(from_, mine)]
-
-    try:
-        declare("INT")
-        project.apply()
-        execute(from_, "DELETE FROM t WHERE id = 1")
-        arrive()
-        (slot,) = slots()
-        project.down()
-
-        def ask() -> CompletedProcess[str]:
-            declare("BIGINT")
-            return project.run("apply", "--allow-replace", *ASKED)
-
-        def change() -> None:
-            execute(from_, "DELETE FROM t WHERE id = (SELECT min(id) FROM t)")
-            execute(from_, "UPDATE t SET n = -n WHERE id > 30 AND id < 40")
-
-        doomed.killed_in("migration", ask, change)
-        execute(from_, "INSERT INTO t SELECT g, g FROM generate_series(1001, 1010) g")
-        project.run("up")
-        arrive()
-        eventually("nothing is left to do", doomed.has_nothing_to_do, SECONDS)
-        # Not by the event that the generation is given up: a runner killed in the same second has lost it.
-        removed = "generation 1; its storage was removed"
-        eventually("its storage is removed", lambda: removed in project.run("events").stdout, SECONDS)
-        execute(from_, "DELETE FROM t WHERE id > 1005")
-        arrive()
-        assert slots() == [slot]
-        first = project.json("steps", "source.s")["steps"][0]
-        assert (first["step"], first["migrated"], first["rows"]) == (0, 1, 99)
-        project.write("migrated", "")
-        project.apply()
-        eventually("the slot is dropped", lambda: slots() == [], SECONDS)
-    finally:
-        doomed.close()
