@@ -38,9 +38,10 @@ def test_a_change_without_effect_keeps_the_digest(changed: dict[str, Any]) -> No
     assert digest(shop(**changed), "source.orders") == digest(BASE, "source.orders")
 
 
-def test_the_digest_ignores_names_but_not_types() -> None:
+def test_the_digest_ignores_names_but_neither_types_nor_the_instance() -> None:
     shops = [BASE, *(shop(k=kafka(options={"check.crcs": value})) for value in (1, True))]
-    assert len({digest(one, "source.orders") for one in shops}) == 3
+    shops.append(shop(orders=source(instance="other")))
+    assert len({digest(one, "source.orders") for one in shops}) == 4
     renamed = project(kafka("other"), source("sales", connection="other", topic="orders"))
     assert digest(renamed, "source.sales") == digest(BASE, "source.orders")
 
