@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.spark import query_trees
 from mzplan.spark.view_sql import rows_by_sql
@@ -80,39 +80,24 @@ GOOD = {
     ),
     "SELECT id FROM (SELECT id, transform(tags, t -> upper(t)) AS tags FROM ORDERS) s -- all": "id BIGINT",
 }
-AGGREGATES = """
-any_value(note)
-approx_count_distinct(id)
-approx_percentile(id, 0.5)
-avg(amount)
-bit_or(id)
-bool_or(id > 1)
-collect_list(note)
-collect_set(note)
-corr(id, id)
-count(*)
-count(DISTINCT id)
-count_if(id > 1)
-first(note)
-hll_sketch_agg(id)
-last(note)
-max_by(note, id)
-median(id)
-min(id)
-mode(note)
-percentile(id, 0.5)
-percentile_cont(0.5) WITHIN GROUP (ORDER BY id)
-regr_slope(id, id)
-skewness(id)
-stddev(id)
-sum(DISTINCT id)
-try_avg(id)
-try_sum(id)
-var_pop(id)
-max(from_json(note, 'a INT').a)
-max(aes_encrypt(note, 'abcdefghijklmnop'))
-max(variant_get(parse_json(note), '$.a', 'int'))
-""".splitlines()[1:]
+AGGREGATES = (
+    *("any_value(note)", "approx_count_distinct(id)", "approx_percentile(id, 0.5)", "avg(amount)"),
+    *("bool_or(id > 1)", "collect_list(note)", "collect_set(note)", "corr(id, id)", "count(*)", "mode(note)"),
+    *("count(DISTINCT id)", "count_if(id > 1)", "first(note)", "hll_sketch_agg(id)", "last(note)", "min(id)"),
+    *("max_by(note, id)", "median(id)", "percentile(id, 0.5)", "regr_slope(id, id)", "skewness(id)"),
+    *("percentile_cont(0.5) WITHIN GROUP (ORDER BY id)", "stddev(id)", "sum(DISTINCT id)", "try_avg(id)"),
+    *("try_sum(id)", "var_pop(id)", "bit_or(id)", "max(from_json(note, 'a INT').a)"),
+    *("max(aes_encrypt(note, 'abcdefghijklmnop'))", "max(variant_get(parse_json(note), '$.a', 'int'))"),
+)
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Put the paths of two files into hostile text: one that it would make, and one with a secret."""
+    made, secret = tmp_path / "made", tmp_path / "secret.txt"
+    secret.write_text("s3cr3t\n")
+    yield lambda text: Template(text).safe_substitute(X=made, F=secret)
+    assert not made.exists()
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +131,7 @@ def inputs(session: SparkSession) -> tuple[dict[str, DataFrame], dict[str, DataF
     """The streams and the tables, as they are in collections."""
     streams, tables = {}, {}
     for name, columns in COLUMNS.items():
-        schema = f"{columns}, {POSITION} STRUCT<step: BIGINT>"
-        empty = session.createDataFrame([], schema)
+        empty = session.createDataFrame([], f"{columns}, {POSITION} STRUCT<step: BIGINT>")
         if name in TABLES:
             tables[name] = empty
             continue
@@ -156,58 +140,53 @@ def inputs(session: SparkSession) -> tuple[dict[str, DataFrame], dict[str, DataF
     return streams, tables
 
 
+def rows_of(lab: Lab, session: SparkSession, sql: str, **body: Any) -> DataFrame:
+    """The rows of a view by this SQL."""
+    return rows_by_sql(session, *inputs(session), query_of(lab, sql, **body), TYPE)
+
+
 @pytest.mark.parametrize("sql", GOOD)
 def test_a_relational_query_reads_its_inputs(lab: Lab, session: SparkSession, sql: str) -> None:
     ways = [inputs(session)]
     if any(name in sql for name in TABLES):  # `verify` reads steps of these as tables
         ways.append(({}, _all(session)))
+    expected = session.createDataFrame([], f"{GOOD[sql]}, {POSITION} {TYPE}")
     for streams, tables in ways:
         rows = rows_by_sql(session, streams, tables, query_of(lab, sql), TYPE)
-        expected = session.createDataFrame([], f"{GOOD[sql]}, {POSITION} {TYPE}")
-        assert rows.columns == expected.columns
-        assert [f.dataType.simpleString() for f in rows.schema] == [
-            f.dataType.simpleString() for f in expected.schema
-        ]
+        assert rows.dtypes == expected.dtypes
         assert rows.isStreaming == bool(streams)
 
 
 @cache
 def _all(session: SparkSession) -> dict[str, DataFrame]:
-    columns = {name: f"{ddl}, {POSITION} {TYPE}" for name, ddl in COLUMNS.items()}
-    return {name: session.createDataFrame([], ddl) for name, ddl in columns.items()}
+    return {
+        name: session.createDataFrame([], f"{columns}, {POSITION} {TYPE}")
+        for name, columns in COLUMNS.items()
+    }
 
 
 @pytest.mark.nightly
 def test_the_aggregates_of_spark_are_allowed(lab: Lab, session: SparkSession) -> None:
     for aggregate in AGGREGATES:
         sql = f"SELECT customer, {aggregate} AS x FROM orders GROUP BY customer"
-        rows = rows_by_sql(session, *inputs(session), query_of(lab, sql), TYPE)
-        assert rows.columns == ["customer", "x", POSITION]
+        assert rows_of(lab, session, sql).columns == ["customer", "x", POSITION]
 
 
 def test_a_watermark_counts_late_rows_by_its_column(lab: Lab, session: SparkSession) -> None:
-    for name, column, delay in (
-        ("orders", "ts", "10 minutes"),
-        ("orders", "ts", "10m"),
-        ("payments", "seen.at", "10m"),
-    ):
+    for name, column, delay in (("orders", "ts", "10 minutes"), ("payments", "seen.at", "10m")):
         sql = f"SELECT window(`{column}`, '1 minute') AS w, count(*) AS n FROM {name} GROUP BY 1"
-        query = query_of(lab, sql, watermarks={name: {"column": column, "delay": delay}})
-        rows = rows_by_sql(session, *inputs(session), query, TYPE)
+        rows = rows_of(lab, session, sql, watermarks={name: {"column": column, "delay": delay}})
         plan = rows._jdf.queryExecution().analyzed().toString()
         assert f"{column}#" in plan and "T600000ms" in plan
 
 
 def test_what_spark_refuses_is_an_error_of_the_query(lab: Lab, session: SparkSession) -> None:
-    for sql, says in (
-        ("SELECT nothing FROM orders", "`nothing`"),
-        ("SELECT id FROM orders GROUP BY", "yntax"),
-    ):
-        assert says in str(_refusal(lab, session, sql))
+    assert "`nothing`" in str(_refusal(lab, session, "SELECT nothing FROM orders"))
+    assert "yntax" in str(_refusal(lab, session, "SELECT id FROM orders GROUP BY"))
 
 
 def test_no_hostile_query_is_analysed(
-    lab: Lab, session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, session: SparkSession, fill: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is refused before Spark has resolved a name in it: that opens files."""
 
@@ -215,34 +194,29 @@ def test_no_hostile_query_is_analysed(
         raise AssertionError(f"analysed: {sql}")
 
     monkeypatch.setattr(SparkSession, "sql", analyse)
-    made, secret = _files(tmp_path)
     for text in HOSTILE_QUERIES:
-        sql = Template(text).safe_substitute(X=made, F=secret)
-        found = _refusal(lab, session, sql)
+        found = _refusal(lab, session, fill(text))
         assert found is not None and "analysed: " not in found, text
-    assert not made.exists()
 
 
 @pytest.mark.nightly
 def test_no_hostile_query_runs_if_the_parsed_tree_tells_nothing(
-    lab: Lab, session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, session: SparkSession, fill: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the two looks, the second finds what the first has let through. (Commands run at once.)"""
-    made, secret = _files(tmp_path)
     monkeypatch.setattr(query_trees.QueryCheck, "problem_of_parsed", lambda *_: "")
     let_through = []
     for text in HOSTILE_QUERIES:
-        sql = Template(text).safe_substitute(X=made, F=secret)
-        if text.startswith(("SELECT", "WITH")) and "INSERT" not in text and not _refusal(lab, session, sql):
+        query = text.startswith(("SELECT", "WITH")) and "INSERT" not in text
+        if query and not _refusal(lab, session, fill(text)):
             let_through.append(text)
     assert set(let_through) <= set(ONLY_PARSED)
-    assert not made.exists()
 
 
 def _refusal(lab: Lab, session: SparkSession, sql: str) -> str | None:
     """Why a query is refused; None if it is not."""
     try:
-        rows_by_sql(session, *inputs(session), query_of(lab, sql), TYPE)
+        rows_of(lab, session, sql)
     except MzplanError as refused:
         assert {d.code for d in refused.diagnostics} == {"MZ019"}, sql
         assert "s3cr3t" not in str(refused)
@@ -250,131 +224,111 @@ def _refusal(lab: Lab, session: SparkSession, sql: str) -> str | None:
     return None
 
 
-def _files(folder: Path) -> tuple[Path, Path]:
-    secret = folder / "secret.txt"
-    secret.write_text("s3cr3t\n")
-    return folder / "made", secret
-
-
-# Queries that Spark refuses as a stream: what else their bodies have, and a piece of what is said.
 MARKS = {"watermarks": {name: {"column": "ts", "delay": "10m"} for name in ("orders", "payments")}}
 KEYED = {"output": "update", "key": ["customer"]}
+WINDOWED = {**MARKS, **KEYED}
+SNAPSHOT = {"reads": ["orders"]}  # and the snapshot, instead of the two streams
 TIMED = "o.id = p.id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR"
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("SELECT customer, count(*) AS n FROM orders GROUP BY customer", MARKS, "without watermark"),
-    ("SELECT DISTINCT customer FROM orders", {}, "without watermark"),
+# Queries that Spark refuses as a stream, by a piece of what is said: the query, and what else its body has.
+REFUSED: list[tuple[str, str, dict[str, Any]]] = [
+    ("without watermark", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", MARKS),
+    ("without watermark", "SELECT DISTINCT customer FROM orders", {}),
+    ("istinct aggregat", "SELECT customer, count(DISTINCT id) AS n FROM orders GROUP BY customer", KEYED),
     (
-        "SELECT customer, count(DISTINCT id) AS n FROM orders GROUP BY customer",
-        KEYED,
-        "istinct aggregations",
-    ),
-    (
-        "SELECT customer, session_window(ts, '5 minutes') AS w FROM orders GROUP BY 1, 2",
-        {**MARKS, **KEYED},
         "A session grows",
+        "SELECT customer, session_window(ts, '5 minutes') AS w FROM orders GROUP BY 1, 2",
+        WINDOWED,
     ),
     (
+        "only one operator",
         f"SELECT window(w, '5 minutes') AS customer, sum(n) AS n FROM (SELECT {WINDOW} AS w, count(*) AS n "
         "FROM orders GROUP BY 1) GROUP BY 1",
-        {**MARKS, **KEYED},
-        "only one operator",
+        WINDOWED,
     ),
+    ("Append", f"SELECT customer, max(p.id) FROM orders o LEFT JOIN payments p ON {TIMED} GROUP BY 1", KEYED),
+    ("join", "SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id", MARKS),
+    ("without a watermark", f"SELECT o.id FROM orders o LEFT JOIN payments p ON {TIMED}", {}),
+    ("may still find a match", "SELECT o.id FROM orders o LEFT ANTI JOIN payments p ON o.id = p.id", MARKS),
+    ("only by equality", "SELECT o.id FROM orders o JOIN payments p ON o.id < p.id", {}),
+    ("by equality", "WITH p AS (SELECT * FROM payments) SELECT o.id FROM orders o, p WHERE o.id < p.id", {}),
+    ("streaming and batch", "SELECT id FROM orders UNION ALL SELECT id FROM customers", SNAPSHOT),
+    ("static", "SELECT c.id FROM customers c LEFT JOIN orders o ON o.id = c.id", SNAPSHOT),
+    ("static", "SELECT o.id FROM orders o RIGHT JOIN customers c ON o.id = c.id", SNAPSHOT),
+    ("streaming sources", "SELECT id FROM customers", SNAPSHOT),
     (
-        f"SELECT customer, max(p.id) FROM orders o LEFT JOIN payments p ON {TIMED} GROUP BY 1",
-        KEYED,
-        "Append",
-    ),
-    ("SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id", MARKS, "join"),
-    (f"SELECT o.id FROM orders o LEFT JOIN payments p ON {TIMED}", {}, "without a watermark"),
-    ("SELECT o.id FROM orders o LEFT ANTI JOIN payments p ON o.id = p.id", MARKS, "may still find a match"),
-    ("SELECT o.id FROM orders o JOIN payments p ON o.id < p.id", {}, "only by equality"),
-    ("WITH p AS (SELECT * FROM payments) SELECT o.id FROM orders o, p WHERE o.id < p.id", {}, "by equality"),
-    ("SELECT id FROM orders UNION ALL SELECT id FROM customers", {"one": True}, "streaming and batch"),
-    (
-        "SELECT c.id FROM customers c LEFT JOIN orders o ON o.id = c.id",
-        {"one": True},
-        "static",
-    ),
-    (
-        "SELECT o.id FROM orders o RIGHT JOIN customers c ON o.id = c.id",
-        {"one": True},
-        "static",
-    ),
-    ("SELECT id FROM customers", {"one": True}, "streaming sources"),
-    (
+        "needs earlier micro-batches",
         "SELECT c.city, count(*) AS n FROM orders o JOIN customers c ON o.id = c.id GROUP BY 1",
-        {"one": True},
-        "needs earlier micro-batches",
+        SNAPSHOT,
     ),
     (
+        "needs earlier micro-batches",
         "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id, customers",
-        {"one": True},
-        "needs earlier micro-batches",
+        SNAPSHOT,
     ),
     (
+        "reads 'today' as a time",
         "SELECT customer, count(*) AS n FROM orders WHERE ts > 'today' GROUP BY customer",
         KEYED,
-        "reads 'today' as a time",
     ),
     (
+        "Expression",
         "SELECT monotonically_increasing_id() AS id FROM orders UNION ALL SELECT id FROM payments",
         {},
-        "Expression",
     ),
 ]
-AS_STREAM: list[tuple[str, dict[str, Any], str]] = [
-    ("SELECT customer, count(*) AS n FROM orders GROUP BY customer", KEYED, "customer BIGINT, n BIGINT"),
+# Queries that Spark runs as a stream, by their columns.
+AS_STREAM: list[tuple[str, str, dict[str, Any]]] = [
+    ("customer BIGINT, n BIGINT", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", KEYED),
     (
+        "until TIMESTAMP, n BIGINT",
         f"SELECT {WINDOW}.end AS until, count(*) AS n FROM orders GROUP BY {WINDOW}",
         MARKS,
-        "until TIMESTAMP, n BIGINT",
     ),
-    (f"SELECT o.id, p.paid FROM orders o LEFT JOIN payments p ON {TIMED}", MARKS, "id BIGINT, paid DOUBLE"),
-    ("SELECT o.id FROM orders o, payments p WHERE o.id = p.id", {}, "id BIGINT"),
+    ("id BIGINT, paid DOUBLE", f"SELECT o.id, p.paid FROM orders o LEFT JOIN payments p ON {TIMED}", MARKS),
+    ("id BIGINT", "SELECT o.id FROM orders o, payments p WHERE o.id = p.id", {}),
     (
-        "SELECT o.id, city FROM orders o LEFT JOIN customers c ON o.id = c.id",
-        {"one": True},
         "id BIGINT, city STRING",
+        "SELECT o.id, city FROM orders o LEFT JOIN customers c ON o.id = c.id",
+        SNAPSHOT,
     ),
-    ("SELECT id FROM orders LEFT ANTI JOIN customers USING (id)", {"one": True}, "id BIGINT"),
+    ("id BIGINT", "SELECT id FROM orders LEFT ANTI JOIN customers USING (id)", SNAPSHOT),
     (
+        "id BIGINT, n BIGINT",
         "SELECT o.id, n FROM orders o JOIN (SELECT id, count(*) AS n FROM customers GROUP BY id) c "
         "ON c.id = o.id",
-        {"one": True},
-        "id BIGINT, n BIGINT",
+        SNAPSHOT,
     ),
 ]
 
 
-def _checked(lab: Lab, sql: str, body: dict[str, Any], schema: str = "id BIGINT") -> CheckResult:
-    """The check of a view over the two streams; with `one`, over orders and the snapshot."""
-    more = {name: value for name, value in body.items() if name != "one"}
-    view = query_of(lab, sql, schema=schema, **more).description
-    if "one" in body:
+def _checked(lab: Lab, sql: str, body: dict[str, Any], schema: str) -> tuple[Diagnostic, ...]:
+    """What the check of a view finds."""
+    view = query_of(lab, sql, schema=schema, **body).description
+    if body == SNAPSHOT:
         view = replace(view, reads={"orders": view.reads["orders"]})
     else:
         view = replace(view, snapshots={})
-    return lab.check(view)
+    return lab.check(view).diagnostics
 
 
-@pytest.mark.parametrize(("sql", "body", "says"), REFUSED)
+@pytest.mark.parametrize(("says", "sql", "body"), REFUSED)
 def test_what_spark_can_not_run_as_a_stream_is_refused_in_plain_words(
-    lab: Lab, sql: str, body: dict[str, Any], says: str
+    lab: Lab, says: str, sql: str, body: dict[str, Any]
 ) -> None:
-    (refused,) = _checked(lab, sql, body, "id BIGINT, customer BIGINT").diagnostics
+    (refused,) = _checked(lab, sql, body, "id BIGINT, customer BIGINT")
     assert (refused.code, refused.severity, refused.kind) == ("MZ019", "error", "unfit")
     assert says in f"{refused.detail} {refused.hint}", refused
     assert "SQLSTATE" not in str(refused) and "WARN" not in str(refused)
 
 
-@pytest.mark.parametrize(("sql", "body", "schema"), AS_STREAM)
+@pytest.mark.parametrize(("schema", "sql", "body"), AS_STREAM)
 def test_what_spark_runs_as_a_stream_has_the_columns_of_the_plan(
-    lab: Lab, sql: str, body: dict[str, Any], schema: str
+    lab: Lab, schema: str, sql: str, body: dict[str, Any]
 ) -> None:
-    assert _checked(lab, sql, body, schema).diagnostics == ()
+    assert _checked(lab, sql, body, schema) == ()
 
 
 def test_a_view_whose_columns_are_not_those_of_the_plan_is_refused(lab: Lab) -> None:
-    sql, body, schema = AS_STREAM[0]
-    (other,) = _checked(lab, sql, body, f"{schema}, more INT").diagnostics
+    schema, sql, body = AS_STREAM[0]
+    (other,) = _checked(lab, sql, body, f"{schema}, more INT")
     assert other.code == "MZ230"
