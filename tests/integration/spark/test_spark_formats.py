@@ -12,7 +12,9 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from mzplan.schema.columns import Column, parse_columns
 from tests.integration.spark_lab import until
@@ -49,17 +51,10 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
         until("both records", lambda source=source: lab.count(source) == 2)  # type: ignore[misc]
     first, second = rows(lab, text)
     assert list(first) == ["value", "key", "headers", "timestamp"]
-    assert first["value"] == "one line"
-    assert first["key"] == "käy"
-    assert [(h["key"], h["value"] and bytes(h["value"])) for h in first["headers"]] == headers
-    assert first["timestamp"] == AT
+    assert (first["value"], first["key"], first["timestamp"]) == ("one line", "käy", AT)
+    assert [(h["key"], h["value"]) for h in first["headers"]] == headers
     assert (second["value"], second["key"], second["headers"]) == (None, None, None)
-    first, _ = rows(lab, raw)
-    assert {k: bytes(v) if isinstance(v, bytearray) else v for k, v in first.items()} == {
-        "body": b"one line",
-        "k": "käy".encode(),
-        "at": AT,
-    }
+    assert rows(lab, raw)[0] == {"body": b"one line", "k": "käy".encode(), "at": AT}
     # What is not text: a key, then a value.
     lab.send(name, b"fine", key=b"\xff")
     until("it has failed", lambda: not lab.report(text).active)
@@ -140,100 +135,72 @@ def fates(lab: Lab, values: Sequence[bytes | None], format_: Mapping[str, str]) 
 
 
 D, T = Decimal, datetime.datetime
-JSON_VALUES: dict[str, dict[str, Any]] = {
-    "DECIMAL(10,2)": {
-        "12.34": D("12.34"),
-        "12.340": D("12.34"),
-        "-7": D(-7),
-        "1.2345e1": None,
-        "1.5e2": D(150),
-        "1e-2": D("0.01"),
-        "12.345": None,
-        "0.0049": None,
-        '"12.34"': D("12.34"),
-        '"12.345"': None,
-        '"12,50"': None,
-        '"1.234,50"': None,
-        '"1,234.50"': None,
-        '",,1,,2"': None,
-        '"1e3"': D(1000),
-        '" 12.5 "': None,
-        "99999999.99": D("99999999.99"),
-        "100000000": None,
-        "true": None,
-        "{}": None,
-        "1.0000000000000000000000001": None,
-        '""': None,
-        "[1]": None,
-        "1e400": None,
+
+
+def decimals(*texts: str) -> dict[str, Decimal]:
+    return {text: Decimal(text.strip('"')) for text in texts}
+
+
+# By format and type, the texts of values and the values that they are.
+EXACT: dict[str, dict[str, dict[str, Any]]] = {
+    "json": {
+        "DECIMAL(10,2)": decimals(
+            "12.34", "12.340", "-7", "1.5e2", "1e-2", '"12.34"', '"1e3"', "99999999.99"
+        ),
+        "DECIMAL(38,18)": decimals("0.123456789012345678", "12345678901234567890.123456789012345678"),
+        "TIMESTAMP": {
+            '"2024-01-01T00:00:00.123456000Z"': T(2024, 1, 1, 0, 0, 0, 123456, tzinfo=datetime.UTC),
+            '"2024-01-01T02:00:00+02:00"': T(2024, 1, 1, tzinfo=datetime.UTC),
+            '"2024-01-01 01:00:00 Europe/Paris"': T(2024, 1, 1, tzinfo=datetime.UTC),
+            '"2024-01-01"': T(2024, 1, 1, tzinfo=datetime.UTC),
+        },
+        "TIMESTAMP_NTZ": {'"2024-01-01T01:02:03.5"': T(2024, 1, 1, 1, 2, 3, 500000)},
+        "DATE": {'"2024-02-29"': datetime.date(2024, 2, 29), '"2024-1-5"': datetime.date(2024, 1, 5)},
+        "DOUBLE": {"0.30000000000000004": 0.30000000000000004, "1": 1.0, '"-Infinity"': float("-inf")},
+        "FLOAT": {"0.5": 0.5},
+        "BIGINT": {"9007199254740993": 9007199254740993},
+        "STRING": {'"1.10"': "1.10", '""': "", '"a\\u0000b"': "a\0b", '"true"': "true"},
+        "ARRAY<DECIMAL(4,1)>": {"[1.5, null]": [D("1.5"), None]},
+        "MAP<STRING,STRING>": {'{"a": "b"}': {"a": "b"}},
+        "STRUCT<at: TIMESTAMP>": {'{"at": null}': (None,), "{}": (None,)},
     },
-    "DECIMAL(38,18)": {
-        "0.123456789012345678": D("0.123456789012345678"),
-        "0.1234567890123456789": None,
-        "12345678901234567890.123456789012345678": D("12345678901234567890.123456789012345678"),
-        "1.234567890123456789e1": None,
+    "csv": {
+        "DECIMAL(10,2)": decimals("12.34", "1e3"),
+        "TIMESTAMP": {"2024-01-01T00:00:00Z": T(2024, 1, 1, tzinfo=datetime.UTC)},
+        "DATE": {"2024-01-01": datetime.date(2024, 1, 1)},
+        "DOUBLE": {"Infinity": float("inf"), "0.5": 0.5},
+        "FLOAT": {},
+        "STRING": {"1.10": "1.10"},
     },
-    "TIMESTAMP": {
-        "1700000000000": None,
-        "1700000000": None,
-        "1700000000.5": None,
-        '"12:30:45"': None,
-        '"T12:30"': None,
-        '"202401"': None,
-        '"2024"': None,
-        '"2024-01-01T00:00:00.123456789Z"': None,
-        '"now"': None,
-        '"epoch"': None,
-        '"2024-01-01T00:00:00 Mars/Base"': None,
-        '"2024-02-30T00:00:00Z"': None,
-        '""': None,
-        "true": None,
-        '"2024-01-01T00:00:00.123456000Z"': T(2024, 1, 1, 0, 0, 0, 123456, tzinfo=datetime.UTC),
-        '"2024-01-01T02:00:00+02:00"': T(2024, 1, 1, tzinfo=datetime.UTC),
-        '"2024-01-01 01:00:00 Europe/Paris"': T(2024, 1, 1, tzinfo=datetime.UTC),
-        '"2024-01-01"': T(2024, 1, 1, tzinfo=datetime.UTC),
-    },
-    "TIMESTAMP_NTZ": {
-        '"2024-01-01T00:00:00+02:00"': None,
-        '"2024-01-01T00:00:00Z"': None,
-        '"12:30:45"': None,
-        "1700000000": None,
-        '"2024-01-01T01:02:03.5"': T(2024, 1, 1, 1, 2, 3, 500000),
-    },
-    "DATE": {
-        '"2024-02-29"': datetime.date(2024, 2, 29),
-        '"2024-1-5"': datetime.date(2024, 1, 5),
-        '"2024-02-30"': None,
-        '"24-01-05"': None,
-        '"2024-01-01T23:30:00-05:00"': None,
-        '"today"': None,
-        "19700": None,
-        '"2024"': None,
-    },
-    "DOUBLE": {
-        "1e400": None,
-        "-1e400": None,
-        "0.30000000000000004": 0.30000000000000004,
-        "1": 1.0,
-        '"-Infinity"': float("-inf"),
-        '"1.5"': None,
-    },
-    "FLOAT": {"1e40": None, "0.5": 0.5},
-    "BIGINT": {"9007199254740993": 9007199254740993, "1.0": None, '"12"': None, "9223372036854775808": None},
-    "STRING": {
-        '"1.10"': "1.10",
-        '""': "",
-        '"a\\u0000b"': "a\0b",
-        "1.10": None,
-        "true": None,
-        '{"v": 12345678901234567.89}': None,
-        "12345678901234567.89": None,
-        "[1]": None,
-        '"true"': "true",
-    },
-    "ARRAY<DECIMAL(4,1)>": {"[1.5, null]": [D("1.5"), None], "[1.5, 1.55]": None, '["1,5"]': None},
-    "MAP<STRING,STRING>": {'{"a": "b"}': {"a": "b"}, '{"a": 1.10}': None},
-    "STRUCT<at: TIMESTAMP>": {'{"at": 1700000000000}': None, '{"at": null}': (None,), "{}": (None,)},
+}
+# Texts that are no value of the type, or not exactly.
+MALFORMED_VALUES: dict[str, list[tuple[str, list[str]]]] = {
+    "json": [
+        ("DECIMAL(10,2)", ["1.2345e1", "12.345", "0.0049", '"12.345"', "1.0000000000000000000000001"]),
+        ("DECIMAL(10,2)", ["100000000", "1e400", "true", "{}", "[1]", '""', '" 12.5 "']),
+        ("DECIMAL(10,2)", ['"12,50"', '"1.234,50"', '"1,234.50"', '",,1,,2"']),
+        ("DECIMAL(38,18)", ["0.1234567890123456789", "1.234567890123456789e1"]),
+        ("TIMESTAMP", ["1700000000000", "1700000000", "1700000000.5", "true", '""', '"now"', '"epoch"']),
+        ("TIMESTAMP", ['"12:30:45"', '"T12:30"', '"202401"', '"2024"', '"2024-02-30T00:00:00Z"']),
+        ("TIMESTAMP", ['"2024-01-01T00:00:00.123456789Z"', '"2024-01-01T00:00:00 Mars/Base"']),
+        ("TIMESTAMP_NTZ", ['"2024-01-01T00:00:00+02:00"', '"2024-01-01T00:00:00Z"']),
+        ("TIMESTAMP_NTZ", ['"12:30:45"', "1700000000"]),
+        ("DATE", ['"2024-02-30"', '"24-01-05"', '"2024-01-01T23:30:00-05:00"', '"today"', "19700", '"2024"']),
+        ("DOUBLE", ["1e400", "-1e400", '"1.5"']),
+        ("FLOAT", ["1e40"]),
+        ("BIGINT", ["1.0", '"12"', "9223372036854775808"]),
+        ("STRING", ["1.10", "true", '{"v": 12345678901234567.89}', "12345678901234567.89", "[1]"]),
+        ("ARRAY<DECIMAL(4,1)>", ["[1.5, 1.55]", '["1,5"]']),
+        ("MAP<STRING,STRING>", ['{"a": 1.10}']),
+        ("STRUCT<at: TIMESTAMP>", ['{"at": 1700000000000}']),
+    ],
+    "csv": [
+        ("DECIMAL(10,2)", ['"12,50"', "12.345", '"1,234.50"']),
+        ("TIMESTAMP", ["12:30:45", "1700000000000", "202401"]),
+        ("DATE", ["2024-01-01T23:30:00"]),
+        ("DOUBLE", ["1e400", "x"]),
+        ("FLOAT", ["1e40"]),
+    ],
 }
 
 
@@ -244,73 +211,46 @@ def local(value: Any) -> Any:
     return value
 
 
-CSV_VALUES: dict[str, dict[str, Any]] = {
-    "DECIMAL(10,2)": {
-        "12.34": D("12.34"),
-        '"12,50"': None,
-        "12.345": None,
-        '"1,234.50"': None,
-        "1e3": D(1000),
-    },
-    "TIMESTAMP": {
-        "12:30:45": None,
-        "1700000000000": None,
-        "202401": None,
-        "2024-01-01T00:00:00Z": T(2024, 1, 1, tzinfo=datetime.UTC),
-    },
-    "DATE": {"2024-01-01T23:30:00": None, "2024-01-01": datetime.date(2024, 1, 1)},
-    "DOUBLE": {"1e400": None, "Infinity": float("inf"), "0.5": 0.5, "x": None},
-    "FLOAT": {"1e40": None},
-    "STRING": {"1.10": "1.10"},
-}
-
-
-@pytest.mark.parametrize(("format_", "by_type"), [("json", JSON_VALUES), ("csv", CSV_VALUES)])
-def test_a_value_is_exactly_of_its_type_or_its_record_is_malformed(
-    lab: Lab, format_: str, by_type: dict[str, dict[str, Any]]
-) -> None:
-    """None: malformed. A column for each type; a record has a value in one of them."""
-    columns = dict(zip(ascii_lowercase, by_type, strict=False))
-    given = [(name, value) for name, type_ in columns.items() for value in by_type[type_]]
+@pytest.mark.parametrize("format_", EXACT)
+def test_a_value_is_exactly_of_its_type_or_its_record_is_malformed(lab: Lab, format_: str) -> None:
+    """A column for each type; a record has a value in one of them."""
+    types = dict(zip(ascii_lowercase, EXACT[format_], strict=False))
+    columns = {type_: name for name, type_ in types.items()}
 
     def record(name: str, value: str) -> bytes:
         if format_ == "json":
             return f'{{"{name}": {value}}}'.encode()
-        return ",".join(value if each == name else "" for each in columns).encode()
+        return ",".join(value if each == name else "" for each in types).encode()
 
-    def wanted(name: str, value: str) -> Any:
-        exact = by_type[columns[name]][value]
-        return f"{name} is not a {columns[name]}" if exact is None else {name: local(exact)}
+    wanted: dict[tuple[str, str], Any] = {}
+    for type_, values in EXACT[format_].items():
+        name = columns[type_]
+        wanted |= {(name, text): {name: local(value)} for text, value in values.items()}
+    for type_, texts in MALFORMED_VALUES[format_]:
+        name = columns[type_]
+        wanted |= {(name, text): f"{name} is not a {type_}" for text in texts}
 
-    nulls = [b"{}", *(record(name, "null") for name in columns)]
+    nulls = [b"{}", *(record(name, "null") for name in types)]
     nothing = nulls if format_ == "json" else [record("", "")]
-    schema = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
-    found = fates(lab, [*nothing, *(record(*one) for one in given)], {"type": format_, "schema": schema})
+    schema = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+    found = fates(lab, [*nothing, *(record(*one) for one in wanted)], {"type": format_, "schema": schema})
     assert found[: len(nothing)] == [{}] * len(nothing)
-    found_by_value = dict(zip(given, found[len(nothing) :], strict=True))
-    assert found_by_value == {one: wanted(*one) for one in given}
+    assert dict(zip(wanted, found[len(nothing) :], strict=True)) == wanted
 
 
 UNKNOWN = "__debezium_unavailable_value"
-PLACEHOLDERS = {
-    "STRING": (UNKNOWN, json.dumps({UNKNOWN: UNKNOWN}, separators=(",", ":")), UNKNOWN.encode().hex()),
-    "BINARY": (base64.b64encode(UNKNOWN.encode()).decode(),),
-    "ARRAY<STRING>": ([UNKNOWN], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
-    "ARRAY<BINARY>": ([base64.b64encode(UNKNOWN.encode()).decode()],),
-    "ARRAY<INT>": (list(UNKNOWN.encode()),),
-    "ARRAY<BIGINT>": (list(UNKNOWN.encode()),),
-    "ARRAY<DOUBLE>": (list(UNKNOWN.encode()),),
-    "MAP<STRING,STRING>": ({UNKNOWN: UNKNOWN},),
-}
-REAL = {
-    "STRING": "x",
-    "BINARY": "eA==",
-    "ARRAY<STRING>": [],
-    "ARRAY<BINARY>": [],
-    "ARRAY<INT>": [95],
-    "ARRAY<BIGINT>": [],
-    "ARRAY<DOUBLE>": [],
-    "MAP<STRING,STRING>": {},
+BYTES = list(UNKNOWN.encode())
+IN_BASE64 = base64.b64encode(UNKNOWN.encode()).decode()
+# By type, the placeholders, and a value.
+PLACEHOLDERS: dict[str, tuple[list[Any], Any]] = {
+    "STRING": ([UNKNOWN, json.dumps({UNKNOWN: UNKNOWN}, separators=(",", ":")), UNKNOWN.encode().hex()], "x"),
+    "BINARY": ([IN_BASE64], "eA=="),
+    "ARRAY<STRING>": ([[UNKNOWN], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]], []),
+    "ARRAY<BINARY>": ([[IN_BASE64]], []),
+    "ARRAY<INT>": ([BYTES], [95]),
+    "ARRAY<BIGINT>": ([BYTES], []),
+    "ARRAY<DOUBLE>": ([BYTES], []),
+    "MAP<STRING,STRING>": ([{UNKNOWN: UNKNOWN}], {}),
 }
 
 
@@ -321,8 +261,8 @@ def test_debeziums_placeholder_is_no_value(lab: Lab) -> None:
 
     types = dict(zip(ascii_lowercase, PLACEHOLDERS, strict=False))
     columns = parse_columns(", ".join(("id BIGINT", *(f"{name} {type_}" for name, type_ in types.items()))))
-    unknown = [(name, value) for name, type_ in types.items() for value in PLACEHOLDERS[type_]]
-    real = [(name, value) for name, type_ in types.items() for value in (REAL[type_], None)]
+    unknown = [(name, value) for name, type_ in types.items() for value in PLACEHOLDERS[type_][0]]
+    real = [(name, value) for name, type_ in types.items() for value in (PLACEHOLDERS[type_][1], None)]
     changes = [
         json.dumps({"op": "u", "after": {"id": 1, name: value}}).encode() for name, value in unknown + real
     ]
@@ -337,24 +277,11 @@ def test_debeziums_placeholder_is_no_value(lab: Lab) -> None:
 def test_a_line_break_within_quotes_belongs_to_the_field(lab: Lab) -> None:
     format_ = {"type": "csv", "schema": "x STRING, y STRING"}
     values = [b'"a\nb",y', b'"a\r\n\r\nb","y"\n', b'"say ""a\nb""",y', b'"a""b,",']
-    assert [one["x"] for one in fates(lab, values, format_)] == [
-        "a\nb",
-        "a\r\n\r\nb",
-        'say "a\nb"',
-        'a"b,',
-    ]
+    found = [one["x"] for one in fates(lab, values, format_)]
+    assert found == ["a\nb", "a\r\n\r\nb", 'say "a\nb"', 'a"b,']
 
 
-NAMES = [
-    "plain.json",
-    "other.json",
-    "orders[1].json",
-    "{a,plain}.json",
-    "*.json",
-    "a?.json",
-    "a b (1).json",
-    "ab.json",
-]
+NAMES = ["plain", "other", "orders[1]", "{a,plain}", "*", "a?", "a b (1)", "ab"]
 
 
 @pytest.mark.nightly
@@ -365,7 +292,7 @@ def test_a_file_is_read_once_whatever_its_name_or_not_at_all(
     folder = tmp_path / "in"
     folder.mkdir()
     for number, name in enumerate(NAMES):
-        (folder / name).write_text(json.dumps({"id": number}) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps({"id": number}) + "\n")
     unseen = lab.files_source(folder, "id BIGINT")
 
     def refused(source: Description) -> None:
@@ -395,52 +322,45 @@ def test_a_format_may_have_values_converted(lab: Lab) -> None:
 
 @pytest.mark.nightly
 def test_csv_text_and_parquet_files(lab: Lab, tmp_path: Path) -> None:
-    for name in ("csv", "text", "parquet"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "csv" / "a.csv").write_text("id;name;born\n1;'a;b';2001-02-03\n2;;\n")
-    (tmp_path / "csv" / "b.csv").write_text("id;name;born\n3;'b\n4;';\n\n")
-    (tmp_path / "text" / "a.txt").write_text("one\n\nthree\n")
-    spark = lab.spark
-    spark.sql("SELECT 1L AS id, 'x' AS other").write.parquet(str(tmp_path / "parquet" / "a"))
-    written = next((tmp_path / "parquet" / "a").glob("*.parquet"))
-    written.rename(tmp_path / "parquet" / "a.parquet")
-    csv = lab.files_source(
-        tmp_path / "csv",
-        format={"type": "csv", "schema": PEOPLE, "delimiter": ";", "quote": "'", "header": True},
-    )
-    text = lab.files_source(tmp_path / "text", format={"type": "text", "schema": "line STRING"})
-    parquet = lab.files_source(
-        tmp_path / "parquet", format={"type": "parquet", "schema": "id BIGINT, missing STRING"}
-    )
-    lab.start(csv, text, parquet)
+    def arrive(kind: str, name: str, text: str) -> None:
+        """A file that appears whole."""
+        (tmp_path / name).write_text(text)
+        (tmp_path / kind).mkdir(exist_ok=True)
+        (tmp_path / name).rename(tmp_path / kind / name)
+
+    def source(kind: str, **format_: Any) -> Description:
+        return lab.files_source(tmp_path / kind, format={"type": kind, **format_})
+
+    def is_refused(source: Description, *says: str) -> None:
+        ended = lab.ended(source)
+        assert ended.error_code == "MZ066" and all(part in str(ended.error) for part in says), ended
+        lab.stop(source)
+
+    arrive("csv", "a.csv", "id;name;born\n1;'a;b';2001-02-03\n2;;\n")
+    arrive("csv", "b.csv", "id;name;born\n3;'b\n4;';\n\n")
+    arrive("text", "a.txt", "one\n\nthree\n")
+    table = pa.table({"id": pa.array([1], pa.int64()), "other": ["x"]})
+    (tmp_path / "parquet").mkdir()
+    parquet.write_table(table, tmp_path / "parquet" / "a.parquet")
+    csv = source("csv", schema=PEOPLE, delimiter=";", quote="'", header=True)
+    text = source("text", schema="line STRING")
+    columns = source("parquet", schema="id BIGINT, missing STRING")
+    lab.start(csv, text, columns)
     until("three people", lambda: lab.count(csv) == 3)
     until("three lines", lambda: lab.count(text) == 3)
-    until("a row", lambda: lab.count(parquet) == 1)
+    until("a row", lambda: lab.count(columns) == 1)
     assert sorted((row["id"], row["name"]) for row in rows(lab, csv)) == [(1, "a;b"), (2, None), (3, "b\n4;")]
     assert [row["line"] for row in rows(lab, text)] == ["one", "", "three"]
-    assert rows(lab, parquet) == [{"id": 1, "missing": None}]
-    lab.stop(text, parquet)
+    assert rows(lab, columns) == [{"id": 1, "missing": None}]
+    lab.stop(text, columns)
 
     # A malformed line names its file; so does a header of other columns.
-    arrive(tmp_path, "csv", "c.csv", "id;name;born\nx;bo;\n")
-    ended = lab.ended(csv)
-    assert ended.error_code == "MZ066"
-    assert "c.csv" in str(ended.error)
-    assert "id is not a BIGINT" in str(ended.error)
-    lab.stop(csv)
+    arrive("csv", "c.csv", "id;name;born\nx;bo;\n")
+    is_refused(csv, "c.csv", "id is not a BIGINT")
     skipping = lab.retried(csv)
     skipping.body["on_error"] = "skip"  # type: ignore[index]
-    arrive(tmp_path, "csv", "d.csv", "id;name;born\n4;bo;\n5\n")
+    arrive("csv", "d.csv", "id;name;born\n4;bo;\n5\n")
     lab.start(skipping)
     until("one more", lambda: lab.count(csv) == 4)
-    arrive(tmp_path, "csv", "e.csv", "name;id;born\nbo;5;\n")
-    ended = lab.ended(skipping)
-    assert ended.error_code == "MZ066", ended
-    assert "e.csv" in str(ended.error)
-    lab.stop(skipping)
-
-
-def arrive(folder: Path, kind: str, name: str, text: str) -> None:
-    """A file that appears whole."""
-    (folder / name).write_text(text)
-    (folder / name).rename(folder / kind / name)
+    arrive("csv", "e.csv", "name;id;born\nbo;5;\n")
+    is_refused(skipping, "e.csv")
