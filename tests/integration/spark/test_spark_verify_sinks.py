@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Make = Callable[..., str]
 ROWS = 12
+STRAIGHT = "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))"
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["customer"]}
 
 
 def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
@@ -47,9 +49,13 @@ def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
         target.close()
 
 
+def places(lab: Lab) -> tuple[str, str]:
+    """The project's folder and the warehouse."""
+    return str(lab.folder), absolute(str(lab.folder), str(lab.folder / "warehouse"))
+
+
 def opened(lab: Lab, sink: Description) -> Downstream:
-    warehouse = absolute(str(lab.folder), str(lab.folder / "warehouse"))
-    target = Downstream.open(sink, lab.secrets, str(lab.folder), warehouse)
+    target = Downstream.open(sink, lab.secrets, *places(lab))
     target._spark = lab.spark
     return target
 
@@ -59,11 +65,7 @@ def test_verify_compares_each_step_with_the_targets_record(
     lab: Lab, topic: Make, database: Make, tmp_path: Path
 ) -> None:
     output, keyed, shop = topic(), topic(), database()
-    lab.execute(
-        shop,
-        "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
-        "CREATE TABLE latest (customer text PRIMARY KEY, id bigint)",
-    )
+    lab.execute(shop, STRAIGHT, "CREATE TABLE latest (customer text PRIMARY KEY, id bigint)")
     orders = Filled(lab, topic(partitions=3))
     source = orders.source
     for _ in range(2):
@@ -72,13 +74,11 @@ def test_verify_compares_each_step_with_the_targets_record(
     few: dict[str, Any] = {"max_files_per_trigger": 1}
     sinks = {
         "kafka": lab.kafka_sink(source, output, select=["id", "amount * 2 AS twice"], **few),
-        "keyed": lab.kafka_sink(source, keyed, mode="upsert", key=["customer"]),
+        "keyed": lab.kafka_sink(source, keyed, **UPSERT),
         "straight": lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", **few),
-        "latest": lab.postgres_sink(
-            source, shop, "latest", mode="upsert", key=["customer"], select=["customer", "id"]
-        ),
+        "latest": lab.postgres_sink(source, shop, "latest", **UPSERT, select=["customer", "id"]),
         "delta": lab.delta_sink(source, tmp_path, "delta", **few),
-        "merged": lab.delta_sink(source, tmp_path, "merged", mode="upsert", key=["customer"]),
+        "merged": lab.delta_sink(source, tmp_path, "merged", **UPSERT),
         "files": lab.files_sink(source, tmp_path, "files"),
         "lines": lab.files_sink(source, tmp_path, "lines", format={"type": "json"}, where="id > 3"),
     }
@@ -90,15 +90,13 @@ def test_verify_compares_each_step_with_the_targets_record(
         found = verified(lab, sink)
         assert (found.difference, found.problems, found.unrecorded) == (None, (), ()), kind
         assert len(found.equal_steps) >= 3, kind
-        counted = kind in ("merged", "lines")
-        assert bool(found.by_rows) == counted, kind
+        assert bool(found.by_rows) == (kind in ("merged", "lines")), kind
     assert len(verified(lab, sinks["delta"]).equal_steps) > 5  # one file in a step
 
     # What the target has recorded is not what the collection makes: the first such step is named.
     ours = f"WHERE sink = '{sinks['latest'].id}'"
     lab.execute(shop, f"UPDATE mzplan.steps SET content_hash = '1:{1:016x}' {ours}")
-    difference = verified(lab, sinks["latest"], 1).difference
-    assert difference is not None
+    difference: Any = verified(lab, sinks["latest"], 1).difference
     assert (difference.step, difference.recorded_hash) == (1, f"1:{1:016x}")
     # A hash of a kind that is not known: its rows are counted.
     lab.execute(shop, f"UPDATE mzplan.steps SET content_hash = '9:x' {ours}")
@@ -113,17 +111,15 @@ def test_verify_compares_each_step_with_the_targets_record(
         lab.sink(source, "console", None),
         lab.kafka_sink(source, output, delivery="at-least-once"),
     ):
-        with pytest.raises(MzplanError) as refused:
+        with pytest.raises(MzplanError, match="MZ177"):
             opened(lab, other)
-        assert refused.value.diagnostics[0].code == "MZ177"
 
 
 # ── --content: what the targets hold
 
 
 def compared(lab: Lab, sink: Description) -> ComparisonResult:
-    warehouse = absolute(str(lab.folder), str(lab.folder / "warehouse"))
-    comparison = ContentComparison(sink, lab.secrets, str(lab.folder), warehouse, lab.spark)
+    comparison = ContentComparison(sink, lab.secrets, *places(lab), lab.spark)
     try:
         return comparison.compare()
     finally:
@@ -176,14 +172,11 @@ class Filled:
 @pytest.mark.nightly
 def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop = database()
-    lab.execute(
-        shop,
-        "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
-        "CREATE TABLE latest (customer text PRIMARY KEY, id numeric, extra text DEFAULT 'x')",
-    )
+    latest = "CREATE TABLE latest (customer text PRIMARY KEY, id numeric, extra text DEFAULT 'x')"
+    lab.execute(shop, STRAIGHT, latest)
     orders = Filled(lab, topic(partitions=2))
     source, few = orders.source, {"compaction": {"min_files": 2}}
-    upsert = {"mode": "upsert", "key": ["customer"], "select": ["customer", "id"]}
+    upsert = {**UPSERT, "select": ["customer", "id"]}
     orders.run(
         straight=lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", max_files_per_trigger=1),
         latest=lab.postgres_sink(source, shop, "latest", **upsert),
@@ -198,8 +191,9 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     orders.produce()
     orders.stop()
     orders.require_equal()
-    found = [verified(lab, orders.sinks[kind]) for kind in ("delta", "merged")]
-    assert all((one.difference, one.problems, one.unrecorded) == (None, (), ()) for one in found)
+    for kind in ("delta", "merged"):
+        steps = verified(lab, orders.sinks[kind])
+        assert (steps.difference, steps.problems, steps.unrecorded) == (None, (), ()), kind
 
     # Each step as the sink was when it began.
     straight = orders.sinks["straight"]
@@ -246,37 +240,31 @@ def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     folder.mkdir()
     source = orders.source
     at = "timestamp_micros(1700000000123456 + id) AS at"
+    some = ["id", "nullif(id, 3) AS n", at]
+    quoted = "concat(customer, '\"', char(10), '\",') AS text"
+
+    def sink(path: str, **body: Any) -> Description:
+        return lab.files_sink(source, folder, path, **body)
+
     orders.run(
-        parquet=lab.files_sink(source, folder, "parquet", where="id >= 0", select=["*", at]),
-        json=lab.files_sink(
-            source,
-            folder,
-            "json",
-            format={"type": "json"},
-            select=["id", "nullif(id, 3) AS n", at],
-        ),
-        csv=lab.files_sink(
-            source,
-            folder,
-            "csv",
-            format={"type": "csv"},
-            select=["id", "nullif(id, 3) AS n", "concat(customer, '\"', char(10), '\",') AS text", at],
-        ),
-        divided=lab.files_sink(source, folder, "divided", partition_by=["customer"]),
+        parquet=sink("parquet", where="id >= 0", select=["*", at]),
+        json=sink("json", format={"type": "json"}, select=some),
+        csv=sink("csv", format={"type": "csv"}, select=[*some, quoted]),
+        divided=sink("divided", partition_by=["customer"]),
     )
     orders.require_equal()
     orders.stop()
     orders.require_equal()
     del orders.sinks["divided"]
-    for kind, sink in orders.sinks.items():
+    for kind, each in orders.sinks.items():
         file = next(Path(one) for one in committed_files(folder / kind) if Path(one).stat().st_size > 0)
         (file.parent / f".{file.name}.crc").unlink()
         damage(file, kind)
-        found = compared(lab, sink)
+        found = compared(lab, each)
         assert numbers(found) == (2, 1, 1), (kind, found)
         assert found.examples["more"] == (file.name,)
         file.unlink()
-        found = compared(lab, sink)
+        found = compared(lab, each)
         assert found.missing >= 3 and numbers(found)[1:] == (0, 0)
         assert found.not_compared and str(file) in found.not_compared[0]
 
@@ -285,20 +273,18 @@ def damage(file: Path, kind: str) -> None:
     """Of the first three rows of a file, one is gone, one twice, and one changed."""
     if kind == "parquet":
         table = parquet.read_table(file, coerce_int96_timestamp_unit="us")
-        third = table.slice(2, 1).set_column(0, "id", pa.array([-1], pa.int64()))
-        parquet.write_table(
-            pa.concat_tables([table.slice(1, 1), table.slice(1, 1), third, table.slice(3)]), file
-        )
-        return
-    if kind == "csv":
-        rows = list(csv.reader(io.StringIO(file.read_text(), newline=""), escapechar="\\", doublequote=False))
+        second, third = table.slice(1, 1), table.slice(2, 1).set_column(0, "id", pa.array([-1], pa.int64()))
+        parquet.write_table(pa.concat_tables([second, second, third, table.slice(3)]), file)
+    elif kind == "csv":
+        quotes: Any = {"escapechar": "\\", "doublequote": False}
+        rows = list(csv.reader(io.StringIO(file.read_text(), newline=""), **quotes))
         rows = [rows[0], rows[2], rows[2], ["-1", *rows[3][1:]], *rows[4:]]
         with file.open("w", newline="") as out:
-            csv.writer(out, escapechar="\\", doublequote=False, lineterminator="\n").writerows(rows)
-        return
-    lines = file.read_text().splitlines()
-    lines = [lines[1], lines[1], lines[2].replace('"id":', '"id":-', 1), *lines[3:]]
-    file.write_text("\n".join(lines) + "\n")
+            csv.writer(out, **quotes, lineterminator="\n").writerows(rows)
+    else:
+        lines = file.read_text().splitlines()
+        lines = [lines[1], lines[1], lines[2].replace('"id":', '"id":-', 1), *lines[3:]]
+        file.write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.nightly
@@ -307,7 +293,7 @@ def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
     source = orders.source
     names = {"added": topic(partitions=2), "keyed": topic(partitions=2), "least": topic()}
     added = lab.kafka_sink(source, names["added"], select=["id", "amount * 2 AS twice"])
-    keyed = lab.kafka_sink(source, names["keyed"], mode="upsert", key=["customer"])
+    keyed = lab.kafka_sink(source, names["keyed"], **UPSERT)
     least = lab.kafka_sink(source, names["least"], delivery="at-least-once")
     orders.run(added=added, keyed=keyed, least=least)
     orders.require_equal()
@@ -335,15 +321,19 @@ def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
     orders.produce()
     orders.stop()
     whole = compared(lab, added)
-    admin = AdminClient({"bootstrap.servers": lab.kafka.bootstrap})
-    for future in admin.delete_records([TopicPartition(names["added"], p, 3) for p in range(2)]).values():
-        future.result()
-    found = compared(lab, added)
+
+    def delete_records(offset: int) -> ComparisonResult:
+        """Delete the records of both partitions before an offset, and compare."""
+        admin = AdminClient({"bootstrap.servers": lab.kafka.bootstrap})
+        ends = [TopicPartition(names["added"], partition, offset) for partition in range(2)]
+        for future in admin.delete_records(ends).values():
+            future.result()
+        return compared(lab, added)
+
+    found = delete_records(3)
     assert found.first is not None and 0 < found.first <= found.last, found
     assert (found.missing, found.target_rows) == (0, whole.target_rows - 6), found
-    for future in admin.delete_records([TopicPartition(names["added"], p, -1) for p in range(2)]).values():
-        future.result()
-    found = compared(lab, added)
+    found = delete_records(-1)
     assert (found.first, numbers(found), found.target_rows) == (None, (0, 0, 0), 0), found
 
 
@@ -353,71 +343,43 @@ def produce_record(lab: Lab, name: str, value: str | None, key: str | None = Non
     assert producer.flush(30) == 0
 
 
-def test_a_console_cannot_be_compared(lab: Lab, topic: Make) -> None:
-    source = lab.kafka_source(topic())
-    with pytest.raises(MzplanError) as refused:
-        compared(lab, lab.sink(source, "console", None))
-    assert refused.value.diagnostics[0].code == "MZ177"
-    assert "type console" in refused.value.diagnostics[0].detail
+# Of each column: the type in PostgreSQL, the type in Spark, a value as JSON, and another one in SQL.
+FORMS: dict[str, tuple[str, str, Any, str]] = {
+    "uid": ("uuid", "STRING", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "gen_random_uuid()"),
+    "flat": ("numeric(12,4)", "DECIMAL(10,2)", "1.50", "1.5001"),
+    "whole": ("numeric", "BIGINT", 120, "120.1"),
+    "doc": ("jsonb", "STRUCT<b: INT, a: STRING>", {"b": 1, "a": "x"}, '\'{"a": "x", "b": 1.5}\''),
+    "word": ("json", "STRING", '{"z": 1, "a": 2}', ""),
+    "at": ("timestamp", "TIMESTAMP", "2024-01-02T03:04:05.678901Z", "at + interval '1 microsecond'"),
+    "zoned": ("timestamptz", "TIMESTAMP", "2024-07-02T03:04:05Z", ""),
+    "part": ("char(5)", "STRING", "ab", ""),
+    "tags": ("text[]", "ARRAY<STRING>", ["a,b", '"', None], "'{a}'"),
+    "sums": ("numeric[]", "ARRAY<DECIMAL(10,2)>", ["1.10", "0.00"], ""),
+    "raw": ("bytea", "BINARY", "AP8=", ""),
+    "ratio": ("float8", "DOUBLE", 0.1, "0.1000001"),
+    "short": ("float4", "FLOAT", 0.1, ""),
+    "day": ("date", "DATE", "2024-02-29", ""),
+    "sure": ("boolean", "BOOLEAN", True, ""),
+    "place": ("inet", "STRING", "10.0.0.1/32", ""),
+}
 
 
 @pytest.mark.nightly
 def test_values_that_postgres_normalizes_are_equal(lab: Lab, topic: Make, database: Make) -> None:
     shop, name = database(), topic()
-    lab.execute(
-        shop,
-        "CREATE TABLE forms (uid uuid, flat numeric(12,4), whole numeric, doc jsonb, word json, "
-        "at timestamp, zoned timestamptz, part char(5), tags text[], sums numeric[], raw bytea, "
-        "ratio float8, short float4, day date, sure boolean, place inet)",
-    )
-    schema = (
-        "uid STRING, flat DECIMAL(10,2), whole BIGINT, doc STRUCT<b: INT, a: STRING>, word STRING, "
-        "at TIMESTAMP, zoned TIMESTAMP, part STRING, tags ARRAY<STRING>, sums ARRAY<DECIMAL(10,2)>, "
-        "raw BINARY, ratio DOUBLE, short FLOAT, day DATE, sure BOOLEAN, place STRING"
-    )
-    source = lab.kafka_source(name, schema)
+    columns = ", ".join(f"{column} {form[0]}" for column, form in FORMS.items())
+    lab.execute(shop, f"CREATE TABLE forms ({columns})")
+    source = lab.kafka_source(name, ", ".join(f"{column} {form[1]}" for column, form in FORMS.items()))
     sink = lab.postgres_sink(source, shop, "forms")
     lab.start(source, sink)
-    lab.produce(
-        name,
-        {
-            "uid": "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11",
-            "flat": "1.50",
-            "whole": 120,
-            "doc": {"b": 1, "a": "x"},
-            "word": '{"z": 1, "a": 2}',
-            "at": "2024-01-02T03:04:05.678901Z",
-            "zoned": "2024-07-02T03:04:05Z",
-            "part": "ab",
-            "tags": ["a,b", '"', None],
-            "sums": ["1.10", "0.00"],
-            "raw": "AP8=",
-            "ratio": 0.1,
-            "short": 0.1,
-            "day": "2024-02-29",
-            "sure": True,
-            "place": "10.0.0.1/32",
-        },
-        {"uid": None},
-    )
+    lab.produce(name, {column: form[2] for column, form in FORMS.items()}, {"uid": None})
     lab.has_rows(shop, "forms", 2)
     lab.finish(source, sink)
     found = compared(lab, sink)
     assert (numbers(found), found.expected_rows) == ((0, 0, 0), 2), found
     assert found.not_compared == ("columns of these types: place (inet)",)
-    for column, value in (
-        ("uid", "gen_random_uuid()"),
-        ("flat", "1.5001"),
-        ("whole", "120.1"),
-        ("doc", '\'{"a": "x", "b": 1.5}\''),
-        ("at", "at + interval '1 microsecond'"),
-        ("tags", "'{a}'"),
-        ("ratio", "0.1000001"),
-    ):
-        lab.execute(
-            shop,
-            "CREATE TABLE kept AS SELECT * FROM forms",
-            f"UPDATE forms SET {column} = {value} WHERE sure",
-        )
+    lab.execute(shop, "CREATE TABLE kept AS SELECT * FROM forms")
+    for column, other in ((column, form[3]) for column, form in FORMS.items() if form[3]):
+        lab.execute(shop, f"UPDATE forms SET {column} = {other} WHERE sure")
         assert numbers(compared(lab, sink)) == (1, 0, 1), column
-        lab.execute(shop, "DELETE FROM forms", "INSERT INTO forms SELECT * FROM kept", "DROP TABLE kept")
+        lab.execute(shop, "DELETE FROM forms", "INSERT INTO forms SELECT * FROM kept")
