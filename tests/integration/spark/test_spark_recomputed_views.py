@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from mzplan.schema.description import CollectionRead, Description
     from tests.integration.spark_lab import Lab
 
-ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2), price DOUBLE, ts TIMESTAMP"
-PAYMENTS = "id BIGINT, ts TIMESTAMP"
+Row = tuple[Any, ...]
+INPUTS = {
+    "orders": "id BIGINT, customer STRING, amount DECIMAL(10,2), price DOUBLE, ts TIMESTAMP",
+    "payments": "id BIGINT, ts TIMESTAMP",
+}
 POSITION = "STRUCT<step: BIGINT>"
 MARK = {"orders": {"column": "ts", "delay": "1 minute"}}
 BOTH = {**MARK, "payments": {"column": "ts", "delay": "1 minute"}}
@@ -37,10 +40,18 @@ WINDOWS = (
     "SELECT customer, window(ts, '1 minute').end AS until, sum(amount) AS total, count(*) AS n FROM orders "
     "GROUP BY customer, window(ts, '1 minute')"
 )
+WINDOW_COLUMNS = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
+WINDOWS_OF_WINDOWS = (
+    "SELECT window(w, '2 minutes').end AS until, sum(n) AS n FROM (SELECT window(ts, '1 minute') AS w, "
+    "customer, count(*) AS n FROM orders GROUP BY 1, 2) GROUP BY window(w, '2 minutes')"
+)
+JOIN = (
+    "SELECT o.id, o.amount, p.ts AS paid FROM orders o LEFT JOIN payments p ON o.id = p.id AND "
+    "p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 MINUTE"
+)
+JOIN_COLUMNS = "id BIGINT, amount DECIMAL(10,2), paid TIMESTAMP"
 AGGREGATES = "sum(amount) AS total, max(ts) AS last, avg(price) AS price"
 TOTALS = f"SELECT customer, {AGGREGATES} FROM orders GROUP BY customer"
-
-
 BY_CUSTOMER: Any = {"output": "update", "key": ["customer"]}
 
 
@@ -50,7 +61,7 @@ class Shop:
     def __init__(self, lab: Lab, sql: str, schema: str, **body: Any):
         self.lab, self.spark = lab, lab.spark
         reads: dict[str, CollectionRead] = {}
-        for name, columns in {"orders": ORDERS, "payments": PAYMENTS}.items():
+        for name, columns in INPUTS.items():
             if f" {name}" not in sql:
                 continue
             source = lab.source("local", None, type="local", schema=columns)
@@ -83,8 +94,8 @@ class Shop:
     def path(self, id_: str) -> str:
         return collection_path(self.lab.executor._warehouse, id_, 1)
 
-    def append(self, name: str, *rows: Sequence[Any]) -> None:
-        columns = {"orders": ORDERS, "payments": PAYMENTS}[name]
+    def _append(self, name: str, rows: Sequence[Row]) -> None:
+        columns = INPUTS[name]
         schema = columns.replace("ts TIMESTAMP", "ts STRING").replace("DECIMAL(10,2)", "STRING")
         typed = self.spark.createDataFrame(list(rows), schema)
         casts = (f"CAST({c.split()[0]} AS {c.split()[1]}) AS {c.split()[0]}" for c in columns.split(", "))
@@ -92,8 +103,12 @@ class Shop:
         place = self.path(self.description.reads[name].id)
         frame.coalesce(1).write.format("delta").mode("append").save(place)
 
-    def run(self) -> None:
-        """Read what there is."""
+    def run(self, *orders: Row, payments: Sequence[Row] = ()) -> None:
+        """Append these rows, and read them."""
+        if orders:
+            self._append("orders", orders)
+        if payments:
+            self._append("payments", payments)
         session: SparkSession = self.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", "2")
         begins = not self.checkpoint.log.has_begun()
@@ -133,7 +148,7 @@ def at(time: str) -> str:
     return f"2026-01-01T00:{time}Z"
 
 
-def order(id_: int, customer: str, amount: str, time: str, price: float = 0.1) -> tuple[Any, ...]:
+def order(id_: int, customer: str, amount: str, time: str, price: float = 0.1) -> Row:
     return (id_, customer, amount, price, at(time))
 
 
@@ -160,10 +175,8 @@ def test_totals_are_compared_with_those_of_all_rows(lab: Lab) -> None:
     """All but sums of floating-point numbers."""
     schema = "customer STRING, total DECIMAL(20,2), last TIMESTAMP, price DOUBLE"
     shop = Shop(lab, TOTALS, schema, **BY_CUSTOMER)
-    shop.append("orders", order(1, "a", "1.50", "00:00"), order(2, "b", "2", "00:10"))
-    shop.run()
-    shop.append("orders", order(3, "a", "4", "00:20", 0.2))
-    shop.run()
+    shop.run(order(1, "a", "1.50", "00:00"), order(2, "b", "2", "00:10"))
+    shop.run(order(3, "a", "4", "00:20", 0.2))
     last = shop.records()[-1]
     shop.record_queries(TOTALS.replace("orders", "sales"), TOTALS)  # its input was renamed
     found = shop.compare(last)
@@ -188,79 +201,50 @@ def test_totals_are_compared_with_those_of_all_rows(lab: Lab) -> None:
         assert why in refusal(shop), sql
 
 
+def require_equal(shop: Shop, rows: int) -> None:
+    """Every step is equal; in the last one, the view has this many rows."""
+    records = shop.records()
+    assert [record.step for record in records] == shop.checkpoint.log.planned()
+    results = [shop.compare(record) for record in records]
+    assert all(found.is_equal and not found.explanation for found in results)
+    assert results[-1].collection_rows == rows
+
+
 @pytest.mark.nightly
 def test_closed_windows_are_compared(lab: Lab) -> None:
-    schema = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
-    shop = Shop(lab, WINDOWS, schema, watermarks=MARK)
-    shop.append(
-        "orders", order(1, "a", "1", "00:10"), order(2, "a", "2", "00:50"), order(3, "b", "3", "03:00")
-    )
-    shop.run()
-    shop.append("orders", order(4, "b", "4", "03:30"), order(5, "c", "5", "06:00"))
-    shop.run()
-    shop.append("orders", order(6, "c", "6", "06:10"))
-    shop.run()
-    assert [record.step for record in shop.records()] == shop.checkpoint.log.planned()
-    for record in shop.records():
-        found = shop.compare(record)
-        assert found.is_equal and not found.explanation
-    assert found.collection_rows == 2
+    shop = Shop(lab, WINDOWS, WINDOW_COLUMNS, watermarks=MARK)
+    shop.run(order(1, "a", "1", "00:10"), order(2, "a", "2", "00:50"), order(3, "b", "3", "03:00"))
+    shop.run(order(4, "b", "4", "03:30"), order(5, "c", "5", "06:00"))
+    shop.run(order(6, "c", "6", "06:10"))
+    require_equal(shop, rows=2)
 
 
 @pytest.mark.nightly
 def test_windows_of_windows_are_compared(lab: Lab) -> None:
-    sql = (
-        "SELECT window(w, '2 minutes').end AS until, sum(n) AS n FROM (SELECT window(ts, '1 minute') AS w, "
-        "customer, count(*) AS n FROM orders GROUP BY 1, 2) GROUP BY window(w, '2 minutes')"
-    )
-    shop = Shop(lab, sql, "until TIMESTAMP, n BIGINT", watermarks=MARK)
-    for rows in (
-        [order(1, "a", "1", "00:10"), order(2, "b", "2", "01:50"), order(3, "b", "3", "03:00")],
-        [order(4, "b", "4", "04:30"), order(5, "c", "5", "07:00")],
-        [order(6, "c", "6", "07:10")],
-    ):
-        shop.append("orders", *rows)
-        shop.run()
-    for record in shop.records():
-        found = shop.compare(record)
-        assert found.is_equal, record.step
-    assert found.collection_rows == 3
+    shop = Shop(lab, WINDOWS_OF_WINDOWS, "until TIMESTAMP, n BIGINT", watermarks=MARK)
+    shop.run(order(1, "a", "1", "00:10"), order(2, "b", "2", "01:50"), order(3, "b", "3", "03:00"))
+    shop.run(order(4, "b", "4", "04:30"), order(5, "c", "5", "07:00"))
+    shop.run(order(6, "c", "6", "07:10"))
+    require_equal(shop, rows=3)
 
 
 @pytest.mark.nightly
 def test_a_join_of_two_streams_is_compared(lab: Lab) -> None:
-    sql = (
-        "SELECT o.id, o.amount, p.ts AS paid FROM orders o LEFT JOIN payments p ON o.id = p.id AND "
-        "p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 MINUTE"
-    )
-    shop = Shop(lab, sql, "id BIGINT, amount DECIMAL(10,2), paid TIMESTAMP", watermarks=BOTH)
-    shop.append("orders", order(1, "a", "1", "00:10"), order(2, "a", "2", "00:20"))
-    shop.run()
-    shop.append("payments", (1, at("00:30")))
-    shop.run()
-    shop.append("payments", (9, at("09:00")))
-    shop.append("orders", order(3, "a", "3", "09:00"))
-    shop.run()
-    shop.append("orders", order(4, "a", "3", "09:10"))
-    shop.run()
-    for record in shop.records():
-        found = shop.compare(record)
-        assert found.is_equal
-    assert found.collection_rows == 2
+    shop = Shop(lab, JOIN, JOIN_COLUMNS, watermarks=BOTH)
+    shop.run(order(1, "a", "1", "00:10"), order(2, "a", "2", "00:20"))
+    shop.run(payments=[(1, at("00:30"))])
+    shop.run(order(3, "a", "3", "09:00"), payments=[(9, at("09:00"))])
+    shop.run(order(4, "a", "3", "09:10"))
+    require_equal(shop, rows=2)
 
 
 @pytest.mark.nightly
 def test_late_rows_explain_no_more_differences_than_there_are_late_rows(lab: Lab) -> None:
-    schema = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
-    shop = Shop(lab, WINDOWS, schema, watermarks=MARK)
-    for rows in (
-        [order(1, "a", "1", "00:10"), order(2, "b", "3", "03:00")],
-        [order(3, "b", "3", "03:10")],
-        [order(4, "a", "2", "00:20"), order(5, "b", "3", "09:00")],
-        [order(6, "b", "3", "09:10")],
-    ):
-        shop.append("orders", *rows)
-        shop.run()
+    shop = Shop(lab, WINDOWS, WINDOW_COLUMNS, watermarks=MARK)
+    shop.run(order(1, "a", "1", "00:10"), order(2, "b", "3", "03:00"))
+    shop.run(order(3, "b", "3", "03:10"))
+    shop.run(order(4, "a", "2", "00:20"), order(5, "b", "3", "09:00"))
+    shop.run(order(6, "b", "3", "09:10"))
     record = shop.records()[-1]
     assert record.late == 1
     found = shop.compare(record)
@@ -278,10 +262,8 @@ def test_late_rows_explain_no_more_differences_than_there_are_late_rows(lab: Lab
 def test_a_row_that_no_longer_meets_having_is_explained(lab: Lab) -> None:
     sql = "SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) < 2"
     shop = Shop(lab, sql, "customer STRING, n BIGINT", **BY_CUSTOMER)
-    shop.append("orders", order(1, "a", "1", "00:00"), order(2, "b", "2", "00:10"))
-    shop.run()
-    shop.append("orders", order(3, "a", "1", "00:00"))
-    shop.run()
+    shop.run(order(1, "a", "1", "00:00"), order(2, "b", "2", "00:10"))
+    shop.run(order(3, "a", "1", "00:00"))
     found = shop.compare()
     assert (found.missing, found.more, found.is_wrong) == (0, 1, False)
     assert found.explanation.startswith("Rows of groups that no longer meet a condition")
