@@ -16,7 +16,7 @@ from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
 from tests.integration.spark.test_spark_keyed import send as send_changes
-from tests.integration.spark_lab import TRIGGER, Lab, until
+from tests.integration.spark_lab import Lab, until
 
 ORDERS = "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP"
 PAYMENTS = "id BIGINT, paid BIGINT, ts TIMESTAMP"
@@ -48,30 +48,28 @@ class Shop:
         hidden.rename(hidden.with_name(f"{hidden.name[1:]}.json"))
 
     def view(self, sql: str, schema: str, reads: str, snapshots: str = "", **body: Any) -> Description:
-        name = f"v{uuid.uuid4().hex[:8]}"
-        found = {
-            each: next(iter(self.lab.sink(self.sources[each], "console", None).reads.values()))
-            for each in f"{reads} {snapshots}".split()
+        read = {
+            name: next(iter(self.lab.sink(self.sources[name], "console", None).reads.values()))
+            for name in f"{reads} {snapshots}".split()
         }
-        tables = {"snapshots": snapshots.split()} if snapshots else {}
-        return Description(
-            address=Address("view", name),
-            id=f"{name}-id",
-            generation=1,
-            digest="1:a",
-            type="sql",
-            body={
-                "query": sql,
-                "reads": reads.split(),
-                "schema": schema,
-                "trigger": TRIGGER,
-                "partitions": 2,
-                **tables,
-                **body,
-            },
-            reads={each: found[each] for each in reads.split()},
-            snapshots={each: found[each] for each in snapshots.split()},
+        if snapshots:
+            body["snapshots"] = snapshots.split()
+        body = {"query": sql, "reads": reads.split(), "schema": schema, "partitions": 2, **body}
+        view = self.lab.source("sql", None, **body)
+        return replace(
+            view,
+            address=Address("view", view.address.name),
+            reads={name: read[name] for name in reads.split()},
+            snapshots={name: read[name] for name in snapshots.split()},
         )
+
+    def with_cities(self, *customers: str) -> tuple[Description, Description]:
+        """Customers, and a view that looks their cities up."""
+        self.source("customers", CUSTOMERS)
+        self.add("customers", *customers)
+        until("the customers are there", lambda: self.lab.count(self.sources["customers"]) == len(customers))
+        sql = "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.customer"
+        return self.view(sql, "id BIGINT, city STRING", "orders", "customers"), self.sources["customers"]
 
     def start(self, *descriptions: Description) -> None:
         self.lab.start(*descriptions)
@@ -122,12 +120,13 @@ def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
         *([order(id_, f"{minute}-{id_}", 1, minute) for id_ in range(1000)] for minute in (20, 21)),
         [order(2, "a", 7, 1)],
     ]
-    for number in range(len(steps)):
-        shop.add("orders", *steps[number])
-        rows = sum(map(len, steps[: number + 1]))
+    rows = 0
+    for step in steps:
+        shop.add("orders", *step)
+        rows += len(step)
         until("the step is there", lambda rows=rows: lab.count(source) == rows)  # type: ignore[misc]
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", "5000")  # leaves out the large files
-    spark.sql(f"OPTIMIZE delta.`{lab.folder}/warehouse/collections/{source.id}/g1`")
+    spark.sql(f"OPTIMIZE delta.`{lab._collection(source)}`")
     spark.conf.unset("spark.databricks.delta.optimize.minFileSize")
     view = shop.view(
         f"SELECT {WINDOW}.start AS at, sum(amount) AS total FROM orders GROUP BY {WINDOW}",
@@ -234,24 +233,17 @@ def test_a_collection_may_be_read_twice(lab: Lab, shop: Shop) -> None:
 
 @pytest.mark.nightly
 def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) -> None:
-    shop.source("customers", CUSTOMERS)
-    view = shop.view(
-        "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.customer",
-        "id BIGINT, city STRING",
-        "orders",
-        "customers",
-    )
-    customers = shop.sources["customers"]
+    view, customers = shop.with_cities('"customer": "a", "city": "Bern"')
     shop.start(view)
-    shop.add("customers", '"customer": "a", "city": "Bern"')
-    until("the customer is there", lambda: lab.count(customers) == 1)
     shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
-    shop.has(view, (1, "Bern"), (2, None))
+    rows: list[tuple[Any, ...]] = [(1, "Bern"), (2, None)]
+    shop.has(view, *rows)
     until("its steps are done", lambda: lab.checkpoint_done(view))
     shop.add("customers", '"customer": "b", "city": "Rome"')
     until("the other customer is there", lambda: lab.count(customers) == 2)
     shop.add("orders", order(3, "b", 5, 0))
-    shop.has(view, (1, "Bern"), (2, None), (3, "Rome"))
+    rows.append((3, "Rome"))
+    shop.has(view, *rows)
     until("its steps are done", lambda: lab.checkpoint_done(view))
     last = lab.last_step(view)
     versions = SnapshotVersions(Checkpoint(str(lab.checkpoint(view))).folder)
@@ -264,25 +256,17 @@ def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) ->
     until("the third customer is there", lambda: lab.count(customers) == 3)
     versions.record(last + 1, {name_of(customers.place): newest})
     shop.start(view)
-    shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None))
+    rows.append((4, None))
+    shop.has(view, *rows)
     shop.add("orders", order(5, "c", 5, 0))
-    shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None), (5, "Nice"))
+    shop.has(view, *rows, (5, "Nice"))
 
 
 @pytest.mark.nightly
 def test_a_snapshot_whose_files_are_gone_is_read_as_it_is(lab: Lab, shop: Shop) -> None:
     """A view that was paused in a step for longer than files are kept."""
-    shop.source("customers", CUSTOMERS)
-    view = shop.view(
-        "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.customer",
-        "id BIGINT, city STRING",
-        "orders",
-        "customers",
-    )
-    customers = shop.sources["customers"]
-    shop.add("customers", '"customer": "a", "city": "Bern"', '"customer": "b", "city": "Rome"')
-    until("the customers are there", lambda: lab.count(customers) == 2)
-    table = lab.folder / "warehouse" / "collections" / customers.id / "g1"
+    view, customers = shop.with_cities('"customer": "a", "city": "Bern"', '"customer": "b", "city": "Rome"')
+    table = lab._collection(customers)
     before = DeltaTable(str(table)).version()
     lab.spark.sql(f"DELETE FROM delta.`{table}` WHERE customer = 'b'")
     kept = {path.rpartition("/")[2] for path in DeltaTable(str(table)).file_uris()}
@@ -352,8 +336,8 @@ def test_a_step_is_finished_by_the_query_that_began_it(
     shop.start(*before.values())
     for each in before.values():
         shop.has(each, (5,))
-        lab.finish(each)
-        shop.running.remove(each)
+        until("its steps are done", lambda each=each: lab.checkpoint_done(each))  # type: ignore[misc]
+        shop.stop(each)
     add(7)
     after = {}
     for kind, each in before.items():
