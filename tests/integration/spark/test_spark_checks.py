@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -34,8 +34,7 @@ def only(lab: Lab, description: Description) -> Diagnostic:
     """The one thing that is found, by a session and without one."""
     (found,) = lab.check(description).diagnostics
     assert found.address == description.address
-    assert SECRET not in str(found)
-    assert lab.postgres.password not in str(found)
+    assert SECRET not in str(found) and lab.postgres.password not in str(found)
     (without,) = check_description(description, lab.secrets).diagnostics
     assert without.code == found.code
     return found
@@ -84,74 +83,45 @@ def test_postgres_that_can_not_be_reached(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("name", "value", "code"),
     [
-        ({"password": "${env:WRONG}"}, "MZ051"),
-        ({"user": "nobody_here"}, "MZ051"),
-        ({"database": "no_such_database"}, "MZ052"),
+        ("password", "${env:WRONG}", "MZ051"),
+        ("user", "nobody_here", "MZ051"),
+        ("database", "no_such_database", "MZ052"),
     ],
-    ids=["password", "user", "database"],
 )
-def test_postgres_that_refuses(lab: Lab, change: dict[str, Any], code: str) -> None:
+def test_postgres_that_refuses(lab: Lab, name: str, value: str, code: str) -> None:
     lab.secrets.environment["WRONG"] = SECRET
-    body = {**lab.postgres_body("postgres"), **change}
+    body = {**lab.postgres_body("postgres"), name: value}
     found = only(lab, lab.sink(lab.kafka_source("orders"), "postgres", body, table="orders"))
     assert found.code == code, found
 
 
 def test_a_missing_table_comes_with_its_create_table(lab: Lab, database: Make) -> None:
     shop = database()
-    schema = (
-        "id BIGINT, order STRING, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, more STRUCT<a: INT>"
-    )
-    source = lab.kafka_source("orders", schema)
-    sink = lab.postgres_sink(
-        source,
-        shop,
-        "public.orders",
-        mode="upsert",
-        key=["id"],
-        select=["*", "CAST(amount AS DOUBLE) AS rough", "id AS Id2"],
-    )
+    source = lab.kafka_source("orders", "id BIGINT, order STRING, amount DECIMAL(10,2)")
+    body = {"mode": "upsert", "key": ["id"], "select": ["*", "CAST(amount AS DOUBLE) AS rough", "id AS Id2"]}
+    sink = lab.postgres_sink(source, shop, "public.orders", **body)
     found = only(lab, sink)
     assert found.code == "MZ052"
     statement = found.hint.partition("\n")[2]
-    assert statement.splitlines() == [
-        "CREATE TABLE public.orders (",
-        "  id bigint,",
-        '  "order" text,',
-        "  amount numeric(10,2),",
-        "  at timestamptz,",
-        "  tags text[],",
-        "  more jsonb,",
-        "  rough double precision,",
-        '  "Id2" bigint,',
-        "  PRIMARY KEY (id)",
-        ");",
-    ]
+    assert statement.splitlines()[-3:] == ['  "Id2" bigint,', "  PRIMARY KEY (id)", ");"]
     lab.execute(shop, statement)
     assert lab.check(sink).diagnostics == ()
 
 
 def test_a_table_with_other_columns(lab: Lab, database: Make) -> None:
     shop = database()
-    lab.execute(
-        shop,
-        "CREATE TABLE orders (id date, amount numeric(8,1), needed int NOT NULL, "
-        "twice bigint GENERATED ALWAYS AS (1) STORED)",
-    )
+    columns = "id date, amount numeric(8,1), needed int NOT NULL, twice bigint GENERATED ALWAYS AS (1) STORED"
+    lab.execute(shop, f"CREATE TABLE orders ({columns})")
     source = lab.kafka_source("orders", "id BIGINT, customer STRING, amount DECIMAL(10,2), twice BIGINT")
     sink = lab.postgres_sink(source, shop, "orders")
     found = only(lab, sink)
     assert found.code == "MZ053"
-    for part in (
-        "id is date, which can't store BIGINT",
-        "no column customer (STRING)",
-        "amount is numeric(8,1), which would round DECIMAL(10,2)",
-        "needed is NOT NULL",
-        "twice is generated",
-    ):
-        assert part in found.detail
+    assert "id is date, which can't store BIGINT" in found.detail
+    assert "no column customer (STRING)" in found.detail
+    assert "amount is numeric(8,1), which would round DECIMAL(10,2)" in found.detail
+    assert "needed is NOT NULL" in found.detail and "twice is generated" in found.detail
     assert "ALTER TABLE public.orders\n" in found.hint and "CREATE TABLE" not in found.hint, found.hint
 
 
@@ -191,11 +161,8 @@ def test_checks_work_before_the_session(lab: Lab, topic: Make, database: Make) -
     name, shop = topic(), database()
     source = lab.kafka_source(name)
     found = executor.check(source, lab.secrets)
-    assert found.ok
-    assert found.upstream is not None
-    assert found.upstream["topic"] == name
-    with psycopg.connect(lab.postgres.dsn(shop)) as connection:
-        connection.execute("CREATE TABLE o (id bigint, twice numeric)")
+    assert found.ok and found.upstream is not None and found.upstream["topic"] == name
+    lab.execute(shop, "CREATE TABLE o (id bigint, twice numeric)")
     sink = lab.postgres_sink(source, shop, "o", select=["id", "amount * 2 AS twice"])
     assert executor.check(sink, lab.secrets).diagnostics == ()
 
@@ -229,25 +196,12 @@ def test_a_secret_is_nowhere(
     finally:
         lab.execute(shop, f"DROP OWNED BY {user}", f"DROP ROLE {user}")
     shown += [repr(lab.executor.__dict__), *capfd.readouterr()]
-    shown += [path.read_text(errors="replace") for path in _files(lab.folder / "warehouse")]
-    shown += [
-        path.read_bytes().decode(errors="replace")
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if _own(path)
-    ]
-    part = SECRET[:8]
-    assert not [text for text in shown if part in text]
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".parquet"]
-
-
-def _own(path: Path) -> bool:
-    try:
-        return bool(path.read_bytes())
-    except OSError:
-        return False
+    files = [path for path in (lab.folder / "warehouse").rglob("*") if path.suffix != ".parquet"]
+    shown += [path.read_text(errors="replace") for path in files if path.is_file()]
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # the process has ended
+            shown.append(path.read_bytes().decode(errors="replace"))
+    assert len(shown) > 10 and not [text for text in shown if SECRET[:8] in text]
 
 
 def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab: Lab, tmp_path: Path) -> None:
