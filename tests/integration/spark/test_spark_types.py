@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
-UTC = datetime.UTC
 
 # Name: Spark type, value in JSON, type in PostgreSQL (None: as the check's CREATE TABLE says), value there.
 TYPES: dict[str, tuple[str, Any, str | None, Any]] = {
@@ -38,26 +37,21 @@ TYPES: dict[str, tuple[str, Any, str | None, Any]] = {
     "doc": ("STRING", '{"a": [1, 2]}', "jsonb", {"a": [1, 2]}),
     "mood": ("STRING", "happy", "mood", "happy"),
     "bytes": ("BINARY", "AAH/", None, b"\x00\x01\xff"),
-    "day": ("DATE", "0001-01-01", None, datetime.date(1, 1, 1)),
+    "day": ("DATE", "0001-01-01", None, date(1, 1, 1)),
     "at": (
         "TIMESTAMP",
         "2024-03-31T02:30:00.123456+02:00",
         None,
-        datetime.datetime(2024, 3, 31, 0, 30, 0, 123456, UTC),
+        datetime(2024, 3, 31, 0, 30, 0, 123456, UTC),
     ),
     "far": (
         "TIMESTAMP",
         "9999-12-31T12:59:59.999999Z",
         None,
-        datetime.datetime(9999, 12, 31, 12, 59, 59, 999999, UTC),
+        datetime(9999, 12, 31, 12, 59, 59, 999999, UTC),
     ),
-    "at_plain": (
-        "TIMESTAMP",
-        "1969-12-31T23:59:59Z",
-        "timestamp",
-        datetime.datetime(1969, 12, 31, 23, 59, 59),
-    ),
-    "wall": ("TIMESTAMP_NTZ", "2024-01-01T12:00:00.5", None, datetime.datetime(2024, 1, 1, 12, 0, 0, 500000)),
+    "at_plain": ("TIMESTAMP", "1969-12-31T23:59:59Z", "timestamp", datetime(1969, 12, 31, 23, 59, 59)),
+    "wall": ("TIMESTAMP_NTZ", "2024-01-01T12:00:00.5", None, datetime(2024, 1, 1, 12, 0, 0, 500000)),
     "money": ("DECIMAL(10,2)", "-12345678.90", None, Decimal("-12345678.90")),
     "huge": ("DECIMAL(38,18)", "99999999999999999999.123456789012345678", None, None),
     "numbers": ("ARRAY<INT>", [1, None, 3], None, [1, None, 3]),
@@ -122,10 +116,6 @@ def _is_read_without_spark(lab: Lab, source: Description, schema: str) -> None:
     assert found.to_pylist() == expected.to_pylist()
     last = """arrow_cast('9999-12-31T12:59:59.999999Z', 'Timestamp(Microsecond, Some("UTC"))')"""
     around = "at > '2024-03-31T00:30:00.123455Z' AND at < '2024-03-31T00:30:00.123457Z'"
-    for condition in (
-        f"far = {last}",
-        around,
-        "money = -12345678.90",
-        "things IS NOT NULL AND day < '0001-01-02'",
-    ):
+    others = ("money = -12345678.90", "things IS NOT NULL AND day < '0001-01-02'")
+    for condition in (f"far = {last}", around, *others):
         assert table.count(condition) == 2, condition
