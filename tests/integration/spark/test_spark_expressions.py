@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import pytest
@@ -167,15 +166,6 @@ def test_no_text_is_lexed_differently(lab: Lab) -> None:
             assert parse_select(text).problem, text
         except Exception:
             continue  # its syntax
-
-
-@pytest.fixture
-def fill(tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Put the paths of two files into hostile text: one that it would make, and one with a secret."""
-    made, secret = tmp_path / "made", tmp_path / "secret.txt"
-    secret.write_text("s3cr3t\n")
-    yield lambda text: Template(text).safe_substitute(X=made, F=secret)
-    assert not made.exists()
 
 
 def _analysed(lab: Lab, description: Description) -> tuple[Output, ...]:

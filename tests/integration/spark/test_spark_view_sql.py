@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from string import Template
 from typing import Any
 
 import pytest
@@ -89,15 +87,6 @@ AGGREGATES = (
     *("try_sum(id)", "var_pop(id)", "bit_or(id)", "max(from_json(note, 'a INT').a)"),
     *("max(aes_encrypt(note, 'abcdefghijklmnop'))", "max(variant_get(parse_json(note), '$.a', 'int'))"),
 )
-
-
-@pytest.fixture
-def fill(tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Put the paths of two files into hostile text: one that it would make, and one with a secret."""
-    made, secret = tmp_path / "made", tmp_path / "secret.txt"
-    secret.write_text("s3cr3t\n")
-    yield lambda text: Template(text).safe_substitute(X=made, F=secret)
-    assert not made.exists()
 
 
 @pytest.fixture(scope="module")
