@@ -9,10 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from mzplan.connectors.frames import row_hash as spark_side
 from mzplan.warehouse.content_hash import content_hash, row_hashes
 from mzplan.warehouse.replay import read_batches
 
@@ -90,8 +92,6 @@ ROW = st.tuples(*(st.none() | values for values in TYPES.values()))
 @given(rows=st.lists(ROW, min_size=15, max_size=25))
 def test_the_same_hashes_as_spark_for_any_rows(lab: Lab, tmp_path: Path, rows: list[Any]) -> None:
     """Written by Spark as a collection's files are, and read without it."""
-    from mzplan.connectors.frames import row_hash as spark_side
-
     spark = lab.spark
     frame = spark.createDataFrame(rows, DDL)
     place = tmp_path / "rows"
@@ -103,10 +103,6 @@ def test_the_same_hashes_as_spark_for_any_rows(lab: Lab, tmp_path: Path, rows: l
 
 
 def test_texts_of_any_length(lab: Lab) -> None:
-    import pyarrow as pa
-
-    from mzplan.connectors.frames import row_hash as spark_side
-
     spark = lab.spark
     lengths = [0, 1, 3, 4, 5, 7, 8, 9, 31, 32, 33, 63, 64, 65, 100_000]
     texts = [None, *(("ü0123456789" * (length // 11 + 1))[:length] for length in lengths)]
@@ -118,8 +114,6 @@ def test_texts_of_any_length(lab: Lab) -> None:
 
 
 def test_neither_order_of_rows_nor_of_columns_nor_an_added_column_changes_it(lab: Lab) -> None:
-    from mzplan.connectors.frames import row_hash as spark_side
-
     spark = lab.spark
     frame = spark.range(1000).selectExpr("id", "concat('n', id) AS name", "struct(id AS offset) AS _position")
     found = spark_side.content_hash(frame)

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 Make = Callable[..., str]
 GOOD = (b'{"id": 1, "name": "ann", "unknown": true}', b'{"id": 2, "name": "bob"}')
-BAD = (b'{"id": "x"}', b"\xff\x00", b'{"name": "no id"}')
+BAD = {
+    b'{"id": "x"}': "id is not a BIGINT",
+    b"\xff\x00": "the record is not UTF-8",
+    b'{"name": "no id"}': "id is missing (NOT NULL)",
+}
 
 
 def test_malformed_records_are_kept_aside_once(
@@ -41,42 +45,29 @@ def test_malformed_records_are_kept_aside_once(
     nowhere = lab.kafka_source(name, schema, **aside, dead_letter={"topic": f"{name}-none"})
     nofolder = lab.kafka_source(name, schema, **aside, dead_letter={"path": "file/dead"})
     (lab.folder / "file").touch()
-    assert [lab.codes(one) for one in (table, keyed, itself, nowhere, nofolder)] == [
-        [],
-        [],
-        ["MZ020"],
-        ["MZ052"],
-        ["MZ057"],
-    ]
+    codes = [lab.codes(one) for one in (table, keyed, itself, nowhere, nofolder)]
+    assert codes == [[], [], ["MZ020"], ["MZ052"], ["MZ057"]]
     lab.send(name, GOOD[0], *BAD, GOOD[1], key=b"k")
     lab.start(table, keyed)
     for source in (table, keyed):
-        until(
-            f"{source.address}: the good ones",
-            lambda source=source: {r["id"] for r in lab.read(source)} == {1, 2},  # type: ignore[misc]
-        )
+        until("the good ones", lambda source=source: ids(lab, source) == [1, 2])  # type: ignore[misc]
         until("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
         until("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
     read = {row["_position"]["offset"]: row["name"] for row in lab.read(table)}
     assert read == {0: "ann", 4: "bob"}
     letters = found(lab, table)
-    assert [(r.offset, bytes(r.key), bytes(r.value), r.reason) for r in letters] == [
-        (1, b"k", BAD[0], "id is not a BIGINT"),
-        (2, b"k", BAD[1], "the record is not UTF-8"),
-        (3, b"k", BAD[2], "id is missing (NOT NULL)"),
-    ]
-    assert {(r.query, r.source, r.topic, r.partition, r.step) for r in letters} == {
-        (table.id, str(table.address), name, 0, letters[0].step)
-    }
+    kept = [(offset, *bad) for offset, bad in enumerate(BAD.items(), 1)]
+    assert [(r.offset, bytes(r.value), r.reason) for r in letters] == kept
+    places = {(r.query, r.source, r.topic, r.partition, r.step, bytes(r.key)) for r in letters}
+    assert places == {(table.id, str(table.address), name, 0, letters[0].step, b"k")}
     assert None not in {value for r in letters for value in (r.timestamp, r.kept_at)}
 
     lab.stop(keyed)
     records = sent(lab, dead, 3)
-    assert [(value, told["mzplan.offset"], told["mzplan.reason"]) for value, told in records] == [
-        (BAD[0], b"1", b"id is not a BIGINT"),
-        (BAD[1], b"2", b"the record is not UTF-8"),
-        (BAD[2], b"3", b"id is missing (NOT NULL)"),
+    found_in_topic = [
+        (int(told["mzplan.offset"]), value, told["mzplan.reason"].decode()) for value, told in records
     ]
+    assert found_in_topic == kept
     repeated_steps_keep_letters_once(lab, table, monkeypatch)
 
 
@@ -86,7 +77,7 @@ def repeated_steps_keep_letters_once(lab: Lab, table: Description, monkeypatch: 
     # next one stops between the two tables.
     lab.finish(table)
     lab.undo_commit(table)
-    lab.send(name, BAD[0], b'{"id": 3}', b'{"id": 4, "n": 5}', b'{"id": 5, "n": "five"}', key=b"k")
+    lab.send(name, b'{"id": "x"}', b'{"id": 3}', b'{"id": 4, "n": 5}', b'{"id": 5, "n": "five"}', key=b"k")
     append = streams.append
 
     def append_repeated(batch: Any, step: int, collection: str) -> None:
@@ -103,17 +94,14 @@ def repeated_steps_keep_letters_once(lab: Lab, table: Description, monkeypatch: 
     lab.stop(table)
 
     # It runs again with a column more: what is bad only now is kept.
-    wider = lab.retried(
-        replace(table, body={**table.body, "format": {**table.body["format"], "schema": f"{schema}, n INT"}})
-    )
+    format_ = {**table.body["format"], "schema": f"{schema}, n INT"}
+    wider = lab.retried(replace(table, body={**table.body, "format": format_}))
     lab.start(wider)
     until("it has the column", lambda: [r.get("n") for r in lab.read(wider)].count(5) == 1)
     lab.finish(wider)
     assert sorted(r["id"] for r in lab.read(wider)) == [1, 2, 3, 4]
-    assert [(r.offset, r.reason) for r in found(lab, table)][3:] == [
-        (5, "id is not a BIGINT"),
-        (8, "n is not a INT"),
-    ]
+    added = [(r.offset, r.reason) for r in found(lab, table)][3:]
+    assert added == [(5, "id is not a BIGINT"), (8, "n is not a INT")]
     # Its steps are known, though it is not Spark's own sink that writes them.
     assert [record.rows for record in lab.history(wider).tail(None, None)] == [2, 2]
 
