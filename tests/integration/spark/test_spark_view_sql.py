@@ -249,11 +249,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
         "SELECT c.city, count(*) AS n FROM orders o JOIN customers c ON o.id = c.id GROUP BY 1",
         SNAPSHOT,
     ),
-    (
-        "needs earlier micro-batches",
-        "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id, customers",
-        SNAPSHOT,
-    ),
+    ("earlier micro-batches", "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id, customers", SNAPSHOT),
     (
         "reads 'today' as a time",
         "SELECT customer, count(*) AS n FROM orders WHERE ts > 'today' GROUP BY customer",
