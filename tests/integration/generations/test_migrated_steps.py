@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,11 +13,7 @@ from mzplan.model.diagnostics import MzplanError
 from tests.integration.generations.test_row_migration import after, reading, rows
 from tests.integration.spark.test_spark_replays import replayed
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers
-from tests.integration.spark_lab import read_delta, until
-from tests.tasks import replay
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
+from tests.integration.spark_lab import Lab, read_delta
 
 Make = Callable[..., str]
 
@@ -32,11 +27,9 @@ def test_steps_before_a_migration_are_made_with_the_types_of_then(
     source = lab.kafka_source(records, "id BIGINT, n INT, gone INT")
     sink = lab.postgres_sink(source, name, "t", select=["id", "cast(n AS STRING) AS v"])
     lab.start(source, sink)
-    for batch in (rows(1, 2), rows(3)):
-        before = len(lab.rows(name, "SELECT id FROM t"))
+    for count, batch in ((2, rows(1, 2)), (3, rows(3))):
         lab.produce(records, *batch)
-        until("they are there", lambda before=before: len(lab.rows(name, "SELECT id FROM t")) > before)  # type: ignore[misc]
-    lab.has_rows(name, "t", 3)
+        lab.has_rows(name, "t", count)
     lab.finish(source, sink)
     wider = after(source, "id BIGINT, n DECIMAL(12,1)")
     moved = reading(sink, wider)
@@ -88,35 +81,30 @@ def test_steps_before_a_changed_select_and_a_migration_are_refused(
     with pytest.raises(MzplanError, match="MZ177") as refused:
         compared(lab, moved)
     assert "select or where was changed at step" in refused.value.diagnostics[0].detail
-    asked = replay(7, missing=True)
     with pytest.raises(MzplanError, match="MZ177"):
-        lab.start(replace(lab.retried(moved), tasks=(asked,)))
-    assert len(lab.rows(name, "SELECT id FROM t")) == 3
+        replayed(lab, moved, 7, missing=True)
+    lab.has_rows(name, "t", 3)
 
 
 def test_fields_of_a_struct_are_matched_by_name(lab: Lab, tmp_path: Path) -> None:
-    spark, lake = lab.executor._spark, tmp_path / "lake"
-    assert spark is not None
+    spark, lake = lab.spark, tmp_path / "lake"
     price = "price STRUCT<net: INT, gross: INT>"
     spark.sql(f"CREATE TABLE delta.`{lake}/orders` (id INT, {price}) USING DELTA")
     spark.sql(f"INSERT INTO delta.`{lake}/orders` VALUES (1, struct(10, 12)), (2, NULL)")
+    turned = "price STRUCT<gross: INT, net: INT>"
     for target in ("appended", "merged"):
-        spark.sql(
-            f"CREATE TABLE delta.`{lake}/{target}` (price STRUCT<gross: INT, net: INT>, id INT) USING DELTA"
-        )
+        spark.sql(f"CREATE TABLE delta.`{lake}/{target}` ({turned}, id INT) USING DELTA")
     disk = {"type": "files", "path": str(lake)}
-    swapped = lab.source("delta", disk, path="orders", schema="id INT, price STRUCT<gross: INT, net: INT>")
+    swapped = lab.source("delta", disk, path="orders", schema=f"id INT, {turned}")
     assert lab.codes(swapped) == ["MZ230"]
     with pytest.raises(MzplanError, match="MZ230"):
         lab.start(swapped)
     source = lab.source("delta", disk, path="orders", schema=f"id INT, {price}")
     select = ["id", "named_struct('net', price.net, 'gross', price.gross) AS price"]
-    appended = lab.sink(source, "delta", disk, path="appended", select=["id", "price"])
-    merged = lab.sink(source, "delta", disk, path="merged", mode="upsert", key=["id"], select=select)
+    appended = lab.delta_sink(source, lake, "appended", select=["id", "price"])
+    merged = lab.delta_sink(source, lake, "merged", mode="upsert", key=["id"], select=select)
     lab.start(source, appended, merged)
-    for sink in (appended, merged):
-        path = lake / sink.body["path"]
-        until("both are there", lambda path=path: len(read_delta(path)) == 2)  # type: ignore[misc]
+    lab.read_on(source, appended, merged)
     lab.finish(source, appended, merged)
     for sink in (appended, merged):
         found = {row["id"]: row["price"] for row in read_delta(lake / sink.body["path"])}
