@@ -3,6 +3,7 @@ query."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pyspark.sql import functions as f
@@ -96,32 +97,27 @@ CONDITIONS = [
 ]
 
 
-def _quoted(text: str) -> str:
-    return "'{}'".format(text.replace("'", "''"))
-
-
 def _project() -> str:
-    below = f"SELECT {', '.join(BELOW)} FROM rows WHERE id <> 2"
-    views = [f"  below: {{materialize: false, query: {_quoted(below)}}}"]
-    views += [
-        f"  v{n}: {{materialize: false, query: {_quoted(f'SELECT * FROM below WHERE {condition}')}}}"
-        for n, condition in enumerate(CONDITIONS)
-    ]
-    sinks = [
-        f"  s{n}: {{type: console, from: v{n % len(CONDITIONS)}, select: [{_quoted(item)}], where: id > -5}}"
+    queries = {"below": f"SELECT {', '.join(BELOW)} FROM rows WHERE id <> 2"}
+    queries |= {f"v{n}": f"SELECT * FROM below WHERE {condition}" for n, condition in enumerate(CONDITIONS)}
+    sinks = {
+        f"s{n}": {"type": "console", "from": f"v{n % len(CONDITIONS)}", "select": [item], "where": "id > -5"}
         for n, item in enumerate(ABOVE)
-    ]
-    source = f'sources:\n  rows: {{type: local, schema: "{SCHEMA}"}}\n'
-    return f"{source}views:\n{chr(10).join(views)}\nsinks:\n{chr(10).join(sinks)}\n"
+    }
+    return json.dumps(
+        {
+            "sources": {"rows": {"type": "local", "schema": SCHEMA}},
+            "views": {name: {"materialize": False, "query": query} for name, query in queries.items()},
+            "sinks": sinks,
+        }
+    )
 
 
 def test_an_inlined_view_is_what_spark_makes_of_nested_queries(lab: Lab, tmp_path: Path) -> None:
     resources = load_configuration(write(tmp_path, {"a.yaml": _project()})).resources
     assert {address.kind for address in resources} == {"source", "sink"}
-    spark = lab.executor._spark
-    assert spark is not None
     names = [column.name for column in parse_columns(SCHEMA)]
-    base = spark.sql(ROWS).toDF(*names).withColumn("_position", f.col("id")).cache()
+    base = lab.spark.sql(ROWS).toDF(*names).withColumn("_position", f.col("id")).cache()
     below = base.where("id <> 2").selectExpr(*BELOW, "_position")
     differing = []
     for number, item in enumerate(ABOVE):
