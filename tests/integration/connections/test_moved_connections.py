@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from examples.servers import create_topic, produce_json
+from examples.servers import KafkaBroker, PostgresServer, create_topic, produce_json
 from examples.servers.ports import free_port
 from tests.support import (
     Project,
     eventually,
     execute,
+    ids_in,
     kafka_connection,
     orders,
     orders_sink,
     orders_source,
     postgres_connection,
-    rows_of,
 )
 
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-
-
 ORDERS = "CREATE TABLE o (id bigint, customer text, amount numeric(10,2))"
-SOURCE = """\
-sources:
-  mo_s:
-    connection: {type: kafka, brokers: ['%s']}
-    topic: %s
-    format: {type: json, schema: "id BIGINT, customer STRING, amount DECIMAL(10,2)"}
-    trigger: {interval: 500ms}
-"""
 
 
 class Shop:
     """Rows from a topic into a table of a server that is only this test's."""
 
     def __init__(self, project: Project, kafka: KafkaBroker, server: PostgresServer, topic: str, name: str):
-        self.project, self.kafka, self.server, self.topic = project, kafka, server, topic
+        self.project, self.kafka, self.server, self.topic, self.name = project, kafka, server, topic, name
         self.dsn = server.create_database(name)
         execute(self.dsn, ORDERS)
         execute(self.dsn, "CREATE ROLE other_user SUPERUSER LOGIN PASSWORD 'other-word'")
         self.sent = 0
         self.secrets = {"MO_PASSWORD": server.password, "MO_OTHER": "other-word"}
 
-    def produce(self) -> None:
-        produce_json(self.kafka.bootstrap, self.topic, orders(self.sent, self.sent + 10), key="id")
+    def connection(self, name: str) -> str:
+        """Return the declaration of a connection to the database."""
+        text = postgres_connection(name, self.server, self.name)
+        return text.replace("TEST_PG_PASSWORD", "MO_PASSWORD")
+
+    def produce(self, bootstrap: str = "") -> None:
+        ids = self.sent, self.sent + 10
+        produce_json(bootstrap or self.kafka.bootstrap, self.topic, orders(*ids), key="id")
         self.sent += 10
 
-    def ids(self) -> list[int]:
-        return [row[0] for row in rows_of(self.dsn, "SELECT id FROM o ORDER BY id")]
-
     def arrive(self) -> None:
-        eventually(f"{self.sent} rows", lambda: len(self.ids()) >= self.sent)
-        assert self.ids() == list(range(self.sent))
+        eventually(f"{self.sent} rows", lambda: len(ids_in(self.dsn, "o")) >= self.sent)
+        assert ids_in(self.dsn, "o") == list(range(self.sent))
 
     def alter(self, statement: str, code: int = 0) -> dict[str, Any]:
         found: dict[str, Any] = self.project.json(
@@ -86,11 +76,9 @@ def test_a_new_connection_to_the_same_server_keeps_checkpoints(
 ) -> None:
     name = database()
     shop = Shop(project, kafka, own_postgres, topic("moved"), name)
-    old = postgres_connection("mo_pg", own_postgres, name).replace("TEST_PG_PASSWORD", "MO_PASSWORD")
-    project.write(
-        "mo", SOURCE % (kafka.bootstrap, shop.topic) + "sinks:\n" + orders_sink("mo_o", "mo_s", "mo_pg", "o")
-    )
-    connections = project.write("mo_pg", "connections:\n" + old)
+    source = orders_source("mo_s", f"{{type: kafka, brokers: ['{kafka.bootstrap}']}}", shop.topic)
+    project.write("mo", f"sources:\n{source}sinks:\n{orders_sink('mo_o', 'mo_s', 'mo_pg', 'o')}")
+    connections = project.write("mo_pg", "connections:\n" + shop.connection("mo_pg"))
     project.apply(environment=shop.secrets)
     shop.produce()
     shop.arrive()
@@ -108,9 +96,9 @@ def test_a_new_connection_to_the_same_server_keeps_checkpoints(
 
     # The same servers under new names: the source is described as before and runs on; the sink, as another
     # user, restarts from its checkpoint.
-    new = kafka_connection("mo_k", kafka.bootstrap) + old.replace("mo_pg", "mo_pg2")
-    new = new.replace(f"user: {own_postgres.user}", "user: other_user").replace("MO_PASSWORD", "MO_OTHER")
-    project.write("mo_new", "connections:\n" + new)
+    new = shop.connection("mo_pg2").replace("MO_PASSWORD", "MO_OTHER")
+    new = new.replace(f"user: {own_postgres.user}", "user: other_user")
+    project.write("mo_new", "connections:\n" + kafka_connection("mo_k", kafka.bootstrap) + new)
     assert changed(shop.alter("ALTER SOURCE mo_s SET CONNECTION mo_k")) == {
         "source.mo_s": ("in-place", "connection changed")
     }
@@ -130,51 +118,25 @@ def test_a_new_connection_to_the_same_server_keeps_checkpoints(
         ("connection.mo_pg", "delete"),
     }
 
-    # The server comes up at another address; rows come in meanwhile; the change repairs it.
-    own_postgres.stop()
-    shop.produce()
-    own_postgres.start(port=free_port())
-    shop.dsn = own_postgres.dsn(name)
-    assert changed(shop.alter(f"ALTER CONNECTION mo_pg2 SET PORT = {own_postgres.port}")) == {
-        "sink.mo_o": ("restart", "connection.mo_pg2 changed")
-    }
-    shop.produce()
-    shop.arrive()
-    assert {a: q["id"] for a, q in project.queries().items()} == ids
-
 
 FAULT_SECONDS = 5.0  # until status names what is gone
 
 
 def repair_of(shop: Shop, query: str, connection: str) -> str:
-    """The statement that status prints for a query, once it names the connection at fault."""
+    """Return the statement that status prints for a query, once it names the connection at fault."""
 
-    def seen() -> dict[str, Any]:
-        return shop.project.queries()[query]
+    def at_fault() -> bool:
+        return bool(shop.project.queries()[query]["at_fault"] == connection)
 
-    eventually(f"{connection} is named", lambda: seen()["at_fault"] == connection, FAULT_SECONDS)
+    eventually(f"{connection} is named", at_fault, FAULT_SECONDS)
     health = shop.project.run("status", "--exit-code")
-    shown = health.stdout
-    assert (health.returncode, seen()["condition"]) == (8, "degraded") and seen()["fault_since"]
-    drift = shop.project.json("drift")["drift"]
-    assert any(
-        query in one.get("addresses", [one["address"]]) and one["kind"] == "connection-unreachable"
-        for one in drift
-    )
-    assert f"{query}: error[MZ154]: {connection} is at fault: " in shown
-    statement = str(seen()["repair"])
-    assert f'mzplan alter "{statement}"' in shown
-    return statement
-
-
-def resumed(query: str, outcome: str) -> tuple[str, int, int]:
-    """Where a query went on, as the end of a command says it; how many rows it has read since, and how many
-    at most wait (that is measured now and then)."""
-    found = re.search(rf"{query}: resumed (.*?); (\d+) (?:records|rows)(.*)", outcome)
-    assert found is not None, outcome
-    waits = re.search(r"(\d+) \w+ wait", found[3])
-    assert waits is not None or found[3].startswith(" from the outage "), outcome
-    return found[1], int(found[2]), int(waits[1]) if waits else 0
+    seen = shop.project.queries()[query]
+    assert (health.returncode, seen["condition"]) == (8, "degraded") and seen["fault_since"]
+    drift = [d for d in shop.project.json("drift")["drift"] if d["kind"] == "connection-unreachable"]
+    assert any(query in found.get("addresses", [found["address"]]) for found in drift)
+    assert f"{query}: error[MZ154]: {connection} is at fault: " in health.stdout
+    assert f'mzplan alter "{seen["repair"]}"' in health.stdout
+    return str(seen["repair"])
 
 
 @pytest.mark.nightly
@@ -183,42 +145,35 @@ def test_the_statement_that_status_prints_repairs_a_moved_server(
 ) -> None:
     create_topic(own_kafka.bootstrap, "gone", partitions=1)
     shop = Shop(project, own_kafka, own_postgres, "gone", "gone")
-    connections = kafka_connection("go_k", own_kafka.bootstrap)
-    connections += postgres_connection("go_pg", own_postgres, "gone").replace(
-        "TEST_PG_PASSWORD", "MO_PASSWORD"
-    )
+    connections = kafka_connection("go_k", own_kafka.bootstrap) + shop.connection("go_pg")
     source, sink = orders_source("go_s", "go_k", "gone"), orders_sink("go_o", "go_s", "go_pg", "o")
     project.write("go", f"connections:\n{connections}sources:\n{source}sinks:\n{sink}")
     project.apply(environment=shop.secrets)
     shop.produce()
     shop.arrive()
 
-    def repair(statement: str, query: str) -> tuple[str, int, int]:
-        done = project.run("alter", statement, "--auto-approve", environment=shop.secrets)
-        assert done.returncode == 0, done.stdout + done.stderr + project.log()
-        return resumed(query, done.stdout)
+    def resumed(statement: str, query: str) -> dict[str, Any]:
+        """Repair a query. Return where it resumed; it has read or waits for the rows of the outage."""
+        (found,) = [c["resumed"] for c in shop.alter(statement)["changes"] if c["address"] == query]
+        assert found["rows"] <= 10 <= found["rows"] + found["lag"], found  # the lag is measured now and then
+        shop.arrive()
+        return dict(found)
 
     # The broker ends, comes up at its other address, and gets more; what status prints repairs the source.
     own_kafka.stop()
     statement = repair_of(shop, "source.go_s", "connection.go_k")
     own_kafka.start(listeners=[2])
-    produce_json(own_kafka.bootstrap2, "gone", orders(10, 28), key="id")
+    shop.produce(own_kafka.bootstrap2)
     assert "'new-host:9092'" in statement
-    statement = statement.replace("new-host:9092", own_kafka.bootstrap2)
-    where, rows, waiting = repair(statement, "source.go_s")
-    assert where == "at 10" and rows <= 18 <= rows + waiting
-    shop.sent = 28
-    shop.arrive()
+    moved = resumed(statement.replace("new-host:9092", own_kafka.bootstrap2), "source.go_s")
+    assert moved["position"] == {"gone": {"0": 10}}
 
     # So does it for the sink, whose server comes up by another name, and here at another port, too.
     own_postgres.stop()
-    produce_json(own_kafka.bootstrap2, "gone", orders(28, 33), key="id")
+    shop.produce(own_kafka.bootstrap2)
     statement = repair_of(shop, "sink.go_o", "connection.go_pg")
     own_postgres.start(port=free_port())
     shop.dsn = own_postgres.dsn("gone")
     assert "'new-host'" in statement
     statement = statement.replace("new-host", "localhost") + f", SET PORT = {own_postgres.port}"
-    where, rows, waiting = repair(statement, "sink.go_o")
-    assert where.startswith("after step ") and rows <= 5 <= rows + waiting
-    shop.sent = 33
-    shop.arrive()
+    assert resumed(statement, "sink.go_o")["step"] >= 0
