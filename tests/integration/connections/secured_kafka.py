@@ -19,31 +19,20 @@ SCRAM_PASSWORD = 'Zq7"scr\\am word'
 PROTOCOLS = ("ssl", "mutual-tls", "sasl-plain", "scram")
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """PEM files: of the authority, of the broker (with its key), and of a client and its key."""
-
-    ca: Path
-    broker: Path
-    client: Path
-    client_key: Path
-
-
-def make_certificates(folder: Path) -> Certificates:
-    """An authority, and what it has signed for 127.0.0.1 and for a client."""
+def make_certificates(folder: Path) -> None:
+    """Make the certificate of an authority, of a client, and of a broker, which has its key in its file."""
     folder.mkdir()
-    ca, _ = make_certificate(folder, "ca")
-    broker, broker_key = make_certificate(folder, "broker", signed_by="ca")
-    both = folder / "broker-and-key.pem"
-    both.write_text(broker_key.read_text() + broker.read_text())
-    return Certificates(ca, both, *make_certificate(folder, "client", signed_by="ca"))
+    make_certificate(folder, "ca")
+    make_certificate(folder, "client", signed_by="ca")
+    broker, key = make_certificate(folder, "broker", signed_by="ca")
+    broker.write_text(key.read_text() + broker.read_text())
 
 
 @dataclass(frozen=True)
 class Secured:
     """Two brokers: with TLS, plain and mutual; with SASL, PLAIN and SCRAM over TLS."""
 
-    certificates: Certificates
+    certificates: Path
     tls: KafkaBroker
     sasl: KafkaBroker
 
@@ -52,13 +41,14 @@ class Secured:
 
     def connection(self, protocol: str) -> dict[str, Any]:
         """The body of a connection; its secrets are in `secrets`."""
-        broker, ca = self.broker(protocol), {"ca": str(self.certificates.ca)}
+        broker, ca = self.broker(protocol), {"ca": str(self.certificates / "ca.pem")}
+        certificate = str(self.certificates / "client.pem")
         first = protocol in ("ssl", "sasl-plain")
         security: dict[str, Any] = {
             "ssl": {"protocol": "SSL", "ssl": ca},
             "mutual-tls": {
                 "protocol": "SSL",
-                "ssl": {**ca, "certificate": str(self.certificates.client), "key": "${env:CLIENT_KEY}"},
+                "ssl": {**ca, "certificate": certificate, "key": "${env:CLIENT_KEY}"},
             },
             "sasl-plain": {
                 "protocol": "SASL_PLAINTEXT",
@@ -77,7 +67,7 @@ class Secured:
     def secrets(self) -> dict[str, str]:
         """The environment that the connections refer to."""
         return {
-            "CLIENT_KEY": self.certificates.client_key.read_text(),
+            "CLIENT_KEY": (self.certificates / "client.key").read_text(),
             "PLAIN_PASSWORD": PLAIN_PASSWORD,
             "SCRAM_PASSWORD": SCRAM_PASSWORD,
         }
@@ -86,12 +76,13 @@ class Secured:
 @contextmanager
 def secured_brokers(folder: Path) -> Iterator[Secured]:
     """Both brokers, until the end of the block."""
-    certificates = make_certificates(folder / "certificates")
+    certificates = folder / "certificates"
+    make_certificates(certificates)
     tls = {
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(certificates.broker),
+        "ssl.keystore.location": str(certificates / "broker.pem"),
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(certificates.ca),
+        "ssl.truststore.location": str(certificates / "ca.pem"),
     }
     modules = "org.apache.kafka.common.security"
     sasl = {
@@ -102,13 +93,10 @@ def secured_brokers(folder: Path) -> Iterator[Secured]:
         "listener.name.second.sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "listener.name.second.scram-sha-512.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
     }
+    mutual = {**tls, "listener.name.second.ssl.client.auth": "required"}
     brokers = Secured(
         certificates,
-        KafkaBroker(
-            folder / "tls",
-            protocols=("SSL", "SSL"),
-            properties={**tls, "listener.name.second.ssl.client.auth": "required"},
-        ),
+        KafkaBroker(folder / "tls", protocols=("SSL", "SSL"), properties=mutual),
         KafkaBroker(folder / "sasl", protocols=("SASL_PLAINTEXT", "SASL_SSL"), properties={**tls, **sasl}),
     )
     try:
