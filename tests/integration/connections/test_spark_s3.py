@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -13,17 +13,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.errors import AnalysisException
 
-from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
-from tests.integration.spark_lab import until
+from tests.integration.spark_lab import Lab, until
 from tests.moto_server import moto_server, who_is_let_in
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-ANYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+from tests.unit.connectors.queries import inlined
 
 
 @dataclass(frozen=True)
@@ -59,47 +54,48 @@ class Store:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
+    """With a bucket and users; it checks who asks."""
     with moto_server() as endpoint:
-        yield _filled(endpoint)
+        root = {"endpoint_url": endpoint, "region_name": "us-east-1"}
+        login = {"aws_access_key_id": "root", "aws_secret_access_key": "root"}
+        iam = boto3.client("iam", **root, **login)
+        for user, allowed in (("mzplan", "s3:*"), ("admin", "*")):
+            statement = {"Effect": "Allow", "Action": allowed, "Resource": "*"}
+            policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+            iam.create_user(UserName=user)
+            iam.put_user_policy(UserName=user, PolicyName="all", PolicyDocument=policy)
+        admin = iam.create_access_key(UserName="admin")["AccessKey"]
+        login = {"aws_access_key_id": admin["AccessKeyId"], "aws_secret_access_key": admin["SecretAccessKey"]}
+        s3 = boto3.client("s3", **root, **login)
+        s3.create_bucket(Bucket="lake")
+        who_is_let_in(endpoint, "0")
+        yield Store(endpoint, boto3.client("iam", **root, **login), s3)
 
 
-def _filled(endpoint: str) -> Store:
-    """With a bucket, and users; from then on it checks who asks."""
-    root = {"endpoint_url": endpoint, "region_name": "us-east-1"}
-    login = {"aws_access_key_id": "root", "aws_secret_access_key": "root"}
-    iam = boto3.client("iam", **root, **login)
-    iam.create_user(UserName="mzplan")
-    iam.put_user_policy(UserName="mzplan", PolicyName="s3", PolicyDocument=json.dumps(ANYTHING))
-    iam.create_user(UserName="admin")
-    everything = json.dumps(ANYTHING).replace("s3:*", "*")
-    iam.put_user_policy(UserName="admin", PolicyName="all", PolicyDocument=everything)
-    admin = iam.create_access_key(UserName="admin")["AccessKey"]
-    login = {"aws_access_key_id": admin["AccessKeyId"], "aws_secret_access_key": admin["SecretAccessKey"]}
-    s3 = boto3.client("s3", **root, **login)
-    s3.create_bucket(Bucket="lake")
-    who_is_let_in(endpoint, "0")
-    return Store(endpoint, boto3.client("iam", **root, **login), s3)
-
-
-def with_aws(description: Description, store: Store) -> Description:
-    body = {"type": "aws", "region": "us-east-1", "endpoint": store.endpoint}
-    body |= {"access_key_id": "${env:ID}", "secret_access_key": "${env:KEY}"}
-    cloud = InlinedConnection(address=Address("connection", "cloud"), type="aws", body=body)
+def through_aws(description: Description, aws: dict[str, str], **body: Any) -> Description:
+    """Return the description with an aws connection behind its connection, which gets this body, too."""
+    cloud = inlined("cloud", {"type": "aws", **aws})
     found = description.connections["connection"]
-    lake = {**found.body, "path": "s3://lake/data", "aws": "cloud"}
-    link = replace(found, body=lake, connections={"aws": cloud})
+    link = replace(found, body={**found.body, **body, "aws": "cloud"}, connections={"aws": cloud})
     return replace(description, connections={"connection": link})
+
+
+def in_store(description: Description, store: Store) -> Description:
+    """Return the description with its folder in the bucket."""
+    keys = {"access_key_id": "${env:ID}", "secret_access_key": "${env:KEY}"}
+    aws = {"region": "us-east-1", "endpoint": store.endpoint, **keys}
+    return through_aws(description, aws, path="s3://lake/data")
 
 
 @pytest.mark.nightly
 def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
-    source = with_aws(lab.source("files", {"type": "files"}, path="in", format=JSON), store)
-    small: dict[str, Any] = {"path": "out", "compaction": {"min_files": 2}, **DIVIDED}
-    sink = with_aws(lab.sink(source, "delta", {"type": "files"}, **small), store)
+    source = in_store(lab.source("files", {"type": "files"}, path="in", format=JSON), store)
+    sink = lab.sink(source, "delta", {"type": "files"}, path="out", compaction={"min_files": 2}, **DIVIDED)
+    sink = in_store(sink, store)
     body: dict[str, Any] = {"path": "files", "format": {"type": "parquet"}, **DIVIDED}
-    files = with_aws(lab.sink(source, "files", {"type": "files"}, **body), store)
+    files = in_store(lab.sink(source, "files", {"type": "files"}, **body), store)
     first = store.key()
-    secrets, stranger = lab_secrets(first), lab_secrets({"ID": "AKIAUNKNOWN", "KEY": "hunter2"})
+    secrets, stranger = Secrets(".", first), Secrets(".", {"ID": "AKIAUNKNOWN", "KEY": "hunter2"})
     store.put("data/in/a.json", {"id": 1})
     for description in (source, sink, files):
         assert lab.executor.check(description, secrets).diagnostics == ()
@@ -110,13 +106,14 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
 
     # The key is replaced: what runs is started anew with the new one, from its checkpoint.
     second = store.key()
+    new_secrets = Secrets(".", second)
     lab.stop(source, sink, files)
     store.iam.delete_access_key(UserName="mzplan", AccessKeyId=first["ID"])
     assert lab.executor.check(source, secrets).diagnostics != ()
     store.put("data/in/b.json", {"id": 2})
     again = [lab.retried(source), lab.retried(sink), lab.retried(files)]
     for description in again:
-        lab.executor.start(description, lab_secrets(second), 2)
+        lab.executor.start(description, new_secrets, 2)
     until("the second row, once", lambda: store.rows(second) == [1, 2], SECONDS)
     merged = lab.executor.compact(again[1], stranger)  # as the sink was started, whatever the key is by now
     assert merged == "2 small files of s3a://lake/data/out merged into 1"
@@ -125,34 +122,31 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     until("the second row of files", lambda: in_files(lab) == [(1, PLACE), (2, PLACE)], SECONDS)
     until("all is done", lambda: all(map(lab.checkpoint_done, again)))
     lab.stop(*again)
-    read = with_aws(lab.source("delta", {"type": "files"}, path="out", schema="id BIGINT"), store)
-    lab.executor.start(read, lab_secrets(second), 2)
+    read = in_store(lab.source("delta", {"type": "files"}, path="out", schema="id BIGINT"), store)
+    lab.executor.start(read, new_secrets, 2)
     until("a source reads the table", lambda: lab.count(read) == 2, SECONDS)
     lab.stop(read)
-    others = with_aws(lab.sink(source, "files", {"type": "files"}, **{**body, "partition_by": ["id"]}), store)
-    (refused,) = lab.executor.check(others, lab_secrets(second)).diagnostics
+    others = in_store(lab.sink(source, "files", {"type": "files"}, **{**body, "partition_by": ["id"]}), store)
+    (refused,) = lab.executor.check(others, new_secrets).diagnostics
     assert refused.code == "MZ053" and "is partitioned by place" in refused.detail
 
     # What is there is found by the names that are in lists and logs.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lab, "secrets", lab_secrets(second))
+        patch.setattr(lab, "secrets", new_secrets)
         for name, value in store.environment(second).items():
             patch.setenv(name, value)
         for written in (sink, files):
             of_steps, of_content = verified(lab, written), compared(lab, written)
-            assert len(of_steps.equal_steps) > 1 and (of_steps.by_rows, of_steps.problems) == ((), ()), (
-                of_steps
-            )
+            assert len(of_steps.equal_steps) > 1, of_steps
+            assert (of_steps.by_rows, of_steps.problems) == ((), ()), of_steps
             assert (numbers(of_content), of_content.target_rows) == ((0, 0, 0), 2), of_content
 
 
 def in_files(lab: Lab) -> list[tuple[int, str]]:
     """The rows that the sink of files lists, as Spark reads them, which has the key of what runs; none while
     there is no file."""
-    spark = lab.executor._spark
-    assert spark is not None
     try:
-        there = spark.read.parquet("s3a://lake/data/files")
+        there = lab.spark.read.parquet("s3a://lake/data/files")
     except AnalysisException:
         return []
     return sorted((row["id"], row["place"]) for row in there.collect())
@@ -163,22 +157,11 @@ def test_missing_jars_are_an_error_before_anything_stops(lab: Lab, monkeypatch: 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     source = lab.kafka_source("orders", "id BIGINT", "127.0.0.1:1")
-    cloud = InlinedConnection(
-        address=Address("connection", "cloud"), type="aws", body={"type": "aws", "region": "eu-central-1"}
-    )
-    found = source.connections["connection"]
-    body = {**found.body, "security": {"protocol": "SASL_SSL"}, "aws": "cloud"}
-    link = replace(found, body=body, connections={"aws": cloud})
-    missing = lab.executor.check(
-        replace(source, connections={"connection": link}), lab_secrets({})
-    ).diagnostics
+    source = through_aws(source, {"region": "eu-central-1"}, security={"protocol": "SASL_SSL"})
+    missing = lab.executor.check(source, Secrets(".", {})).diagnostics
     told = next(d for d in missing if d.code == "MZ129")
     assert "aws-msk-iam-auth" in told.detail and "--packages" in told.hint
     assert {d.code for d in missing} == {"MZ050", "MZ129"}
-
-
-def lab_secrets(key: dict[str, str]) -> Secrets:
-    return Secrets(".", key)
 
 
 SECONDS = 180.0  # each commit of a table there takes dozens of requests
