@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncssh
 import psycopg
 import pyarrow as pa
 import pytest
 
+from examples.servers import PostgresServer, SshServer
 from mzplan.connectors.api.queries import resolve_connection
 from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network import forwards as forwards_module
@@ -35,10 +37,7 @@ from tests.support import eventually, execute, rows_of
 from tests.unit.cli_runs import Ran, mzplan
 from tests.unit.connectors.queries import described, inlined
 
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer, SshServer
-
-Servers = Callable[[str], "SshServer"]
+Servers = Callable[[str], SshServer]
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 PRIVATE, PUBLIC = KEY.export_private_key().decode(), KEY.export_public_key().decode()
 OTHER = asyncssh.generate_private_key("ssh-ed25519")
@@ -70,27 +69,23 @@ def forwards() -> Iterator[Forwards]:
     found.close()
 
 
+class Echo(socketserver.BaseRequestHandler):
+    """Send back the bytes of a client."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.request.recv(1 << 16):
+                self.request.sendall(data)
+
+
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that sends back what it is sent."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def answer(client: socket.socket) -> None:
-        with client:
-            while data := client.recv(1 << 16):
-                client.sendall(data)
-
-    def serve() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=answer, args=(client,), daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield listener.getsockname()[1]
-    listener.close()
+    """Return the port of a server that sends back the bytes that it gets."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 def says(port: int, text: bytes = b"hello") -> bytes:
@@ -194,12 +189,10 @@ def test_a_tunnel_that_takes_too_long_to_open_is_given_up(
     door: SshServer, forwards: Forwards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwards_module, "OPEN_TIMEOUT_S", 0.2)
+    way = (hop(door),)
     with door.frozen():
         for _ in range(2):
-            with (
-                pytest.raises(TunnelError, match="no answer in time"),
-                forwards.to((hop(door),), "127.0.0.1", 1),
-            ):
+            with pytest.raises(TunnelError, match="no answer in time"), forwards.to(way, "127.0.0.1", 1):
                 pass
 
 
@@ -247,29 +240,28 @@ def test_validation_goes_through_the_tunnel(
     inner.authorize(PUBLIC)
     far = bastion(inner, bastion(door))
 
-    def codes(connection: InlinedConnection, table: str = "o") -> list[str]:
-        return [d.code for d in check_description(sink(connection, table), secrets).diagnostics]
+    def through(tunnel: InlinedConnection, **body: Any) -> InlinedConnection:
+        connection = behind(tunnel, postgres, name)
+        return replace(connection, body={**connection.body, **body})
 
-    assert codes(behind(far, postgres, name)) == []
+    assert check_description(sink(through(far)), secrets).diagnostics == ()
     assert inner.sessions() == 1
-    assert codes(behind(far, postgres, name), "missing") == ["MZ052"]
-    assert codes(behind(far, postgres, "nope")) == ["MZ052"]
-    (found,) = check_description(sink(behind(bastion(door, port=1), postgres, name)), secrets).diagnostics
-    assert (found.code, found.address) == ("MZ050", Address("sink", "o"))
-    assert f"connection.t{door.port} (127.0.0.1:1)" in found.detail
-    (found,) = check_description(
-        sink(behind(bastion(inner, bastion(door, host_keys=[inner.host_key])), postgres, name)), secrets
-    ).diagnostics
-    assert found.code == "MZ120" and door.host_key in found.detail
-    assert codes(behind(bastion(door, private_key="${env:PG}"), postgres, name)) == ["MZ174"]
-    assert codes(behind(bastion(door, private_key="${env:NOPE}"), postgres, name)) == ["MZ056"]
-    nobody = behind(far, postgres, name)
-    nobody.body["port"] = 1
-    (found,) = check_description(sink(nobody), secrets).diagnostics
-    assert found.code == "MZ050" and "it can't reach 127.0.0.1:1" in found.detail
+    with_another_key = bastion(inner, bastion(door, host_keys=[inner.host_key]))
+    for connection, table, code, text in (
+        (through(far), "missing", "MZ052", "missing"),
+        (through(far, database="nope"), "o", "MZ052", "nope"),
+        (through(far, port=1), "o", "MZ050", "it can't reach 127.0.0.1:1"),
+        (through(bastion(door, port=1)), "o", "MZ050", f"connection.t{door.port} (127.0.0.1:1)"),
+        (through(with_another_key), "o", "MZ120", door.host_key),
+        (through(bastion(door, private_key="${env:PG}")), "o", "MZ174", "has no usable key"),
+        (through(bastion(door, private_key="${env:NOPE}")), "o", "MZ056", "NOPE"),
+    ):
+        (found,) = check_description(sink(connection, table), secrets).diagnostics
+        assert (found.code, found.address) == (code, Address("sink", "o"))
+        assert text in f"{found.summary}: {found.detail}"
     # A tunnel alone, a database alone; a file of host keys, which is looked for where the query runs.
     assert check_connection(far, secrets, str(tmp_path)) == ()
-    assert check_connection(behind(far, postgres, name), secrets, str(tmp_path)) == ()
+    assert check_connection(through(far), secrets, str(tmp_path)) == ()
     by_file = bastion(door, host_keys=[], known_hosts="known")
     (found,) = check_connection(by_file, secrets, str(tmp_path))
     assert found.code == "MZ120" and "No such file" in found.detail
