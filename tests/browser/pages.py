@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.chromium import FLAGS, browser
+from tests.support import Stopwatch
 
 WIDE, NARROW = (1280, 800), (390, 844)
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "/": 191, "ArrowRight": 39, "ArrowDown": 40}
@@ -116,9 +117,9 @@ class Browser:
         return found["result"].get("value") is True  # while a page is exchanged, it may throw
 
     def wait(self, holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-        until = time.monotonic() + seconds
+        waited = Stopwatch()
         while not holds():
-            if time.monotonic() > until:
+            if waited.seconds > seconds:
                 body = self.run("document.body.innerText")
                 raise AssertionError(f"not within {seconds:.0f} s: {what}\n{self.problems}\n{body[:3000]}")
             time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +27,7 @@ from mzplan.schema.description import CollectionRead, Description, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
+from tests.support import Stopwatch
 
 SECONDS = 120.0
 TRIGGER = {"interval": "250ms"}  # idle queries at 100 ms take 9 % of a core each
@@ -188,12 +188,12 @@ def create_sink(controller: Controller, *descriptions: ExportDescription) -> Non
 def settle(controller: Controller, until: Callable[[], bool] | None = None) -> None:
     """Process until no work is under way, and `until` holds."""
 
-    deadline = time.monotonic() + SECONDS
+    waited = Stopwatch()
     while True:
         controller.process()
         if not controller.busy and (until is None or until()):
             return
-        assert time.monotonic() < deadline, {
+        assert waited.seconds < SECONDS, {
             str(a): (d.condition, d.run and d.run.step, d.memory.error)
             for a, d in controller.decisions.items()
         }

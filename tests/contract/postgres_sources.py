@@ -19,6 +19,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
+from tests.support import Stopwatch
 
 Row = dict[str, Any]
 
@@ -203,8 +204,8 @@ class Tables:
 def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:
     """Return whether a step is offered soon. Asks at least twice, because under load the log's end may
     lag."""
-    deadline = time.monotonic() + seconds
-    while not (found := input_.offers(step)) and time.monotonic() < deadline:
+    waited = Stopwatch()
+    while not (found := input_.offers(step)) and waited.seconds < seconds:
         time.sleep(0.05)
     return found or input_.offers(step)
 

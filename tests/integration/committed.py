@@ -10,6 +10,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.support import Stopwatch
+
 _SECONDS = 60.0
 
 
@@ -27,9 +29,9 @@ def committed(
         consumer.assign([TopicPartition(topic, p, 0) for p in listed])
         at_end: set[int] = {p for p, end in ends.items() if end == 0}
         found: list[tuple[int, str | None, Any]] = []
-        deadline = time.monotonic() + _SECONDS
+        waited = Stopwatch()
         while len(at_end) < len(ends):
-            assert time.monotonic() < deadline, f"{topic}: not read to its end"
+            assert waited.seconds < _SECONDS, f"{topic}: not read to its end"
             message = consumer.poll(5)
             if message is None:
                 continue

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
-from tests.support import rows_of
+from tests.support import eventually, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,7 +143,7 @@ class Lab:
         """Stop queries when every batch that they have planned is done: rows can be seen in a target a moment
         before Spark notes down that their batch is."""
         for description in descriptions:
-            until(f"{description.address} is done", lambda d=description: self.checkpoint_done(d))  # type: ignore[misc]
+            eventually(f"{description.address} is done", lambda d=description: self.checkpoint_done(d))  # type: ignore[misc]
         self.stop(*descriptions)
 
     def check(self, description: Description) -> CheckResult:
@@ -164,7 +163,7 @@ class Lab:
 
     def ended(self, description: Description, seconds: float = SECONDS) -> QueryReport:
         """The report of a query that ends by itself."""
-        until(f"{description.address} has ended", lambda: not self.report(description).active, seconds)
+        eventually(f"{description.address} has ended", lambda: not self.report(description).active, seconds)
         return self.report(description)
 
     def fails(
@@ -214,7 +213,7 @@ class Lab:
             assert found <= count, f"{table} has {found} rows instead of {count}"
             return bool(found == count)
 
-        until(f"{table} has {count} rows", enough, seconds)
+        eventually(f"{table} has {count} rows", enough, seconds)
 
     def collection(self, source: Description) -> Any:
         """The collection of a source, as a DataFrame."""
@@ -260,7 +259,7 @@ class Lab:
             return bool(ends and ends[0].sources and ends[0].sources[1] == self.last_step(source))
 
         for sink in sinks:
-            until(f"{sink.address} has read all", lambda sink=sink: has_read_all(sink), 2 * SECONDS)  # type: ignore[misc]
+            eventually(f"{sink.address} has read all", lambda sink=sink: has_read_all(sink), 2 * SECONDS)  # type: ignore[misc]
 
     def undo_commit(self, description: Description) -> int:
         """As if the driver had been killed after the last batch reached its target and before Spark noted
@@ -301,18 +300,6 @@ def read_delta(table: Path) -> list[dict[str, Any]]:
         return []
     newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
     return [row for batch in newest.rows(position=True)[1] for row in batch.to_pylist()]
-
-
-def until(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Wait until something holds; fails, with what it was, when it does not in time."""
-    began = time.monotonic()
-    deadline = began + seconds
-    while not holds():
-        asked = time.monotonic()
-        if asked > deadline:
-            raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(min(1.0, max(0.05, 2 * (asked - began))))  # waiting takes at most a third of a core
-        began = time.monotonic()
 
 
 def _described(

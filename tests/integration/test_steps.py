@@ -25,8 +25,7 @@ from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
-from tests.integration.spark_lab import until
-from tests.support import delete_records, orders
+from tests.support import delete_records, eventually, orders
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -46,7 +45,7 @@ def history(lab: Lab, query: Description) -> StepHistory:
 def indexed(lab: Lab, query: Description, count: int) -> list[StepRecord]:
     """What the index holds, once it is so many steps."""
     index = history(lab, query).index
-    until(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
+    eventually(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
     return list(index.backwards())[::-1]
 
 

@@ -20,7 +20,7 @@ from tests.integration.connections.secured_kafka import (
     secured_brokers,
     set_scram_password,
 )
-from tests.integration.spark_lab import Lab, until
+from tests.integration.spark_lab import Lab
 from tests.packages import add_package
 from tests.support import Project, eventually
 
@@ -53,7 +53,7 @@ def test_rows_arrive_over_each_protocol_and_go_back(lab: Lab, secured: Secured, 
     produce_json(own, protocol, [{"id": i} for i in range(5)])
     back = source_over(lab, connection, f"{protocol}-out")
     lab.start(source, sink, back)
-    until("the rows came back", lambda: lab.count(back) == 5)
+    eventually("the rows came back", lambda: lab.count(back) == 5)
     lab.stop(source, sink, back)
 
 

@@ -16,8 +16,9 @@ from pyspark.errors import AnalysisException
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
-from tests.integration.spark_lab import Lab, until
+from tests.integration.spark_lab import Lab
 from tests.moto_server import moto_server, who_is_let_in
+from tests.support import eventually
 from tests.unit.connectors.queries import inlined
 
 
@@ -102,7 +103,7 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
         (refused,) = lab.executor.check(description, stranger).diagnostics
         assert refused.code == "MZ057" and "hunter2" not in repr(refused)
         lab.executor.start(description, secrets, 1)
-    until("the first row", lambda: store.rows(first) == [1], SECONDS)
+    eventually("the first row", lambda: store.rows(first) == [1], SECONDS)
 
     # The key is replaced: what runs is started anew with the new one, from its checkpoint.
     second = store.key()
@@ -114,17 +115,17 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     again = [lab.retried(source), lab.retried(sink), lab.retried(files)]
     for description in again:
         lab.executor.start(description, new_secrets, 2)
-    until("the second row, once", lambda: store.rows(second) == [1, 2], SECONDS)
+    eventually("the second row, once", lambda: store.rows(second) == [1, 2], SECONDS)
     merged = lab.executor.compact(again[1], stranger)  # as the sink was started, whatever the key is by now
     assert merged == "2 small files of s3a://lake/data/out merged into 1"
     assert store.rows(second) == [1, 2]
     assert second["KEY"] not in repr(lab.executor.reports())
-    until("the second row of files", lambda: in_files(lab) == [(1, PLACE), (2, PLACE)], SECONDS)
-    until("all is done", lambda: all(map(lab.checkpoint_done, again)))
+    eventually("the second row of files", lambda: in_files(lab) == [(1, PLACE), (2, PLACE)], SECONDS)
+    eventually("all is done", lambda: all(map(lab.checkpoint_done, again)))
     lab.stop(*again)
     read = in_store(lab.source("delta", {"type": "files"}, path="out", schema="id BIGINT"), store)
     lab.executor.start(read, new_secrets, 2)
-    until("a source reads the table", lambda: lab.count(read) == 2, SECONDS)
+    eventually("a source reads the table", lambda: lab.count(read) == 2, SECONDS)
     lab.stop(read)
     others = in_store(lab.sink(source, "files", {"type": "files"}, **{**body, "partition_by": ["id"]}), store)
     (refused,) = lab.executor.check(others, new_secrets).diagnostics

@@ -13,7 +13,8 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Predecessor
 from mzplan.schema.description import Description
 from mzplan.warehouse.step_history import oldest_needed_step
-from tests.integration.spark_lab import Lab, read_delta, until
+from tests.integration.spark_lab import Lab, read_delta
+from tests.support import eventually
 
 Make = Callable[..., str]
 
@@ -107,7 +108,7 @@ def test_a_migration_that_would_change_values_is_refused_and_nothing_is_lost(lab
     values = {"s": {"net": 10, "gross": 12}, "a": [1.5], "d": 0.1}
     lab.produce(records, {"id": 1, "n": 1, **values}, {"id": 2, **values}, {"id": 3, "n": 1, **values})
     lab.start(source)
-    until("all are there", lambda: lab.count(source) == 3)
+    eventually("all are there", lambda: lab.count(source) == 3)
     lab.finish(source)
     by_n = {"type": "upsert", "key": ["n"]}
     for schema, body, words in (
@@ -129,13 +130,13 @@ def test_a_migration_that_would_change_values_is_refused_and_nothing_is_lost(lab
     # The former generation goes on, and none that was refused has begun.
     lab.start(source)
     lab.produce(records, {"id": 4, "n": 4, **values})
-    until("it goes on", lambda: lab.count(source) == 4)
+    eventually("it goes on", lambda: lab.count(source) == 4)
     lab.finish(source)
     # The columns are put back: the rows are still those of the first generation.
     back = after(after(source, "n INT", envelope=by_n), columns, envelope={"type": "upsert", "key": ["id"]})
     assert lab.codes(back) == []
     lab.start(back)
-    until("they are there", lambda: lab.count(back) == 4)
+    eventually("they are there", lambda: lab.count(back) == 4)
     assert {row["id"]: row["s"] for row in lab.read(back)} == dict.fromkeys(range(1, 5), values["s"])
     lab.finish(back)
     with pytest.raises(MzplanError, match="MZ063") as over:
@@ -150,7 +151,7 @@ def test_a_source_that_never_ran_begins_with_nothing(lab: Lab, topic: Make) -> N
     wide = after(lab.kafka_source(records, "id BIGINT, n INT"), "id BIGINT, n BIGINT")
     for count in (1, 2):  # what is written down is read at each start
         lab.start(wide)
-        until("they are there", lambda count=count: lab.count(wide) == count)  # type: ignore[misc]
+        eventually("they are there", lambda count=count: lab.count(wide) == count)  # type: ignore[misc]
         lab.finish(wide)
         lab.produce(records, *rows(2))
 
@@ -176,7 +177,7 @@ def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, dat
     other = after(wide, "id BIGINT, n BIGINT", envelope={"type": "upsert", "key": ["n"]})
     lab.start(other)
     lab.produce(records, {"id": 5, "n": 7})
-    until("it goes on", lambda: pairs(lab, other) == [(1, 11), (3, 9), (4, 10), (5, 7)])
+    eventually("it goes on", lambda: pairs(lab, other) == [(1, 11), (3, 9), (4, 10), (5, 7)])
     lab.finish(other)
 
 
@@ -188,13 +189,13 @@ def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> No
     source = lab.files_source(folder, "id BIGINT, n INT")
     sink = lab.delta_sink(source, tmp_path, "out", select=["id"])
     lab.start(source, sink)
-    until("both are there", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2])
+    eventually("both are there", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2])
     lab.finish(source, sink)
     wider = after(source, "id BIGINT, n BIGINT")
     wider_sink = reading(sink, wider)
     (folder / "two.json").write_text('{"id": 3, "n": 3}\n')
     lab.start(wider, wider_sink)
-    until("the new one as well", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2, 3])
+    eventually("the new one as well", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2, 3])
     assert pairs(lab, wider) == [(1, 1), (2, 2), (3, 3)]
     lab.finish(wider, wider_sink)
 
@@ -209,7 +210,7 @@ def test_a_followed_delta_table_migrates_to_another_key(lab: Lab, tmp_path: Path
     source = lab.source("delta", lake, path="customers", schema="id BIGINT, n BIGINT", key=["id"])
 
     def holds(of: Description, *rows: tuple[int, int]) -> None:
-        until(f"there are {rows}", lambda: pairs(lab, of) == list(rows))
+        eventually(f"there are {rows}", lambda: pairs(lab, of) == list(rows))
 
     lab.start(source)
     holds(source, (1, 10), (2, 20), (3, 30))
@@ -221,5 +222,5 @@ def test_a_followed_delta_table_migrates_to_another_key(lab: Lab, tmp_path: Path
     assert lab.codes(other) == []
     lab.start(other)
     holds(other, (1, 10), (3, 31))
-    until("that is one step", lambda: lab.last_step(other) == 1)
+    eventually("that is one step", lambda: lab.last_step(other) == 1)
     lab.finish(other)

@@ -20,7 +20,7 @@ from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_formats import local, rows
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -93,13 +93,13 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         lab.send(name, avro(first, one, ann), avro(first, one, {**ann, "id": 2, "amount": None}), key=b"K")
         lab.send(name, newer, avro(99, one, ann), b"{}", None, avro(other, one, ann), newer)
         lab.start(source, failing)
-        until("the good ones", lambda: lab.count(source) == 4)
+        eventually("the good ones", lambda: lab.count(source) == 4)
         assert rows(lab, source)[:2] == [
             {"id": 1, "customer": "ann", "amount": Decimal("9.99"), "at": local(at), "k": "K"},
             {"id": 2, "customer": "ann", "amount": None, "at": local(at), "k": "K"},
         ]
         assert [row["id"] for row in rows(lab, source)] == [1, 2, 3, 3]
-        until("the others are counted", lambda: lab.report(source).left_out == 4)
+        eventually("the others are counted", lambda: lab.report(source).left_out == 4)
         where = f"topic {name}, partition 0, offset 3"
         assert error(lab, failing) == ("MZ066", f"{where}: its schema 99 is not in connection.reg")
 
@@ -109,14 +109,14 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         wider = replace(source, digest="1:b", body={**source.body, "format": format_})
         lab.send(name, newer, avro(first, one, {**ann, "id": 4}))
         lab.start(wider)
-        until("two more", lambda: lab.count(source) == 6)
+        eventually("two more", lambda: lab.count(source) == 6)
         added = [(row["id"], row["note"], row["tags"]) for row in rows(lab, wider)[2:]]
         assert added == [(3, None, None), (3, None, None), (3, "x", {"a": 1}), (4, "none", None)]
 
         # Another schema appears while it runs; defaults stay those of its start.
         third = registry.register(f"{name}-value", record(("id", "long")), "AVRO")
         lab.send(name, avro(third, record(("id", "long")), {"id": 5}))
-        until("the last one", lambda: lab.count(source) == 7)
+        eventually("the last one", lambda: lab.count(source) == 7)
         last = rows(lab, wider)[-1]
         assert last == dict.fromkeys(last) | {"id": 5, "note": "none"}
         lab.stop(wider)
@@ -130,18 +130,18 @@ def test_a_record_waits_for_the_registry_that_knows_its_schema(lab: Lab, topic: 
         source = avro_source(lab, registry, name, "id BIGINT")
         lab.start(source)
         lab.send(name, avro(first, long, {"id": 1}))
-        until("the first is read", lambda: lab.count(source) == 1)
+        eventually("the first is read", lambda: lab.count(source) == 1)
         second = registry.register(f"{name}-value", int_, "AVRO")
         registry.stop()
         lab.send(name, avro(first, long, {"id": 2}))
-        until("what is known is read on", lambda: lab.count(source) == 2)
+        eventually("what is known is read on", lambda: lab.count(source) == 2)
         lab.send(name, avro(second, int_, {"id": 3}))
         code, summary = error(lab, source)
         assert code == "MZ050"
         assert summary.startswith(f"schema {second} is needed, and connection.reg can't be reached: ")
         registry.start()
         lab.start(source)  # as the runner does after a while
-        until("the last is read", lambda: [row["id"] for row in rows(lab, source)] == [1, 2, 3])
+        eventually("the last is read", lambda: [row["id"] for row in rows(lab, source)] == [1, 2, 3])
         lab.stop(source)
 
 
@@ -222,7 +222,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
             assert producer.flush(30) == 0
 
         def are(wanted: dict[int, str]) -> None:
-            until(f"both have {wanted}", lambda: all(names(lab, source) == wanted for source in sources))
+            eventually(f"both have {wanted}", lambda: all(names(lab, source) == wanted for source in sources))
 
         produce(first)
         lab.start(*sources)
@@ -238,7 +238,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         lab.send(json_topic, *(encoded(value) for value in (*bad, change("c", after=row(6, "eve")))))
         lab.send(avro_topic, avro(id_, CHANGES, change("d")), key=avro(77, KEY, {"id": 4}))
         assert "neither the row before it nor the record's key says id" in (lab.ended(sources[0]).error or "")
-        until("skipped", lambda: names(lab, sources[1]) == {4: "dan", 5: "Bob", 6: "eve", 7: "Eve"})
+        eventually("skipped", lambda: names(lab, sources[1]) == {4: "dan", 5: "Bob", 6: "eve", 7: "Eve"})
         lab.stop(*sources)
 
 
@@ -255,7 +255,7 @@ def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
             told = avro(id_, row, {"id": number, "name": value}) if value else None
             lab.send(name, told, key=avro(key_id, KEY, {"id": number}))
         lab.start(source)
-        until("what is left", lambda: names(lab, source) == {2: "Bob", 3: "cid"})
+        eventually("what is left", lambda: names(lab, source) == {2: "Bob", 3: "cid"})
         lab.send(name, None, key=b"2")
         assert "the key is not id BIGINT in Avro" in (lab.ended(source).error or "")
         lab.stop(source)
@@ -300,7 +300,7 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
             lab.send(name, value, key=str(key).encode())
 
         def hold(wanted: dict[int, Any]) -> None:
-            until("both hold it", lambda: all(latest(lab, to, ids[to], written) == wanted for to in ids))
+            eventually("both hold it", lambda: all(latest(lab, to, ids[to], written) == wanted for to in ids))
 
         at = datetime.datetime(2026, 5, 3, 17, 30, 0, 123456, UTC)
         put(1, amount=9.99, at=at.isoformat(), tags={"a": 1})

@@ -15,7 +15,8 @@ from mzplan.model.times import instant_text
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.replay import collection_batches
-from tests.integration.spark_lab import read_delta, until
+from tests.integration.spark_lab import read_delta
+from tests.support import eventually
 from tests.tasks import backfill
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def ids(lab: Lab, source: Description) -> list[int]:
 
 def holds(lab: Lab, source: Description, expected: list[int]) -> None:
     """Wait until the source has exactly these rows."""
-    until(f"the rows are {expected}", lambda: ids(lab, source) == expected)
+    eventually(f"the rows are {expected}", lambda: ids(lab, source) == expected)
 
 
 def read(lab: Lab, source: Description, expected: list[int]) -> None:
@@ -60,7 +61,7 @@ def read(lab: Lab, source: Description, expected: list[int]) -> None:
 def recorded(lab: Lab, source: Description, count: int) -> list[StepRecord]:
     """What the index holds, once it is so many steps."""
     index = lab.history(source).index
-    until(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
+    eventually(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
     return list(index.backwards())[::-1]
 
 
@@ -114,7 +115,7 @@ def test_a_backfill_adds_its_range_once_as_a_step(lab: Lab, topic: Make) -> None
     send(lab.kafka.bootstrap, name, 6)
     holds(lab, later, [1, 2, 2, 3, 3, 3, 3, 4, 5, 6])
     copied = lab.folder / f"{name}-copy"
-    until("the sink has got them", lambda: sorted(r["id"] for r in read_delta(copied)) == ids(lab, later))
+    eventually("the sink has them", lambda: sorted(r["id"] for r in read_delta(copied)) == ids(lab, later))
 
     found = recorded(lab, later, steps + 2)
     assert [record.step for record in found] == list(range(steps + 2))

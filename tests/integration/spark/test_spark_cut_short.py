@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.committed import committed
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -27,7 +27,7 @@ def test_a_step_that_can_not_be_read_to_its_end_is_not_written(lab: Lab, topic: 
     lab.start(source)
     for first, last in ((0, 300), (300, 310)):  # two files, of which Spark reads the larger one first
         lab.produce(name, *({"id": i, "customer": TEXT} for i in range(first, last)))
-        until("the rows are there", lambda last=last: lab.count(source) == last)  # type: ignore[misc]
+        eventually("the rows are there", lambda last=last: lab.count(source) == last)  # type: ignore[misc]
     lab.finish(source)
     # The newest; a first step without rows has left one that the table does not have.
     lost = max(lab._collection(source).glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
@@ -51,7 +51,7 @@ def test_a_step_that_can_not_be_read_to_its_end_is_not_written(lab: Lab, topic: 
         lab.stop(*sinks)
         away.rename(lost)
         lab.start(*sinks, epoch=2)
-        until("all rows are there", lambda: all(len(set(ids)) == 310 for ids in seen()))
+        eventually("all rows are there", lambda: all(len(set(ids)) == 310 for ids in seen()))
     finally:
         spark.conf.set(BATCH, str(before))
     assert seen() == [[*range(310)]] * 2

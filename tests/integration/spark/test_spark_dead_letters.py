@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.tasks import TaskOutcome
 from mzplan.spark import streams
 from mzplan.spark.tasks import dead_letters
-from tests.integration.spark_lab import until
+from tests.support import eventually
 from tests.tasks import letters_replay
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def test_malformed_records_are_kept_aside_once(
     lab.send(name, GOOD[0], *BAD, GOOD[1], key=b"k")
     lab.start(table, keyed)
     for source in (table, keyed):
-        until("the good ones", lambda source=source: ids(lab, source) == [1, 2])  # type: ignore[misc]
-        until("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
-        until("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
+        eventually("the good ones", lambda source=source: ids(lab, source) == [1, 2])  # type: ignore[misc]
+        eventually("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
+        eventually("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
     read = {row["_position"]["offset"]: row["name"] for row in lab.read(table)}
     assert read == {0: "ann", 4: "bob"}
     letters = found(lab, table)
@@ -97,7 +97,7 @@ def repeated_steps_keep_letters_once(lab: Lab, table: Description, monkeypatch: 
     format_ = {**table.body["format"], "schema": f"{schema}, n INT"}
     wider = lab.retried(replace(table, body={**table.body, "format": format_}))
     lab.start(wider)
-    until("it has the column", lambda: [r.get("n") for r in lab.read(wider)].count(5) == 1)
+    eventually("it has the column", lambda: [r.get("n") for r in lab.read(wider)].count(5) == 1)
     lab.finish(wider)
     assert sorted(r["id"] for r in lab.read(wider)) == [1, 2, 3, 4]
     added = [(r.offset, r.reason) for r in found(lab, table)][3:]
@@ -117,7 +117,7 @@ def kept_aside(lab: Lab, topic: str) -> Description:
     values = (b'{"id": 1, "n": 1}', b'{"id": 2, "n": 2.5}', b'{"id": 3, "n": 3.5}', b'{"id": "x"}')
     lab.send(topic, *values, b'{"id": 5, "n": 5.5}')
     lab.start(source)
-    until("the letters are kept", lambda: lab.count(source) == 1 and lab.checkpoint_done(source))
+    eventually("the letters are kept", lambda: lab.count(source) == 1 and lab.checkpoint_done(source))
     lab.finish(source)
     assert [r.offset for r in found(lab, source)] == [1, 2, 3, 4]
     return source
@@ -154,7 +154,7 @@ def test_dead_letters_are_replayed(lab: Lab, topic: Make) -> None:
     assert [r.offset for r in found(lab, source)] == [2, 3, 4]
     assert lab.report(first).tasks_done[-1] == outcome(7, 1, 0)
     lab.send(source.body["topic"], b'{"id": 6}')
-    until("it goes on", lambda: ids(lab, source) == [1, 2, 6])
+    eventually("it goes on", lambda: ids(lab, source) == [1, 2, 6])
     lab.finish(first)
 
 
@@ -191,7 +191,7 @@ def test_a_repeated_replay_of_dead_letters_adds_each_row_once(
     assert [r.offset for r in found(lab, source)] == [3]
     assert [r.offset for r in found(lab, replace(source, id=elsewhere))] == [1]
     lab.send(source.body["topic"], b'{"id": 6}')
-    until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 5, 6])
+    eventually("it goes on", lambda: ids(lab, source) == [1, 2, 3, 5, 6])
     lab.finish(second)
     recorded = lab.history(source).tail(None, None)
     assert [record.step for record in recorded] == list(range(len(recorded)))

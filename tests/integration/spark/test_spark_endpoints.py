@@ -19,7 +19,7 @@ from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.contract.controllers import appending
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -43,7 +43,7 @@ def holds(lab: Lab, source: Description, count: int) -> None:
             lab.start(source)
         return lab.count(source) >= count
 
-    until(f"the collection has {count} rows", enough, 180)
+    eventually(f"the collection has {count} rows", enough, 180)
 
 
 def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab) -> None:
@@ -62,10 +62,10 @@ def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab
     again = lab.retried(source)
     lab.start(again)
     holds(lab, again, 23)
-    until("the step is done", lambda: lab.checkpoint_done(source) and lab.last_step(source) == 1)
+    eventually("the step is done", lambda: lab.checkpoint_done(source) and lab.last_step(source) == 1)
     append(lab, source, 23)
     holds(lab, again, 24)
-    until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
+    eventually("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
     lab.finish(again)
     places = [(number, number, 0) for number in range(22)]
     rows = lab.read(source)
@@ -91,11 +91,11 @@ def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab
     storage.append([(hosted, appending(source.id, 3, {"id": 24}))])
     lab.start(again)
     holds(lab, again, 25)
-    until("the row since the restart is counted", lambda: lab.report(again).run_rows == 1)
+    eventually("the row since the restart is counted", lambda: lab.report(again).run_rows == 1)
     report = lab.report(again)
     assert report.resumed == {"step": 2, "position": {"step": 23}}
     assert report.recent[0].total == 25
-    until("its step is there", lambda: history.upper() == 4)
+    eventually("its step is there", lambda: history.upper() == 4)
     assert snapshot_of(history, 3).count() == 25
     lab.stop(again)
 
@@ -105,7 +105,7 @@ def test_lost_steps_are_told_before_and_while_it_runs(lab: Lab) -> None:
     append(lab, source, 1)
     lab.start(source)
     holds(lab, source, 1)
-    until("the batch is noted as done", lambda: lab.report(source).step >= 0)
+    eventually("the batch is noted as done", lambda: lab.report(source).step >= 0)
     for file in (lab.checkpoint(source) / "steps").glob("*.arrow"):
         file.unlink()
     failed = lab.ended(source)
@@ -187,14 +187,14 @@ def test_an_output_gets_the_same_rows_in_the_same_parts_again(
         files = [file for file in tmp_path.rglob("*.json") if file.stat().st_size]
         return sorted(row["id"] for file in files for row in json.loads(file.read_text()))
 
-    until("the rows are written", lambda: len(written()) >= 60)
-    until("the batch is noted as done", lambda: lab.report(sink).step >= 0)
+    eventually("the rows are written", lambda: len(written()) >= 60)
+    eventually("the batch is noted as done", lambda: lab.report(sink).step >= 0)
     lab.stop(sink)
     lab.undo_commit(sink)
     again = lab.retried(sink)
     lab.start(again)
     append(lab, source, 5)
-    until("the next step is written", lambda: len(written()) >= 61)
+    eventually("the next step is written", lambda: len(written()) >= 61)
     assert written() == [5, *range(100, 160)]
     assert len(list(tmp_path.rglob("*.again"))) == parallelism
     parts = {file.parent for file in tmp_path.rglob("*.json")}

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.schema.columns import Column, parse_columns
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
     )
     lab.start(text, raw)
     for source in (text, raw):
-        until("both records", lambda source=source: lab.count(source) == 2)  # type: ignore[misc]
+        eventually("both records", lambda source=source: lab.count(source) == 2)  # type: ignore[misc]
     first, second = rows(lab, text)
     assert list(first) == ["value", "key", "headers", "timestamp"]
     assert (first["value"], first["key"], first["timestamp"]) == ("one line", "käy", AT)
@@ -57,11 +57,11 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
     assert rows(lab, raw)[0] == {"body": b"one line", "k": "käy".encode(), "at": AT}
     # What is not text: a key, then a value.
     lab.send(name, b"fine", key=b"\xff")
-    until("it has failed", lambda: not lab.report(text).active)
+    eventually("it has failed", lambda: not lab.report(text).active)
     assert lab.report(text).error_code == "MZ066"
     problem, _, fix = str(lab.report(text).error).partition(". Fix: ")
     assert problem == f"topic {name}, partition 0, offset 2: key is not UTF-8" and fix
-    until("bytes may be anything", lambda: lab.count(raw) == 3)
+    eventually("bytes may be anything", lambda: lab.count(raw) == 3)
     lab.stop(text, raw)
 
 
@@ -309,7 +309,7 @@ def test_a_file_is_read_once_whatever_its_name_or_not_at_all(
     refused(replace(unseen, body={**unseen.body, "max_files_per_trigger": 1}))
     seen = lab.files_source(folder, "id BIGINT")
     lab.start(seen)
-    until("all of them", lambda: lab.count(seen) >= len(NAMES))
+    eventually("all of them", lambda: lab.count(seen) >= len(NAMES))
     assert sorted(row["id"] for row in lab.read(seen)) == list(range(len(NAMES)))
     lab.stop(seen)
 
@@ -346,9 +346,9 @@ def test_csv_text_and_parquet_files(lab: Lab, tmp_path: Path) -> None:
     text = source("text", schema="line STRING")
     columns = source("parquet", schema="id BIGINT, missing STRING")
     lab.start(csv, text, columns)
-    until("three people", lambda: lab.count(csv) == 3)
-    until("three lines", lambda: lab.count(text) == 3)
-    until("a row", lambda: lab.count(columns) == 1)
+    eventually("three people", lambda: lab.count(csv) == 3)
+    eventually("three lines", lambda: lab.count(text) == 3)
+    eventually("a row", lambda: lab.count(columns) == 1)
     assert sorted((row["id"], row["name"]) for row in rows(lab, csv)) == [(1, "a;b"), (2, None), (3, "b\n4;")]
     assert [row["line"] for row in rows(lab, text)] == ["one", "", "three"]
     assert rows(lab, columns) == [{"id": 1, "missing": None}]
@@ -361,6 +361,6 @@ def test_csv_text_and_parquet_files(lab: Lab, tmp_path: Path) -> None:
     skipping.body["on_error"] = "skip"  # type: ignore[index]
     arrive("csv", "d.csv", "id;name;born\n4;bo;\n5\n")
     lab.start(skipping)
-    until("one more", lambda: lab.count(csv) == 4)
+    eventually("one more", lambda: lab.count(csv) == 4)
     arrive("csv", "e.csv", "name;id;born\nbo;5;\n")
     is_refused(skipping, "e.csv")

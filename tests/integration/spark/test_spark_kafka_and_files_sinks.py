@@ -13,7 +13,7 @@ from pyarrow import json as json_lines
 
 from mzplan.connectors.files.manifest import committed_files
 from tests.integration.committed import committed
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -40,7 +40,7 @@ def test_a_topic_gets_every_row_and_of_each_key_the_latest(lab: Lab, topic: Make
     lab.produce(name, *rows, {"id": 100})
     assert [lab.codes(sink) for sink in (once, upsert)] == [[], []]
     lab.start(source)
-    until("the rows are there", lambda: lab.count(source) == 71)
+    eventually("the rows are there", lambda: lab.count(source) == 71)
     lab.start(once, least, upsert)
 
     def sent(to: str) -> list[tuple[int, str | None, Any]]:
@@ -62,7 +62,7 @@ def test_a_topic_gets_every_row_and_of_each_key_the_latest(lab: Lab, topic: Make
     # A step whose end Spark did not note down is written again.
     lab.undo_commit(least)
     lab.start(least)
-    until("they are there again", lambda: len(sent(again)) == 140)
+    eventually("they are there again", lambda: len(sent(again)) == 140)
     lab.stop(least)
 
 
@@ -94,12 +94,12 @@ def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: 
         files = [file for file in committed_files(out) if Path(file).stat().st_size]
         return sorted(id_ for file in files for id_ in READERS[format_](file).column("id").to_pylist())
 
-    until("twenty rows", lambda: len(ids()) == 20)
+    eventually("twenty rows", lambda: len(ids()) == 20)
     lab.finish(sink)
     lab.undo_commit(sink)
     lab.start(sink)
     lab.produce(name, {"id": 20})
-    until("one more", lambda: ids() == list(range(21)))
+    eventually("one more", lambda: ids() == list(range(21)))
     lab.stop(sink)
     # A reader that follows the list sees each row once, and so does Spark: a killed attempt left this file.
     (out / f"part-left.{format_}").write_text("9")
@@ -118,7 +118,7 @@ def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: 
     emptied = replace(lab.changed(sink, on_replace="truncate"), generation=2)
     (out / "mine.txt").write_text("not of the sink")
     lab.start(emptied)
-    until("all rows again", lambda: lab.last_step(emptied) >= 0 and ids() == list(range(21)))
+    eventually("all rows again", lambda: lab.last_step(emptied) >= 0 and ids() == list(range(21)))
     lab.stop(source, emptied)
     assert (out / "mine.txt").exists()
 

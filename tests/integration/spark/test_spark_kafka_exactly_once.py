@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from examples.servers import create_topic, delete_topic
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from tests.integration.committed import committed, step_record
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -60,7 +60,7 @@ class Pipe:
 
     def has(self, count: int) -> None:
         """Wait until ids 0 … count - 1 are there, each once."""
-        until(f"{count} rows", lambda: self.seen() == Counter(range(count)))
+        eventually(f"{count} rows", lambda: self.seen() == Counter(range(count)))
 
     def record(self) -> dict[str, Any]:
         found = step_record(self.lab.kafka.bootstrap, self.output, self.sink.id)
@@ -76,7 +76,7 @@ class Pipe:
         admin.delete_consumer_groups([f"mzplan.{self.sink.id}"])[f"mzplan.{self.sink.id}"].result(20)
 
     def done(self, step: int) -> None:
-        until(f"step {step} is reported", lambda: self.lab.report(self.sink).step >= step)
+        eventually(f"step {step} is reported", lambda: self.lab.report(self.sink).step >= step)
 
 
 @pytest.mark.nightly
@@ -157,7 +157,7 @@ def test_a_repeated_step_is_compared_with_the_written_records(lab: Lab, topic: M
     pipe = Pipe(lab, topic, where="id < 10", compare=compare)
     pipe.produce(20)
     lab.start(pipe.source)
-    until("the rows are there", lambda: lab.count(pipe.source) == 20)
+    eventually("the rows are there", lambda: lab.count(pipe.source) == 20)
     lab.start(pipe.sink)
     pipe.has(10)
     record = pipe.record()
@@ -173,7 +173,7 @@ def test_a_repeated_step_is_compared_with_the_written_records(lab: Lab, topic: M
         lab.fails(pipe.sink, "MZ088")
     else:
         pipe.produce(1)
-        until("it goes on", lambda: 20 in pipe.seen())
+        eventually("it goes on", lambda: 20 in pipe.seen())
         assert pipe.seen() == Counter([*range(15), 20])
         warning = lab.report(pipe.sink).warning or ""
         assert ("MZ088" in warning) == (compare == "warn"), warning
@@ -228,7 +228,7 @@ def test_a_recreated_topic_and_an_older_checkpoint(lab: Lab, topic: Make) -> Non
     last = lab.undo_commit(pipe.sink)
     (lab.checkpoint(pipe.sink) / "spark" / "offsets" / str(last + 1)).unlink()
     lab.start(pipe.sink)  # its steps are in the topic already, with others behind them
-    until("it is told", lambda: "MZ069" in (lab.report(pipe.sink).warning or ""))
+    eventually("it is told", lambda: "MZ069" in (lab.report(pipe.sink).warning or ""))
     lab.stop(pipe.sink)
 
     delete_topic(lab.kafka.bootstrap, pipe.output)

@@ -15,7 +15,8 @@ from confluent_kafka import Producer
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_verify_sinks import verified
-from tests.integration.spark_lab import read_delta, until
+from tests.integration.spark_lab import read_delta
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -63,10 +64,10 @@ class Keyed:
     def converges(self) -> None:
         """The collection holds what is wanted; the targets what of it is above 10, doubled."""
         big = {id_: Decimal(amount * 2) for id_, amount in self.wanted.items() if amount > 10}
-        until("the collection is as wanted", lambda: self.collection() == self.wanted)
-        until("postgres is", lambda: dict(self.lab.rows(self.shop, "SELECT * FROM big")) == big)
-        until("kafka is", lambda: self.latest() == big)
-        until("delta is", lambda: self.delta() == big)
+        eventually("the collection is as wanted", lambda: self.collection() == self.wanted)
+        eventually("postgres is", lambda: dict(self.lab.rows(self.shop, "SELECT * FROM big")) == big)
+        eventually("kafka is", lambda: self.latest() == big)
+        eventually("delta is", lambda: self.delta() == big)
 
     def collection(self) -> dict[int, int]:
         rows = read_delta(self.path)
@@ -236,11 +237,11 @@ def test_a_sink_that_starts_late_and_one_with_an_added_column_follow_the_collect
     lab, (postgres, _, delta) = keyed.lab, keyed.sinks
     keyed.orders(_1=20, _2=30, _3=40)
     lab.start(keyed.source, delta)
-    until("they are there", lambda: keyed.delta() == {1: 40, 2: 60, 3: 80})
+    eventually("they are there", lambda: keyed.delta() == {1: 40, 2: 60, 3: 80})
     # What a sink has still to read survives that files are merged and old ones removed.
     lab.stop(delta)
     keyed.orders(_1=None, _2=5, _3=50)
-    until("they are changed", lambda: keyed.collection() == keyed.wanted)
+    eventually("they are changed", lambda: keyed.collection() == keyed.wanted)
     # Another one begins: with a snapshot of what is there, without what is marked as deleted in its files.
     lab.start(postgres)
     lab.has_rows(keyed.shop, "big", 1)
@@ -266,7 +267,7 @@ def test_a_sink_that_starts_late_and_one_with_an_added_column_follow_the_collect
     def in_delta() -> dict[int, Any]:
         return {row["id"]: [row["twice"], row.get("note")] for row in keyed.in_delta()}
 
-    until("both have the column", lambda: in_postgres() == in_delta() == wanted)
+    eventually("both have the column", lambda: in_postgres() == in_delta() == wanted)
 
 
 def steps(keyed: Keyed) -> None:

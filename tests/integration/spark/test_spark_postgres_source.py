@@ -11,7 +11,7 @@ import asyncssh
 
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from examples.servers import SshServer
@@ -80,7 +80,7 @@ def test_a_collection_follows_its_tables(
         return [json.loads(path.read_text()) for path in sorted(folder.glob("0*.json"))]
 
     lab.start(described, sink)
-    until("the snapshot is there", holds, 180)
+    eventually("the snapshot is there", holds, 180)
     lab.execute(
         shop,
         "BEGIN",
@@ -94,9 +94,9 @@ def test_a_collection_follows_its_tables(
         "INSERT INTO orders SELECT g, 'many', 200, '{}', 'x' FROM generate_series(30000, 30500) g "
         "ON CONFLICT DO NOTHING",
     )
-    until("changes are there", holds, 180)
-    until("and below", target_holds, 180)
-    until("its slot is measured", lambda: (lab.waits(described) or {}).get("retained_bytes", 0) > 0)
+    eventually("changes are there", holds, 180)
+    eventually("and below", target_holds, 180)
+    eventually("its slot is measured", lambda: (lab.waits(described) or {}).get("retained_bytes", 0) > 0)
     newest = lab.collection(described).selectExpr("max(_position.lsn)").collect()[0][0]
 
     # The connection is altered: another role, with its own password, by another name of the host, and through
@@ -115,8 +115,8 @@ def test_a_collection_follows_its_tables(
     lab.undo_commit(described)  # and the last step had not been noted down
     before = len(steps())
     lab.start(moved)
-    until("the changes since the stop are there", holds, 180)
-    until("and below", target_holds, 180)
+    eventually("the changes since the stop are there", holds, 180)
+    eventually("and below", target_holds, 180)
     assert all(step["kind"] == "changes" for step in [*steps()[before:], steps()[-1]])
     assert door.sessions() > 0
     assert lab.collection(described).where(f"_position.lsn <= {newest}").count() > 700

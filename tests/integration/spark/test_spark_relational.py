@@ -16,7 +16,8 @@ from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
 from tests.integration.spark.test_spark_keyed import send as send_changes
-from tests.integration.spark_lab import Lab, until
+from tests.integration.spark_lab import Lab
+from tests.support import eventually
 
 ORDERS = "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP"
 PAYMENTS = "id BIGINT, paid BIGINT, ts TIMESTAMP"
@@ -67,7 +68,9 @@ class Shop:
         """Customers, and a view that looks their cities up."""
         self.source("customers", CUSTOMERS)
         self.add("customers", *customers)
-        until("the customers are there", lambda: self.lab.count(self.sources["customers"]) == len(customers))
+        eventually(
+            "the customers are there", lambda: self.lab.count(self.sources["customers"]) == len(customers)
+        )
         sql = "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.customer"
         return self.view(sql, "id BIGINT, city STRING", "orders", "customers"), self.sources["customers"]
 
@@ -92,7 +95,7 @@ class Shop:
             return self.rows(view) == sorted(rows, key=repr)
 
         try:
-            until("the view has its rows", holds, 90)
+            eventually("the view has its rows", holds, 90)
         except AssertionError:
             raise AssertionError(f"{self.rows(view)} instead of {sorted(rows, key=repr)}") from None
 
@@ -124,7 +127,7 @@ def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
     for step in steps:
         shop.add("orders", *step)
         rows += len(step)
-        until("the step is there", lambda rows=rows: lab.count(source) == rows)  # type: ignore[misc]
+        eventually("the step is there", lambda rows=rows: lab.count(source) == rows)  # type: ignore[misc]
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", "5000")  # leaves out the large files
     spark.sql(f"OPTIMIZE delta.`{lab._collection(source)}`")
     spark.conf.unset("spark.databricks.delta.optimize.minFileSize")
@@ -137,7 +140,7 @@ def test_no_row_of_merged_files_is_late(lab: Lab, shop: Shop) -> None:
     )
     shop.start(view)
     shop.add("orders", order(3, "a", 1, 40))
-    until("the windows are closed", lambda: len(shop.rows(view)) >= 4)
+    eventually("the windows are closed", lambda: len(shop.rows(view)) >= 4)
     assert sorted(total for _, total in shop.rows(view)) == [5, 7, 1000, 1000]
 
 
@@ -204,7 +207,7 @@ def test_views_of_each_shape_continue_after_a_crash(lab: Lab, shop: Shop) -> Non
     shop.has(groups, ("a", 6, 118), ("b", 1, 1), (None, 1, 3))
     shop.has(joined, (1, 9), *((id_, None) for id_ in range(2, 8)))
     shop.has(united, *((id_,) for id_ in (*range(1, 9), -1, -9)))
-    until("the late row is counted", lambda: lab.report(windows).late_rows == 1)
+    eventually("the late row is counted", lambda: lab.report(windows).late_rows == 1)
     report = lab.report(windows)
     assert report.step >= 2 and report.resumed is not None
     assert (report.state_rows, report.watermark_timestamp_seconds) == (1, start + 29 * 60 + 10)
@@ -226,7 +229,7 @@ def test_a_collection_may_be_read_twice(lab: Lab, shop: Shop) -> None:
     shop.has(view, (1, 2))
     shop.stop(view)
     shop.add("orders", order(3, "a", 7, 0))
-    until("a row waits", lambda: lab.waits(view) == {"steps": 1, "rows": 1})
+    eventually("a row waits", lambda: lab.waits(view) == {"steps": 1, "rows": 1})
     shop.start(view)
     shop.has(view, (1, 2), (1, 3), (2, 3))
 
@@ -238,13 +241,13 @@ def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) ->
     shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
     rows: list[tuple[Any, ...]] = [(1, "Bern"), (2, None)]
     shop.has(view, *rows)
-    until("its steps are done", lambda: lab.checkpoint_done(view))
+    eventually("its steps are done", lambda: lab.checkpoint_done(view))
     shop.add("customers", '"customer": "b", "city": "Rome"')
-    until("the other customer is there", lambda: lab.count(customers) == 2)
+    eventually("the other customer is there", lambda: lab.count(customers) == 2)
     shop.add("orders", order(3, "b", 5, 0))
     rows.append((3, "Rome"))
     shop.has(view, *rows)
-    until("its steps are done", lambda: lab.checkpoint_done(view))
+    eventually("its steps are done", lambda: lab.checkpoint_done(view))
     last = lab.last_step(view)
     versions = SnapshotVersions(Checkpoint(str(lab.checkpoint(view))).folder)
     (newest,) = versions.at(last).values()
@@ -253,7 +256,7 @@ def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) ->
     shop.stop(view)
     shop.add("orders", order(4, "c", 5, 0))
     shop.add("customers", '"customer": "c", "city": "Nice"')
-    until("the third customer is there", lambda: lab.count(customers) == 3)
+    eventually("the third customer is there", lambda: lab.count(customers) == 3)
     versions.record(last + 1, {name_of(customers.place): newest})
     shop.start(view)
     rows.append((4, None))
@@ -313,7 +316,7 @@ def test_a_step_is_finished_by_the_query_that_began_it(
         changes = [{"id": amount, "customer": "a", "amount": amount} for amount in amounts]
         send_changes(lab, name, *((str(row["id"]), row) for row in changes))
         for source in (orders, keyed):
-            until(
+            eventually(
                 f"{source.address} has {amounts}",
                 lambda source=source: {*amounts} <= {row["id"] for row in lab.read(source)},  # type: ignore[misc]
             )
@@ -336,7 +339,7 @@ def test_a_step_is_finished_by_the_query_that_began_it(
     shop.start(*before.values())
     for each in before.values():
         shop.has(each, (5,))
-        until("its steps are done", lambda each=each: lab.checkpoint_done(each))  # type: ignore[misc]
+        eventually("its steps are done", lambda each=each: lab.checkpoint_done(each))  # type: ignore[misc]
         shop.stop(each)
     add(7)
     after = {}

@@ -18,7 +18,8 @@ from tests.integration.spark.test_spark_verify_sinks import (
     produce_record,
     verified,
 )
-from tests.integration.spark_lab import read_delta, until
+from tests.integration.spark_lab import read_delta
+from tests.support import eventually
 from tests.tasks import replay
 
 if TYPE_CHECKING:
@@ -124,15 +125,15 @@ def test_a_replay_of_steps_repeats_their_updates_and_deletes(
         produce_record(lab, name, f'{{"id":{key},"customer":"{customer}"}}', key)
     lab.start(source, *sinks.values())
     lab.has_rows(shop, "kept", 4)
-    until("delta has them", lambda: len(read_delta(tmp_path / "kept")) == 4)
-    until("both are done", lambda: all(map(lab.checkpoint_done, sinks.values())))
+    eventually("delta has them", lambda: len(read_delta(tmp_path / "kept")) == 4)
+    eventually("both are done", lambda: all(map(lab.checkpoint_done, sinks.values())))
     steps = {kind: lab.last_step(sink) for kind, sink in sinks.items()}
     produce_record(lab, name, None, "1")
     produce_record(lab, name, '{"id":2,"customer":"no"}', "2")
     produce_record(lab, name, '{"id":5,"customer":"e"}', "5")
     of_both = "SELECT array_agg(id ORDER BY id) FROM kept"
-    until("the changes are there", lambda: lab.rows(shop, of_both) == [([3, 4, 5],)])
-    until("also here", lambda: sorted(r["id"] for r in read_delta(tmp_path / "kept")) == [3, 4, 5])
+    eventually("the changes are there", lambda: lab.rows(shop, of_both) == [([3, 4, 5],)])
+    eventually("also here", lambda: sorted(r["id"] for r in read_delta(tmp_path / "kept")) == [3, 4, 5])
     lab.finish(source, *sinks.values())
     for sink in sinks.values():
         found = compared(lab, sink)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.spark_lab import read_delta, until
+from tests.integration.spark_lab import read_delta
+from tests.support import eventually
 from tests.tasks import replay
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ class Shop:
         lab.start(self.source)
         for number, amount in enumerate(amounts):
             self.drop(number, amount)
-            until("the row is read", lambda n=number: lab.count(self.source) == n + 1)  # type: ignore[misc]
+            eventually("the row is read", lambda n=number: lab.count(self.source) == n + 1)  # type: ignore[misc]
             if number == 0:
                 lab.start(self.append, self.upsert)
             for sink in (self.append, self.upsert):
-                until("it is written", lambda n=number, s=sink: lab.last_step(s) >= n)  # type: ignore[misc]
+                eventually("it is written", lambda n=number, s=sink: lab.last_step(s) >= n)  # type: ignore[misc]
 
     def appended(self) -> list[int]:
         return sorted(row["id"] for row in read_delta(self.folder / "all"))
@@ -74,7 +75,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     assert (notice.severity, notice.code) == ("notice", "MZ069")
     lab.start(source, accepting)
     shop.drop(3, 40)
-    until("it goes on", lambda: shop.appended() == [0, 3])
+    eventually("it goes on", lambda: shop.appended() == [0, 3])
     lab.finish(source, accepting)
     # Unless it is written once more, as the error says.
     again = replace(lab.retried(accepting), tasks=(replay(5, missing=True),))

@@ -15,8 +15,8 @@ from mzplan.connectors.delta import sink as delta_sink
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
-from tests.integration.spark_lab import read_delta, until
-from tests.support import drop_file
+from tests.integration.spark_lab import read_delta
+from tests.support import drop_file, eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -42,17 +42,17 @@ def test_delta_append_and_upsert_are_exactly_once(
     upsert = lab.delta_sink(source, tmp_path, "latest", mode="upsert", key=["id"])
 
     def hold(rows: int, latest: dict[int, str]) -> None:
-        until(f"{rows} rows are appended", lambda: len(read_delta(tmp_path / "all")) == rows)
+        eventually(f"{rows} rows are appended", lambda: len(read_delta(tmp_path / "all")) == rows)
         found = tmp_path / "latest"
-        until("upserted", lambda: {row["id"]: row["customer"] for row in read_delta(found)} == latest)
+        eventually("upserted", lambda: {row["id"]: row["customer"] for row in read_delta(found)} == latest)
         lab.finish(append, upsert)
         assert len(read_delta(tmp_path / "all")) == rows
 
     lab.produce(name, *({"id": i % 4, "customer": f"c{i}", "amount": i} for i in range(20)))
     lab.start(source)
-    until("the rows are there", lambda: lab.count(source) == 20)
+    eventually("the rows are there", lambda: lab.count(source) == 20)
     lab.start(append, upsert)
-    until("the rows are appended", lambda: len(read_delta(tmp_path / "all")) == 20)
+    eventually("the rows are appended", lambda: len(read_delta(tmp_path / "all")) == 20)
     lab.produce(name, {"id": 0, "customer": "newer", "amount": 50})
     hold(21, {0: "newer", 1: "c17", 2: "c18", 3: "c19"})
     # Small files are merged, if not at once then later, and the table still knows its last step, which runs
@@ -84,7 +84,7 @@ def test_console_shows_rows_with_their_step(
     source = lab.kafka_source(name)
     sink = lab.sink(source, "console", None, rows=2, select=["id"], where="id <> 1")
     lab.start(sink)  # it makes the collection
-    until("it has looked for rows", lambda: lab.report(sink).triggered)
+    eventually("it has looked for rows", lambda: lab.report(sink).triggered)
     lab.produce(name, *({"id": i} for i in range(4)))
     lab.start(source)
     shown: list[str] = []
@@ -93,7 +93,7 @@ def test_console_shows_rows_with_their_step(
         shown.extend(capsys.readouterr().out.splitlines())
         return len(shown) >= 3
 
-    until("three lines are shown", has_shown)
+    eventually("three lines are shown", has_shown)
     lab.stop(source, sink)
     lab.stop(source)  # again: no error
     step = shown[0].split()[2].rstrip(":")
@@ -134,7 +134,7 @@ def test_a_table_whose_columns_have_other_types(lab: Lab, tmp_path: Path) -> Non
     numbers = ["id", "CAST(amount AS DOUBLE) AS kind", "customer AS gone"]
     before = lab.delta_sink(source, tmp_path, "out", select=numbers)
     lab.start(source, before)
-    until("the row is there", lambda: len(read_delta(tmp_path / "out")) == 1)
+    eventually("the row is there", lambda: len(read_delta(tmp_path / "out")) == 1)
     lab.finish(before)
     other = replace(lab.changed(before, select=["id", "customer AS kind"]), generation=2)
     (found,) = lab.check(other).diagnostics
@@ -142,7 +142,7 @@ def test_a_table_whose_columns_have_other_types(lab: Lab, tmp_path: Path) -> Non
     after = lab.changed(other, on_replace="truncate")
     assert lab.codes(after) == []
     lab.start(after)
-    until("its rows alone", lambda: read_delta(tmp_path / "out") == [{"id": 1, "kind": "n/a"}])
+    eventually("its rows alone", lambda: read_delta(tmp_path / "out") == [{"id": 1, "kind": "n/a"}])
     lab.finish(source, after)
     assert lab.codes(after) == []
     types = [type_ for _, type_ in table(lab, tmp_path / "out").dtypes]
@@ -192,7 +192,7 @@ class Fed:
         self.lab.finish(*sinks)
 
     def wait(self, *sinks: Description) -> None:
-        until("the rows are there", lambda: self.lab.count(self.source) == self.rows)
+        eventually("the rows are there", lambda: self.lab.count(self.source) == self.rows)
         self.lab.read_on(self.source, *sinks)
 
 

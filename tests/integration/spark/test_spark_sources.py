@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from examples.servers import create_topic, delete_topic
 from mzplan.model.diagnostics import ExitCode
-from tests.integration.spark_lab import until
+from tests.support import Stopwatch, eventually
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker
@@ -30,9 +30,9 @@ def test_lost_records_and_another_topic_of_the_same_name_are_refused(lab: Lab, t
     name = topic(partitions=1)
     source = lab.kafka_source(name)
     lab.start(source)
-    until("it has looked for records", lambda: lab.report(source).triggered)
+    eventually("it has looked for records", lambda: lab.report(source).triggered)
     lab.send(name, b'{"id": 1}')
-    until("the row is there", lambda: lab.count(source) == 1)
+    eventually("the row is there", lambda: lab.count(source) == 1)
     assert lab.check(source).ok
     lab.finish(source)
 
@@ -56,15 +56,15 @@ def test_a_broker_that_dies_is_an_error_within_a_minute(lab: Lab, own_kafka: Kaf
     create_topic(own_kafka.bootstrap, "doomed", 1)
     doomed = lab.kafka_source("doomed", brokers=own_kafka.bootstrap)
     lab.start(doomed)
-    until("it has looked for data", lambda: lab.report(doomed).triggered)
+    eventually("it has looked for data", lambda: lab.report(doomed).triggered)
     own_kafka.kill()
     time.sleep(1)
-    began = time.monotonic()
+    took = Stopwatch()
     assert lab.codes(doomed) == ["MZ050"]
-    assert time.monotonic() - began < 20
-    began = time.monotonic()
+    assert took.seconds < 20
+    took = Stopwatch()
     lab.stop(doomed)
-    assert time.monotonic() - began < 50
+    assert took.seconds < 50
     assert lab.refused(doomed).code == "MZ050"
 
 
@@ -104,11 +104,11 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     strict = lab.delta_source(tmp_path / "lake", name, "Id BIGINT, name STRING NOT NULL")
     assert lab.check(source).ok and lab.check(source).upstream is not None
     lab.start(source, strict)
-    until("what it holds is read", lambda: lab.count(source) == 2)
+    eventually("what it holds is read", lambda: lab.count(source) == 2)
     lab.fails(strict, "MZ066", "name is missing (NOT NULL)")
     lab.stop(strict)
     spark.sql(f"INSERT INTO {table} VALUES (3, 'c', 0)")
-    until("what is added is read", lambda: lab.count(source) == 3)
+    eventually("what is added is read", lambda: lab.count(source) == 3)
     found = [(row["id"], row["name"]) for row in lab.read(source)]
     assert sorted(found) == [(1, "a b/c%"), (2, None), (3, "c")]
     assert all("lake/" in row["_position"]["file"] for row in lab.read(source))
@@ -121,7 +121,7 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     skips = lab.changed(source, on_change="skip")
     spark.sql(f"INSERT INTO {table} VALUES (4, 'd', 0)")
     lab.start(skips)
-    until("it goes on behind that", lambda: lab.count(source) == 4)
+    eventually("it goes on behind that", lambda: lab.count(source) == 4)
     add_file_outside(tmp_path, log)
     lab.fails(skips, "MZ283", "part.parquet")
     lab.stop(skips)
@@ -150,14 +150,14 @@ def test_a_renamed_column_of_a_delta_table_ends_its_source(lab: Lab, tmp_path: P
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a')")
     source = lab.delta_source(tmp_path / "lake", "orders", "id BIGINT")
     lab.start(source)
-    until("what it holds is read", lambda: lab.count(source) == 1)
+    eventually("what it holds is read", lambda: lab.count(source) == 1)
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN note TO remark")
     spark.sql(f"INSERT INTO {table} VALUES (2, 'b')")
     lab.fails(source, "MZ230", "--replace")
     lab.stop(source)
     anew = replace(source, generation=2)
     lab.start(anew)
-    until("it reads all", lambda: sorted(row["id"] for row in lab.read(anew)) == [1, 2])
+    eventually("it reads all", lambda: sorted(row["id"] for row in lab.read(anew)) == [1, 2])
     lab.stop(anew)
 
 
@@ -177,7 +177,9 @@ def test_a_delta_table_with_a_key_is_followed(lab: Lab, tmp_path: Path, database
     assert lab.check(source).ok
 
     def holds(*rows: tuple[int, str | None]) -> None:
-        until(f"the target has {rows}", lambda: lab.rows(shop, "SELECT * FROM c ORDER BY id") == list(rows))
+        eventually(
+            f"the target has {rows}", lambda: lab.rows(shop, "SELECT * FROM c ORDER BY id") == list(rows)
+        )
 
     lab.start(source, sink)
     holds((1, "a b/c%"), (2, None), (3, "c"))
@@ -223,10 +225,10 @@ def test_records_of_an_aborted_transaction_are_no_rows(lab: Lab, topic: Make) ->
     producer.abort_transaction(30)
     begin(2)
     lab.start(source)
-    until("the committed row is read", lambda: lab.count(source) == 1)
+    eventually("the committed row is read", lambda: lab.count(source) == 1)
     # The backlog leaves out the open transaction.
-    until("all is read", lambda: lab.waits(source) == {"records": 0})
+    eventually("all is read", lambda: lab.waits(source) == {"records": 0})
     producer.commit_transaction(30)
-    until("the row of the open transaction is read", lambda: lab.count(source) == 2)
+    eventually("the row of the open transaction is read", lambda: lab.count(source) == 2)
     assert sorted(row["id"] for row in lab.read(source)) == [0, 2]
     lab.stop(source)

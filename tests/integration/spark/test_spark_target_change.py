@@ -23,8 +23,7 @@ from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_topic
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_endpoints import append
-from tests.integration.spark_lab import until
-from tests.support import execute, ids_in
+from tests.support import eventually, execute, ids_in
 from tests.tasks import replay
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def recover(server: PostgresServer) -> None:
     server.settings = {"restore_command": "false"}
     server.start()
     with psycopg.connect(server.dsn()) as connection:
-        until(
+        eventually(
             "it is promoted",
             lambda: connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,),
         )
@@ -92,7 +91,7 @@ class Flow:
 
     def flows(self, *expected: int, dsn: str = "") -> None:
         self.send()
-        until(f"{expected} are there", lambda: ids_in(dsn or self.dsn, "orders") == list(expected))
+        eventually(f"{expected} are there", lambda: ids_in(dsn or self.dsn, "orders") == list(expected))
 
 
 def test_a_database_that_is_promoted_restored_moved_and_made_anew(
@@ -140,7 +139,7 @@ def _restored(lab: Lab, flow: Flow) -> None:
     accepting = lab.changed(flow.sink, on_target_change="accept")
     assert (found(lab, accepting).code, found(lab, accepting).severity) == ("MZ069", "notice")
     lab.start(accepting)
-    until("what comes next is written", lambda: ids_in(flow.dsn, "orders") == [0, 2])
+    eventually("what comes next is written", lambda: ids_in(flow.dsn, "orders") == [0, 2])
     lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
     # And what was lost is written once more, as the error says.
@@ -174,7 +173,7 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     sink = lab.kafka_sink(source, out)
     lab.produce(name, {"id": 1})
     lab.start(source, sink)
-    until("it has written", lambda: len(committed(lab.kafka.bootstrap, out)) == 1)
+    eventually("it has written", lambda: len(committed(lab.kafka.bootstrap, out)) == 1)
     lab.finish(sink)
     assert lab.check(sink).diagnostics == ()
 
@@ -185,7 +184,7 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     assert found(lab, accepting).severity == "notice"
     lab.produce(name, {"id": 2})
     lab.start(accepting)
-    until("it has written there", lambda: len(committed(own_kafka.bootstrap, out)) == 1)
+    eventually("it has written there", lambda: len(committed(own_kafka.bootstrap, out)) == 1)
     lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
     delete_topic(own_kafka.bootstrap, out)
@@ -263,8 +262,8 @@ class Crashes:
             return sorted(self.there[kind]()) == list(expected)
 
         for kind, sink in self.sinks.items():
-            until(f"{kind} has {expected}", lambda k=kind: holds(k), 180)  # type: ignore[misc]
-            until(f"{kind} is done", lambda s=sink: self.lab.checkpoint_done(s))  # type: ignore[misc]
+            eventually(f"{kind} has {expected}", lambda k=kind: holds(k), 180)  # type: ignore[misc]
+            eventually(f"{kind} is done", lambda s=sink: self.lab.checkpoint_done(s))  # type: ignore[misc]
             assert holds(kind), kind
 
     def change(self, *comparing: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mzplan.host import failpoints
 from mzplan.host.failpoints import Failpoint
 from tests.integration.committed import committed
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -52,14 +52,14 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         dying -= {"staged"} if point is Failpoint.TASK_NOTED else set()
         lab.produce(name, *({"id": i, "customer": '"c"'} for i in range(produced, produced + ROWS)))
         produced += ROWS
-        until("the rows are there", lambda: lab.count(source) == produced)  # noqa: B023
+        eventually("the rows are there", lambda: lab.count(source) == produced)  # noqa: B023
         # It goes to the tasks' processes with their code; both attempts that Spark makes die of it.
         monkeypatch.setattr(failpoints, "_armed", point.value)
         lab.start(*sinks.values())
         for kind in dying:
             assert lab.ended(sinks[kind], 150).error, (kind, point)
         for kind in sinks.keys() - dying:
-            until(f"{kind} goes on", lambda k=kind: seen()[k].total() >= produced, 150)  # type: ignore[misc]  # noqa: B023
+            eventually(f"{kind} goes on", lambda k=kind: seen()[k].total() >= produced, 150)  # type: ignore[misc]  # noqa: B023
             assert lab.report(sinks[kind]).active, (kind, point, lab.report(sinks[kind]).error)
         lab.stop(*sinks.values())
         monkeypatch.setattr(failpoints, "_armed", "")
@@ -67,5 +67,5 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         assert {kind for kind, ids in seen().items() if len(ids) < produced} == dying, point
     lab.start(*sinks.values())
     for kind in sinks:
-        until(f"all rows are in {kind}", lambda kind=kind: seen()[kind] == Counter(range(produced)), 150)  # type: ignore[misc]
+        eventually(f"all rows are in {kind}", lambda kind=kind: seen()[kind] == Counter(range(produced)), 150)  # type: ignore[misc]
     lab.stop(source, *sinks.values())

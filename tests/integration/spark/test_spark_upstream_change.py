@@ -16,7 +16,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_backfill import holds, ids, read, send
 from tests.integration.spark.test_spark_postgres_source import TABLE
 from tests.integration.spark.test_spark_postgres_source import source as postgres_source
-from tests.integration.spark_lab import until
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -84,7 +84,7 @@ def test_on_upstream_change_says_where_a_source_continues(
         assert Checkpoint(str(lab.checkpoint(after))).log.last_written() == numbers[-1]
         assert lab.check(after).diagnostics == ()
         lab.start(after)
-        until("it goes on", lambda a=after: lab.report(a).triggered)  # type: ignore[misc]
+        eventually("it goes on", lambda a=after: lab.report(a).triggered)  # type: ignore[misc]
         assert ids(lab, after) == [*wanted[policy], 90]
         lab.stop(after)
 
@@ -95,8 +95,8 @@ def test_a_topic_that_is_recreated_while_its_source_runs(lab: Lab, topic: Make) 
     source = lab.kafka_source(name, schema="id BIGINT", trigger={"interval": f"{interval}s"})
     send(lab.kafka.bootstrap, name, 1, 2, 3)
     lab.start(source)
-    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3] and lab.checkpoint_done(source))
-    until("a trigger has just begun", lambda: time.time() % interval < 1)
+    eventually("the rows are there", lambda: ids(lab, source) == [1, 2, 3] and lab.checkpoint_done(source))
+    eventually("a trigger has just begun", lambda: time.time() % interval < 1)
     delete_topic(lab.kafka.bootstrap, name)
     create_topic(lab.kafka.bootstrap, name, 1)
     send(lab.kafka.bootstrap, name, 11, 12, 13, 14, 15)
@@ -122,7 +122,7 @@ def test_a_killed_move_is_repeated_and_a_move_can_be_undone(
         patched.setattr(Checkpoint, "record_upstream", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         lab.refused(elsewhere)
     lab.start(elsewhere)
-    until("it has looked there", lambda: lab.report(elsewhere).triggered)
+    eventually("it has looked there", lambda: lab.report(elsewhere).triggered)
     lab.stop(elsewhere)
     assert lab.executor.missing_storage(elsewhere) == (), "a step that only moves the checkpoint is no loss"
     assert ids(lab, elsewhere) == [1, 2, 3]
@@ -188,8 +188,8 @@ def test_a_replace_reports_the_records_that_it_cannot_reread(lab: Lab, topic: Ma
     lab.produce(name, *({"id": id_} for id_ in range(5)))
     assert losses(lab, source) == []  # nothing has read yet
     lab.start(source, empty)
-    until("five rows", lambda: lab.count(source) == 5)
-    until("it has looked", lambda: lab.report(empty).triggered)
+    eventually("five rows", lambda: lab.count(source) == 5)
+    eventually("it has looked", lambda: lab.report(empty).triggered)
     lab.finish(source)
     lab.stop(empty)
     assert losses(lab, empty) == losses(lab, empty, topic=name) == []
@@ -208,10 +208,10 @@ def test_appended_rows_go_with_their_generation(lab: Lab) -> None:
 
     source = lab.source("local", None, schema="id BIGINT")
     lab.start(source)
-    until("it has looked", lambda: lab.report(source).triggered)
+    eventually("it has looked", lambda: lab.report(source).triggered)
     assert losses(lab, source) == []  # its only step is empty
     LocalSteps(str(lab.checkpoint(source) / "steps")).append(pa.table({"id": [1, 2, 3]}), "one")
-    until("three rows", lambda: lab.count(source) == 3)
+    eventually("three rows", lambda: lab.count(source) == 3)
     lab.finish(source)
     (found,) = losses(lab, source)
     assert found.startswith(f"3 of 3 appended rows of {source.address} can't be read again")
@@ -222,10 +222,10 @@ def test_a_snapshot_has_no_history(lab: Lab, database: Make) -> None:
     lab.execute(shop, *TABLE, "INSERT INTO orders (id, amount) VALUES (1, 1), (2, 2)")
     source = postgres_source(lab, shop)
     lab.start(source)
-    until("the snapshot is there", lambda: len(lab.read(source)) == 2, 180)
+    eventually("the snapshot is there", lambda: len(lab.read(source)) == 2, 180)
     assert losses(lab, source) == []
     lab.execute(shop, "UPDATE orders SET amount = 3 WHERE id = 1", "DELETE FROM orders WHERE id = 2")
-    until("the changes are there", lambda: len(lab.read(source)) == 1, 180)
+    eventually("the changes are there", lambda: len(lab.read(source)) == 1, 180)
     lab.finish(source)
     (found,) = losses(lab, source)
     assert found.startswith(f"Changes of {source.address} can't be read again")

@@ -25,7 +25,7 @@ from mzplan.spark.verification.content_comparison import ContentComparison
 from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory
-from tests.integration.spark_lab import until
+from tests.support import eventually
 from tests.unit.reporters import SilentReporter
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Filled:
         ids = range(self.produced, self.produced + ROWS)
         self.lab.produce(self.topic, *({"id": i, "customer": f"c{i % 5}", "amount": "1.50"} for i in ids))
         self.produced += ROWS
-        until("the rows are there", lambda: self.lab.count(self.source) == self.produced)
+        eventually("the rows are there", lambda: self.lab.count(self.source) == self.produced)
 
     def run(self, **sinks: Description) -> None:
         """Start them, and let them read two rounds of rows."""
