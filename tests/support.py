@@ -207,7 +207,8 @@ def delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
     from examples.servers.topics import admin
 
     partition = TopicPartition(topic, 0, before)
-    admin(broker.bootstrap).delete_records([partition])[partition].result(30)
+    client = admin(broker.bootstrap)  # kept until its future is done
+    client.delete_records([partition])[partition].result(30)
 
 
 def kafka_connection(name: str, bootstrap: str) -> str:

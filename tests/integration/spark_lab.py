@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
-from examples.servers.topics import admin
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -24,7 +23,7 @@ from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
-from tests.support import eventually, rows_of
+from tests.support import delete_records, eventually, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +68,8 @@ class Lab:
     def files_source(self, folder: Path, schema: str = ORDERS, **body: Any) -> Description:
         """A source of JSON files."""
         files = {"type": "files", "path": str(folder.parent)}
-        format_ = {"type": "json", "schema": schema}
-        return self.source("files", files, path=folder.name, format=format_, **body)
+        given = {"path": folder.name, "format": {"type": "json", "schema": schema}, **body}
+        return self.source("files", files, **given)
 
     def delta_source(self, folder: Path, path: str, schema: str, **body: Any) -> Description:
         """A source of a Delta table below a folder."""
@@ -193,9 +192,7 @@ class Lab:
 
     def delete_records(self, topic: str, before: int) -> None:
         """Delete the records of partition 0 before an offset, as retention does."""
-        place = TopicPartition(topic, 0, before)
-        client = admin(self.kafka.bootstrap)  # kept until its future is done
-        client.delete_records([place])[place].result(20)
+        delete_records(self.kafka, topic, before)
 
     def rows(self, database: str, query: str) -> list[tuple[Any, ...]]:
         return rows_of(self.postgres.dsn(database), query)

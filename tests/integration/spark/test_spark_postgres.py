@@ -73,11 +73,16 @@ def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
     assert tasks.map(lambda _: __import__("pyspark").__file__).collect() == [pyspark.__file__]
 
 
-def test_append_is_exactly_once_over_stops_and_a_repeated_batch(lab: Lab, flow: Flow) -> None:
+def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
+    lab: Lab, topic: Make, database: Make
+) -> None:
     from mzplan.connectors.postgres.sink.ledger import Ledger
     from mzplan.connectors.postgres.sink.writer import Writer
 
-    flow.writes(95)
+    flow = Flow(lab, topic, database)
+    flow.produce(100)
+    lab.start(flow.source, flow.sink)
+    lab.has_rows(flow.shop, "orders", 100)
     flow.finish()
     lab.undo_commit(flow.sink)
     flow.produce(10)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Make = Callable[..., str]
 SCHEMA = "id BIGINT, customer STRING, amount DECIMAL(12,2), tags ARRAY<STRING>, note STRING"
 COLUMNS = "id bigint PRIMARY KEY, customer text, amount numeric(12,2), tags text[], note text"
-TABLE = (f"CREATE TABLE orders ({COLUMNS})", "ALTER TABLE orders REPLICA IDENTITY FULL")
+# In public: below a sink, there may be a schema named like the user.
+TABLE = (f"CREATE TABLE public.orders ({COLUMNS})", "ALTER TABLE public.orders REPLICA IDENTITY FULL")
 
 
 def source(lab: Lab, database: str) -> Description:

@@ -237,7 +237,9 @@ VALUES = {
         '[CAST_OVERFLOW_IN] Fail to assign a value of "BIGINT" type to the "INT" type column '
         "or variable `n` due to an overflow. SQLSTATE: 22003"
     ),
-    "a value does not fit (INVALID_ARRAY_INDEX)": "[INVALID_ARRAY_INDEX] The index 77 is out of bounds.",
+    "a value does not fit (INVALID_ARRAY_INDEX)": (
+        "[INVALID_ARRAY_INDEX] The index 77 is out of bounds. SQLSTATE: 22003"
+    ),
 }
 
 
