@@ -139,7 +139,7 @@ def test_a_failed_query_is_drift(crew: Crew, kafka: KafkaBroker) -> None:
     path = crew.folder / "pipeline.yaml"
     skipping = path.read_text().replace("topic: drift-bad\n", "topic: drift-bad\n    on_error: skip\n")
     crew.declare("pipeline", skipping)
-    apply(crew.folder, "--wait", "60s")
+    apply(crew.folder, "--wait", "180s")
     crew.is_clean()
 
 
@@ -183,7 +183,7 @@ def test_a_rotated_secret_is_drift(crew: Crew, postgres: PostgresServer) -> None
 
 def is_replaced(crew: Crew, address: str, *more: str) -> None:
     """The query begins anew, and then there is no drift."""
-    apply(crew.folder, "--replace", address, "--allow-replace", *more, "--wait", "60s")
+    apply(crew.folder, "--replace", address, "--allow-replace", *more, "--wait", "180s")
     crew.is_clean()
 
 

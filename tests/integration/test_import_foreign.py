@@ -77,7 +77,7 @@ def forget_commit(folder: Path) -> None:
 
 def imported(crew: Crew, address: str, folder: Path) -> Path:
     """Import the query; return the folder of its collection."""
-    options = (*storage(folder), "--auto-approve", "--json", "--wait", "60s")
+    options = (*storage(folder), "--auto-approve", "--json", "--wait", "180s")
     ran = mzplan(crew.folder, "import", address, *options)
     assert ran.code == 0, ran
     assert {c["status"] for c in ran.json()["changes"] if c["address"] == address} == {"applied"}
@@ -132,7 +132,7 @@ def test_a_query_from_kafka(
     # It is a source like any other: sinks read all of it, its steps are shown and verified.
     text = (crew.folder / "kafka.yaml").read_text()
     crew.declare("kafka", f"{text}sinks:\n{orders_sink('sales_pg', 'sales', 'pg', 'sales')}")
-    apply(crew.folder, "--wait", "60s")
+    apply(crew.folder, "--wait", "180s")
     produce_json(kafka.bootstrap, name, orders(40, 50), key="id")
     eventually("50 rows in PostgreSQL", lambda: ids_in(dsn, "sales") == list(range(50)))
     shown = mzplan(crew.folder, "steps", "source.sales", "--json")
@@ -145,7 +145,7 @@ def test_a_query_from_kafka(
     again = mzplan(crew.folder, "import", "source.sales", *storage(tmp_path), "--auto-approve")
     assert again.code == 64
     crew.declare("kafka", "")
-    apply(crew.folder, "--wait", "60s")
+    apply(crew.folder, "--wait", "180s")
 
 
 @pytest.mark.nightly
