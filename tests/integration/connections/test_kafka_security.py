@@ -124,7 +124,8 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
         sources[f"s{i}"] = {"connection": f"c{i}", "topic": topic, "format": format_}
     # Spark prints the options of such a write.
     create_topic(secured.broker("mutual-tls").internal, "project-back", 1)
-    sink = {"from": "s1", "connection": "c1", "topic": "project-back", "delivery": "at-least-once"}
+    sink = {"from": "s1", "connection": "c1", "topic": "project-back", "mode": "upsert", "key": ["id"]}
+    sink["delivery"] = "at-least-once"
     # JSON is YAML.
     project.write("all", json.dumps({"connections": connections, "sources": sources, "sinks": {"k": sink}}))
     try:
