@@ -24,6 +24,7 @@ from tests.docs_commands import DOCS, commands
 from tests.installed import ROOT, install_wheel
 from tests.java_options import DRIVER, EVERY_JVM
 from tests.machines import Machine, command_line, environment_of
+from tests.reaper import VARIABLE
 from tests.support import eventually, rows_of
 
 if TYPE_CHECKING:
@@ -34,14 +35,15 @@ ROWS, AT_ONCE = 3000, 30
 TOPICS = ("orders", "customers", "clicks")
 EXECUTOR, TASKS = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
-# Of the machines, and no part of the page: the address that each has, and how little its JVMs may take.
+# Of the machines, and no part of the page: the address that each has, how little its JVMs may take, and whose
+# run they end with.
 SMALL = {
     "SPARK_LOCAL_IP": HOST,
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_MASTER_WEBUI_PORT": "0",
     "SPARK_WORKER_WEBUI_PORT": "0",
     "JDK_JAVA_OPTIONS": EVERY_JVM,
-    **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
+    **{name: os.environ[name] for name in ("JAVA_HOME", VARIABLE) if name in os.environ},
 }
 
 
