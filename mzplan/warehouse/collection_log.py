@@ -15,6 +15,7 @@ from mzplan.warehouse.log_entries import (
     features_of,
     partitions_of,
     place_of,
+    table_id_of,
 )
 from mzplan.warehouse.table_checkpoints import actions_in, checkpoints_of
 
@@ -77,6 +78,10 @@ class CollectionLog:
 
         Raises OSError."""
         return self._newest("protocol", features_of, lambda commit: commit.features)
+
+    def table_id(self) -> str | None:
+        """Return the newest version's id of the table; None without a table. Raises OSError."""
+        return self._newest("metaData", table_id_of, lambda commit: commit.table)
 
     def partitions(self) -> Mapping[str, str] | None:
         """Return the newest version's partition columns in order, with types; None without a table.

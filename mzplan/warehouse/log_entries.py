@@ -51,8 +51,8 @@ class Commit:
     - `transaction`: the id of the writer, and the writer's step.
     - `merged`: the number of input rows of a MERGE; None for other operations.
     - `changes`: the Parquet files of its change feed. If there are none, all rows of `adds` are new.
-    - `features`, `partitions`: the table's features, and its partition columns with types, from this version
-      on; None if unchanged.
+    - `features`, `table`, `partitions`: the table's features, its id, and its partition columns with types,
+      from this version on; None if unchanged.
     - `operation`: Delta's name for the operation.
     - `deletes`: whether it removed rows. False if the rows of removed files moved to other files.
     - `deleted`: the number of rows that it says it deleted; None if it doesn't say.
@@ -70,6 +70,7 @@ class Commit:
     is_vacuum: bool = False
     changes: tuple[str, ...] = ()
     features: Features | None = None
+    table: str | None = None
     partitions: Mapping[str, str] | None = None
     operation: str = ""
     deletes: bool = False
@@ -120,6 +121,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
         is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
         changes=tuple(place_of(collection, file["path"]) for file in changes),
         features=features_of(actions["protocol"][-1]) if "protocol" in actions else None,
+        table=table_id_of(actions["metaData"][-1]) if "metaData" in actions else None,
         partitions=partitions_of(actions["metaData"][-1]) if "metaData" in actions else None,
         operation=str(info.get("operation", "")),
         deletes=any(remove.get("dataChange", True) for remove in removes),
@@ -131,6 +133,11 @@ def features_of(protocol: Mapping[str, Any]) -> Features:
     """Return the features in a table's `protocol`. Older protocols list none."""
     reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
     return Features(reading=frozenset(map(str, reading or ())), writing=frozenset(map(str, writing or ())))
+
+
+def table_id_of(metadata: Mapping[str, Any]) -> str:
+    """Return the id in a table's `metaData`."""
+    return str(metadata["id"])
 
 
 def partitions_of(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from mzplan.warehouse.log_entries import action_of
 _COLUMNS = {
     "txn": ["txn.appId", "txn.version"],
     "protocol": ["protocol.minReaderVersion", "protocol.readerFeatures", "protocol.writerFeatures"],
-    "metaData": ["metaData.schemaString", "metaData.partitionColumns"],
+    "metaData": ["metaData.id", "metaData.schemaString", "metaData.partitionColumns"],
 }
 _CHECKPOINT = re.compile(
     r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10})\.parquet|\.parquet"

@@ -62,13 +62,14 @@ class DeltaSource(SourceConnector):
         if problems or AWS in query.link.connections:
             return Probe(diagnostics=tuple(problems))
         try:
+            id_ = CollectionLog(folder).table_id()
             table = open_table(folder)
         except OSError:
-            table = None
-        if table is None:
+            id_ = None
+        if id_ is None:
             return Probe(diagnostics=_missing_table(query, folder))
-        diagnostics = tuple(_unfit(query, folder, table))
-        return Probe(diagnostics=diagnostics, upstream={"type": "delta", "table": str(table.metadata().id)})
+        diagnostics = tuple(_unfit(query, folder, table)) if table is not None else ()
+        return Probe(diagnostics=diagnostics, upstream={"type": "delta", "table": id_})
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
@@ -249,7 +250,7 @@ def _history_mismatch(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | 
 
 
 def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
-    """Return MZ052 for a folder without a table; () for a table that only Spark can read."""
+    """Return MZ052 for a folder without a table; () for a table whose log only Spark can read."""
     try:
         if CollectionLog(folder).versions():
             return ()
