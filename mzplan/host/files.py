@@ -16,7 +16,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -72,7 +72,12 @@ def kind_of(mode: int) -> str:
 
 @contextmanager
 def replacing(
-    path: Path, *, mode: int | None = None, durable: bool = True, folder: int | None = None
+    path: Path,
+    *,
+    mode: int | None = None,
+    durable: bool = True,
+    folder: int | None = None,
+    moving: AbstractContextManager[object] | None = None,
 ) -> Iterator[BinaryIO]:
     """Yield a stream. When the block ends, its bytes replace the file. Raises OSError.
 
@@ -81,11 +86,12 @@ def replacing(
     - `mode`: the file's permissions (None: from the umask).
     - `durable`: whether the file survives a power failure.
     - `folder`: a handle of the folder that the path is relative to.
+    - `moving`: entered around the rename only, when all bytes are written. If it raises, the old file stays.
     """
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
     with _create(temporary, mode, durable=durable, folder=folder) as stream:
         yield stream
-    move_into_place(temporary, path, durable=durable, folder=folder)
+    move_into_place(temporary, path, durable=durable, folder=folder, moving=moving)
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = None) -> None:
@@ -105,12 +111,19 @@ def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: 
         sync_folder(path.parent, folder)
 
 
-def move_into_place(temporary: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
-    """Rename a written file over another one in its folder.
+def move_into_place(
+    temporary: Path,
+    path: Path,
+    *,
+    durable: bool = True,
+    folder: int | None = None,
+    moving: AbstractContextManager[object] | None = None,
+) -> None:
+    """Rename a written file over another one in its folder. See `replacing`.
 
     Raises OSError, and then removes `temporary`.
     """
-    with _remove_on_failure(temporary, folder):
+    with _remove_on_failure(temporary, folder), moving or nullcontext():
         os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
     if durable:
         sync_folder(path.parent, folder)

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -120,11 +120,18 @@ class GuardedFolder:
             return []
 
     @contextmanager
-    def replacing(self, name: str, *, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
+    def replacing(
+        self,
+        name: str,
+        *,
+        mode: int | None = None,
+        durable: bool = True,
+        moving: AbstractContextManager[object] | None = None,
+    ) -> Iterator[BinaryIO]:
         """Yield a stream as files.replacing does. A link of this name is itself replaced."""
         with (
             self._parent(name, make=True) as (folder, last),
-            replacing(Path(last), mode=mode, durable=durable, folder=folder) as stream,
+            replacing(Path(last), mode=mode, durable=durable, folder=folder, moving=moving) as stream,
         ):
             yield stream
 
@@ -155,7 +162,7 @@ class GuardedFolder:
     def sweep(self, name: str, pattern: re.Pattern[str]) -> None:
         """Remove the files of a folder whose names match: temporary files that killed writers left.
 
-        Call it only while holding the writers' lock, so that no writer is active.
+        Call it only while no writer is active, or if a writer whose file is gone writes again.
         """
         with contextlib.suppress(OSError), self.folder(name) as folder, os.scandir(folder) as entries:
             for entry in entries:

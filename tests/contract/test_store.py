@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -90,6 +91,38 @@ def test_compare_and_swap(make: Make) -> None:
     backend.delete("a/b")
     assert backend.read("a/b") is None
     assert backend.list("a/") == []
+
+
+def test_a_writer_that_waits_for_its_disk_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be stopped for hours (Ctrl-Z). Meanwhile a command writes, and sweeps the temporary files."""
+    backend, sync = LocalBackend(tmp_path), os.fsync
+    goes_on, waiting = threading.Event(), threading.Semaphore(0)
+    version = backend.write("leases/local.json", b"1")
+
+    def slow(handle: int) -> None:
+        if threading.current_thread() is not threading.main_thread() and not goes_on.is_set():
+            waiting.release()
+            goes_on.wait(60)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(backend.write, "leases/local.json", b"late", expected=version)
+        other = pool.submit(backend.write, "leases/other.json", b"other")
+        try:
+            assert waiting.acquire(timeout=60) and waiting.acquire(timeout=60)
+            newer = LocalBackend(tmp_path).write("leases/local.json", b"2", expected=version)
+            with Store(LocalBackend(tmp_path), "shop").lock("apply"):
+                pass
+        finally:
+            goes_on.set()
+        with pytest.raises(ConflictError):
+            late.result(60)
+        assert other.result(60) == backend.version("leases/other.json")
+    assert backend.version("leases/local.json") == newer
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def commits(store: Store, last: int, first: int = 1) -> None:

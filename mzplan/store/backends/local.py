@@ -35,8 +35,8 @@ IGNORED = f"status/\nleases/\nproposals/\njournal/\nevents/\n{_OWN_FILES}"
 class LocalBackend:
     """A folder of files. No link below it is followed, and each write is atomic.
 
-    A kernel lock on `.mutex`, held for microseconds, guards compare-and-swap. The store's lock is a kernel
-    lock on `lock`.
+    A kernel lock on `.mutex`, held for a comparison and a rename, guards compare-and-swap: a process that is
+    stopped or waits for its disk holds up no other. The store's lock is a kernel lock on `lock`.
     """
 
     poll_interval = 0.05
@@ -88,10 +88,10 @@ class LocalBackend:
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
         try:
             self._prepare(key.rpartition("/")[0])
-            with self._mutex():
-                if expected is not ANY and self.version(key) != expected:
-                    raise ConflictError(key)
-                return self._replace(key, data, durable)
+            try:
+                return self._replace(key, data, expected, durable)
+            except FileNotFoundError:  # a command has swept the temporary file
+                return self._replace(key, data, expected, durable)
         except OSError as problem:
             raise _unwritable(self.folder / key, problem) from None
 
@@ -122,11 +122,10 @@ class LocalBackend:
         try:
             try:
                 self._take(handle, wait)
-                with self._mutex():  # every writer holds it
-                    for key in _IN_ROOT:
-                        self._files.sweep("", temporary_files_of(key))
-                    for folder in _FOLDERS:
-                        self._files.sweep(folder, temporary_files_of())
+                for key in _IN_ROOT:
+                    self._files.sweep("", temporary_files_of(key))
+                for folder in _FOLDERS:
+                    self._files.sweep(folder, temporary_files_of())
                 _overwrite(handle, info.encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None
@@ -183,21 +182,25 @@ class LocalBackend:
                 file.write(IGNORED.encode())
 
     @contextlib.contextmanager
-    def _mutex(self) -> Iterator[None]:
+    def _exclusively(self, key: str, expected: Expected) -> Iterator[None]:
+        """Let no other process write. Raises ConflictError if the file has another version."""
         handle = self._files.open(".mutex", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            if expected is not ANY and self.version(key) != expected:
+                raise ConflictError(key)
             yield
         finally:
             os.close(handle)
 
-    def _replace(self, key: str, data: bytes, durable: bool) -> str:
+    def _replace(self, key: str, data: bytes, expected: Expected, durable: bool) -> str:
         is_state = key == STATE_KEY
         version = ""
         # Runners' files contain digests of secrets and servers' messages. The state may be committed to git.
         mode = 0o600 if key.startswith(("status/", "events/")) else 0o644
         try:
-            with self._files.replacing(key, mode=mode, durable=durable) as file:
+            moving = self._exclusively(key, expected)
+            with self._files.replacing(key, mode=mode, durable=durable, moving=moving) as file:
                 file.write(data)
                 file.flush()
                 version = _version(os.fstat(file.fileno()))
