@@ -1,29 +1,53 @@
-"""A plan's digest: apply carries out the reviewed plan, and refuses an edited one."""
+"""A saved plan: apply carries out the reviewed plan, and refuses an edited one and a stale one."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mzplan.model.diagnostics import ExitCode
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.losses import Loss
 from mzplan.model.plan import DriftItem, Plan
-from mzplan.model.resources import Instance, RunnerSettings
+from mzplan.model.resources import Configuration, Instance, RunnerSettings
+from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.canaries import choose_canaries
-from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
+from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan, write_plan
+from mzplan.plan.manual_changes import plan_destroy, plan_restart
 from mzplan.plan.staleness import ensure_same
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_text import render_plan
 from tests.support import refusal
 from tests.unit.cli_runs import mzplan, write
-from tests.unit.small_projects import at, commit, console, kafka, shop, sink, source
+from tests.unit.small_projects import (
+    at,
+    commit,
+    commit_plan,
+    console,
+    kafka,
+    observe,
+    postgres,
+    project,
+    shop,
+    sink,
+    source,
+)
 
 STATE = commit(shop())
-WANTED = shop(k=kafka(brokers=["b:9092"]), more=console("more", "orders"))
+MOVED, MORE = kafka(brokers=["b:9092"]), {"more": console("more", "orders")}
+WANTED = shop(k=MOVED, **MORE)
+
+
+def refused(call: Callable[[], object]) -> Diagnostic:
+    found = refusal(call)
+    assert (found.code, found.exit_code) == ("MZ036", ExitCode.STALE)
+    return found
 
 
 def test_the_digest_covers_exactly_what_is_applied() -> None:
@@ -57,6 +81,46 @@ def test_expressions_are_shown_in_full() -> None:
         assert long in text and f"length({long[:-11]}) > 1" in text
     described = build_plan(shop(k=kafka(description="x" * 100)), STATE)
     assert "x" * 40 + "…" + "x" * 39 in render_plan(described)
+
+
+# --- the file
+
+
+def test_every_edit_of_a_plan_file_is_noticed() -> None:
+    wanted = shop(
+        k=kafka(brokers=["b:9092"], description="ünïcode \u202e \x1b[31m"),
+        pg=postgres(database="other", password="${env:PG}"),
+        orders=source(start_offsets="latest"),
+        orders_pg=sink(lifecycle={"prevent_destroy": True}),
+        more=sink("more", select=["id", "amount * 2 AS twice"]),
+    )
+    plan = build_plan(wanted, STATE, observe(STATE, orders={"condition": "failed", "error": "boom"}))
+    data = encode_plan(plan)
+    read = decode_plan(data)
+    assert (read, [d.exit_code for d in read.diagnostics]) == (plan, [d.exit_code for d in plan.diagnostics])
+    document = json.loads(data)
+    document["plan"]["changes"][0]["after"]["body"]["brokers"] = ["evil:9092"]
+    for edited in (
+        json.dumps(document).encode(),
+        data[:-20],
+        data[: len(data) // 2],
+        data.replace(b'"serial": 1', b'"serial": 2'),
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"\xff\xfe",
+        json.dumps({**json.loads(data), "mzplan_plan": 2}).encode(),
+        b"[" * 100_000,
+    ):
+        assert "p.plan" in refused(partial(decode_plan, edited, "p.plan")).summary
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(MzplanError):
+        write_plan(build_plan(shop(), STATE), tmp_path / "taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 # --- a saved plan claims only what the files and the state give
@@ -122,9 +186,62 @@ EVIL = {"local": Instance(name="local", type="cluster")}
     ],
 )
 def test_an_edited_plan_is_refused(edit: Callable[[Plan], Plan], named: str) -> None:
-    found = refusal(lambda: check(edit(build_plan(WANTED, STATE))))
-    assert (found.code, found.exit_code) == ("MZ036", ExitCode.STALE)
-    assert named in found.detail
+    assert named in refused(lambda: check(edit(build_plan(WANTED, STATE)))).detail
+
+
+# --- a saved plan is stale if planning again would commit something else
+
+
+def stale(plan: Plan, configuration: Configuration, state: State = STATE, **options: Any) -> str:
+    """Return the difference that the error names."""
+    found = refused(lambda: ensure_same(plan, build_plan(configuration, state, **options), state))
+    assert "Nothing was changed" in found.detail
+    return found.detail
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (
+            {"k": kafka(brokers=["c:9092"])},
+            "connection.k was changed since (brokers[0]); source.orders was changed since",
+        ),
+        ({"k": kafka(description="new")}, "connection.k was changed since (description)"),
+        (
+            {"orders": source(trigger={"interval": "9s"})},
+            "source.orders was changed since (trigger.interval)",
+        ),
+        ({"late": source("late")}, "source.late would also restart"),
+    ],
+)
+def test_a_commit_of_a_planned_resource_makes_a_plan_stale(changed: dict[str, Any], named: str) -> None:
+    wanted = shop(**{**changed, **MORE, "k": MOVED})
+    assert named in stale(build_plan(WANTED, STATE), wanted, commit(shop(**changed), STATE))
+
+
+def test_a_restart_or_destroy_by_hand_makes_a_plan_stale() -> None:
+    plan = build_plan(WANTED, STATE)
+    for by_hand, why in ((plan_restart, "paused or restarted by hand"), (plan_destroy, "removed")):
+        later = commit_plan(by_hand(STATE, [at("source.orders")]), STATE)
+        assert f"source.orders was changed since ({why})" in stale(plan, WANTED, later)
+
+
+def test_edited_files_make_a_plan_stale() -> None:
+    plan = build_plan(WANTED, STATE)
+    elsewhere = shop(**MORE, k=kafka(brokers=["c:9092"]))
+    assert "connection.k would become something else (brokers[0])" in stale(plan, elsewhere)
+    assert "sink.z would also create" in stale(plan, shop(**MORE, k=MOVED, z=console("z", "orders")))
+    without = project(MOVED, source(), *MORE.values())
+    assert "sink.orders_pg would also delete" in stale(plan, without)
+    assert "sink.orders_pg would no longer delete" in stale(build_plan(without, STATE), WANTED)
+
+
+def test_a_loss_that_was_found_since_makes_a_plan_stale() -> None:
+    options = {"replace": [at("source.orders")]}
+    replaced = build_plan(shop(), STATE, **options)
+    loss = Loss(lost=2, read=9, unit="records", where="in partition 0")
+    seen = observe(STATE, orders={"loss": loss})
+    assert "source.orders would lose rows" in stale(replaced, shop(), **options, statuses=seen)
 
 
 # --- on the command line
