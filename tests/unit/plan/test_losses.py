@@ -1,19 +1,34 @@
-"""Losses of a replace, as reported by a runner: the plan shows them first, and apply refuses them."""
+"""Reports of runners in a plan: losses of a replace, which come first and which apply refuses, and inputs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.losses import Loss
-from mzplan.model.plan import Plan
+from mzplan.model.plan import InputExtent, Plan
+from mzplan.model.resources import Configuration, Resource
 from mzplan.operations.apply import refuse
 from mzplan.plan import apply_changes, build_plan
+from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
 from mzplan.schema.description import describe
-from tests.unit.small_projects import at, commit, observe, shop, source
+from tests.unit.small_projects import (
+    at,
+    change_of,
+    commit,
+    console,
+    kafka,
+    observe,
+    project,
+    resource,
+    shop,
+    source,
+)
 
 ORDERS = at("source.orders")
 LOSS = Loss(
@@ -76,3 +91,65 @@ def test_an_allowed_loss_counts_only_for_its_generation() -> None:
     again = commit(shop(), allowed)  # back to the first columns: another replacement
     assert again.resources[ORDERS].generation == 3
     assert not describe(again.resources[ORDERS], again.resources).may_lose
+
+
+# --- inputs
+
+
+def view(read: str = "orders", above: int = 0) -> Resource:
+    query = f"SELECT id FROM {read} WHERE amount > {above}"
+    return resource("view.v", "sql", type="sql", query=query, schema="id BIGINT", **{"from": read})
+
+
+SEEN = {"total_rows": 1200, "last_steps": ((12, 1795183200, 7),), "since": (0, 1794578400)}
+VIEWED = shop(v=view())
+
+
+def viewed(wanted: Configuration = VIEWED, *replace: str, **seen: Any) -> Plan:
+    state = commit(VIEWED)
+    return build_plan(wanted, state, observe(state, orders=seen), replace=[at(one) for one in replace])
+
+
+def told(plan: Plan) -> list[str]:
+    return [line.strip() for line in render_plan(plan).splitlines() if line.strip().startswith("reads ")]
+
+
+def test_a_replaced_view_reads_all_that_its_input_holds() -> None:
+    plan = viewed(VIEWED, "view.v", **SEEN)
+    assert change_of(plan, "view.v").inputs == (
+        InputExtent(address=ORDERS, last_step=12, rows=1200, since=0, since_time=1794578400),
+    )
+    what = "1,200 rows in steps 0 to 12, since 2026-11-13T14:00:00Z"
+    line = f"reads all of source.orders: {what}"
+    assert told(plan) == [line] and line in render_plan_page(plan)
+    assert decode_plan(encode_plan(plan)) == plan
+    # It is shown, and no part of what is committed: the source runs on.
+    assert digest_of_plan(plan) == digest_of_plan(viewed(VIEWED, "view.v", **{**SEEN, "total_rows": 1300}))
+    renamed = source("bought", topic="orders", lifecycle={"moved_from": "orders"})
+    plan = viewed(project(kafka(), renamed, view("bought")), "view.v", **SEEN)
+    assert told(plan) == [f"reads all of source.bought: {what}"]
+    in_part = {"last_steps": ((0, None, 7),), "total_rows": None}
+    assert told(viewed(VIEWED, "view.v", **in_part)) == ["reads all of source.orders: step 0"]
+
+
+@pytest.mark.parametrize(
+    ("replace", "seen"),
+    [
+        (["view.v"], {}),
+        (["view.v"], {**SEEN, "generation": 2}),
+        (["view.v"], {"last_steps": (), "total_rows": 3}),
+        (["source.orders"], SEEN),
+        ([], SEEN),
+    ],
+    ids=["no report", "another generation", "no step", "the input begins again too", "a restart"],
+)
+def test_no_input_is_shown(replace: list[str], seen: dict[str, Any]) -> None:
+    plan = viewed(shop(v=view(above=9)), *replace, **seen)
+    assert change_of(plan, "view.v").action == ("replace" if replace else "update") and told(plan) == []
+
+
+def test_a_new_sink_shows_its_input_unless_that_is_new() -> None:
+    late = {"late": source("late"), "of_late": console("of_late", "late")}
+    plan = viewed(shop(v=view(), new=console("new", "orders"), **late), **SEEN)
+    assert [one.address for one in change_of(plan, "sink.new").inputs] == [ORDERS]
+    assert change_of(plan, "sink.of_late").inputs == ()
