@@ -1,15 +1,23 @@
-"""Plans for pause, resume, restart and destroy."""
+"""Plans for pause, resume, restart and destroy; and the causes of a query's start that a commit records."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from mzplan.model.cause import Cause
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.state import State
-from mzplan.plan import build_plan
-from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart, plan_resume
+from mzplan.plan import apply_changes, build_plan
+from mzplan.plan.commit_causes import MAX_DETAIL
+from mzplan.plan.drift import started_because
+from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
+from mzplan.plan.manual_changes import plan_between, plan_destroy, plan_pause, plan_restart, plan_resume
+from mzplan.render.plan_json import plan_to_json
+from mzplan.store.formats import decode_state, encode_state
 from tests.support import refusal
 from tests.unit.small_projects import (
     actions,
@@ -18,7 +26,9 @@ from tests.unit.small_projects import (
     commit,
     commit_plan,
     fields,
+    kafka,
     names,
+    observe,
     shop,
     source,
 )
@@ -45,6 +55,8 @@ def test_resume_undoes_pause_and_either_twice_changes_nothing(state: State) -> N
     paused = commit_plan(plan_pause(state, [ORDERS]), state)
     assert plan_pause(paused, [ORDERS]).is_empty and plan_resume(state, [ORDERS]).is_empty
     assert commit_plan(plan_resume(paused, [ORDERS]), paused).resources == state.resources
+    (found,) = plan_restart(paused, [ORDERS]).diagnostics  # it says that the query stays paused
+    assert (found.severity, found.code) == ("notice", "MZ045")
 
 
 def test_resume_overrides_a_pause_of_the_configuration() -> None:
@@ -68,12 +80,6 @@ def test_restart_is_a_token_in_the_digest(state: State) -> None:
     assert len({s.resources[ORDERS].digest for s in (state, restarted, twice)}) == 3
 
 
-def test_restarting_a_paused_query_says_that_it_stays_paused(state: State) -> None:
-    paused = commit_plan(plan_pause(state, [ORDERS]), state)
-    (found,) = plan_restart(paused, [ORDERS]).diagnostics
-    assert (found.severity, found.code) == ("notice", "MZ045")
-
-
 def test_destroy_deletes_everything_dependents_first(state: State) -> None:
     plan = plan_destroy(state)
     deleted = ["sink.orders_pg", "source.orders", "connection.pg", "connection.k"]
@@ -81,9 +87,7 @@ def test_destroy_deletes_everything_dependents_first(state: State) -> None:
     assert plan.unaffected == 0
     after = commit_plan(plan, state)
     assert after.resources == {} and after.serial == 2 and after.lineage == state.lineage
-
-
-def test_destroying_a_target_takes_its_dependents_along(state: State) -> None:
+    # A target takes its dependents along.
     plan = plan_destroy(state, [ORDERS])
     assert actions(plan) == {"sink.orders_pg": "delete", "source.orders": "delete"}
     assert change_of(plan, "sink.orders_pg").reason == "depends on a destroyed resource"
@@ -104,3 +108,75 @@ FOR_QUERIES = (plan_pause, plan_resume, plan_restart)
 def test_an_unusable_address_is_a_usage_error(state: State, plan: Any, address: str, hint: str) -> None:
     found = refusal(lambda: plan(state, [at(address)]))
     assert (found.code, found.hint, found.exit_code) == ("MZ070", hint, ExitCode.USAGE)
+
+
+# --- causes
+
+MOVED = kafka(brokers=["b:9092"])
+SASL = {"mechanism": "PLAIN", "username": "app"}
+
+
+def because(state: State, address: str = "source.orders") -> Cause:
+    found = state.resources[at(address)].because
+    assert found is not None
+    return found
+
+
+def test_a_commit_records_the_cause_only_of_queries_that_it_reaches(state: State) -> None:
+    assert because(state) == because(state, "sink.orders_pg") == Cause(cause="change", serial=1, detail="new")
+    assert state.resources[at("connection.k")].because is None
+    second = commit(shop(k=MOVED), state)
+    assert because(second) == Cause(
+        cause="change",
+        serial=2,
+        through=at("connection.k"),
+        detail="brokers[0] a:9092 → b:9092",
+    )
+    assert because(second, "sink.orders_pg").serial == 1
+    third = commit(shop(k=MOVED, orders=source(topic="other", description="prose")), second)
+    assert "topic orders → other" in because(third).detail
+    assert because(third).through is None
+    fourth = commit(shop(k=MOVED, orders=source(topic="other", description="more prose")), third)
+    assert because(fourth) == because(third)  # nothing restarts for a description
+    assert decode_state(encode_state(fourth), "it") == fourth
+    assert because(decode_state(encode_state(fourth), "it")) == because(third)
+
+
+def test_restarts_by_hand_and_for_a_secret_have_their_own_causes(state: State) -> None:
+    by_hand = apply_changes(state, plan_restart(state, [ORDERS]))
+    assert because(by_hand) == Cause(cause="hand", serial=2, detail="restarted by hand")
+    rotated = build_plan(BASE, by_hand, rotated={ORDERS: ("${env:PW}",)})
+    anew = apply_changes(by_hand, rotated)
+    assert (because(anew).cause, because(anew).serial) == ("secret", 3)
+    assert because(anew).detail == "the value of ${env:PW} changed"
+    for before, after in ((state, by_hand), (by_hand, anew)):
+        (change,) = plan_between(before, after).changes
+        assert change.reason == because(after).detail
+    paused = apply_changes(anew, plan_pause(anew, [ORDERS]))
+    assert because(paused) == Cause(cause="hand", serial=4, detail="paused by hand")
+    resumed = apply_changes(paused, plan_resume(paused, [ORDERS]))
+    assert because(resumed) == Cause(cause="hand", serial=5, detail="resumed by hand")
+
+
+def test_a_cause_is_short_printable_and_shows_no_secret(state: State) -> None:
+    one, two = (
+        shop(k=kafka(security={"protocol": "SASL_SSL", "sasl": {**SASL, "password": f"${{env:{name}}}"}}))
+        for name in ("ONE", "TWO")
+    )
+    assert because(commit(two, commit(one))).detail == "security.sasl.password changed"
+    many = commit(shop(k=kafka(brokers=[f"{'x' * 80}{n}:9092" for n in range(40)])), state)
+    assert len(because(many).detail) <= MAX_DETAIL
+    odd = commit(shop(orders=source(topic="a\x1b[2J\nb")), state)
+    assert because(odd).detail.isprintable()
+
+
+def test_a_plan_shows_why_each_query_that_it_restarts_runs(state: State) -> None:
+    plan = build_plan(shop(k=MOVED), state)
+    because = Cause(cause="retry", serial=1, detail="attempt 2", at="2026-11-24T12:00:00Z")
+    statuses = observe(state, orders={"started_because": because})
+    seen = replace(plan, started=started_because(plan.changes, statuses))
+    shown = {change["address"]: change for change in plan_to_json(seen)["changes"]}
+    assert shown["source.orders"]["started_because"] == {**encode(because), "through": None}
+    assert "started_because" not in shown["connection.k"]
+    assert digest_of_plan(seen) == digest_of_plan(plan)
+    assert decode_plan(encode_plan(seen)) == seen
