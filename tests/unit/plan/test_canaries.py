@@ -24,7 +24,7 @@ from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.cli_runs import PROJECT, Ran, mzplan
 from tests.unit.runner.test_runner import HookedExecutor, World
 from tests.unit.small_projects import (
     at,
@@ -63,8 +63,8 @@ def planned(configuration: Configuration, state: State) -> Plan:
     return replace(plan, canaries=choose_canaries(plan, state, 30.0))
 
 
-def turns(plan: Plan) -> dict[str, list[str]]:
-    return {str(canary.address): names(canary.holds) for canary in plan.canaries}
+def turns(made: Plan | State) -> dict[str, list[str]]:
+    return {str(canary.address): names(canary.holds) for canary in made.canaries}
 
 
 def test_one_query_of_each_connection_goes_first_and_other_restarts_wait() -> None:
@@ -73,13 +73,12 @@ def test_one_query_of_each_connection_goes_first_and_other_restarts_wait() -> No
     assert turns(planned(three("b:9092"), state)) == {"source.s1": ["source.s2"]}
     both = {"source.s1": ["source.s2"], "sink.t1": ["sink.t2"]}
     assert turns(planned(three("b:9092", host="other"), state)) == both
-
-
-def test_a_sink_waits_with_its_source_when_the_columns_change() -> None:
-    """Once its source has altered the table, a sink can't keep running, and it can't start earlier."""
-    state = commit(three())
+    # New columns: once its source has altered the table, a sink can't keep running, and can't start earlier.
     more = three(format={"type": "json", "schema": "id BIGINT, amount INT, note STRING"})
     assert turns(planned(more, state)) == {"source.s1": ["sink.t2", "source.s2"], "sink.t1": ["sink.t2"]}
+    # A paused query is no canary, and does not wait.
+    paused = commit(three(paused=True))
+    assert turns(planned(three("b:9092", paused=True), paused)) == {}
 
 
 def test_each_instance_has_its_own_canaries() -> None:
@@ -111,11 +110,6 @@ def test_replaced_queries_never_go_first_and_new_ones_wait_only_for_their_source
     )
     plan = planned(configuration, state)
     assert turns(plan) == {"source.s2": ["sink.c1", "sink.t1", "source.s1"]}
-
-
-def test_a_paused_query_is_no_canary_and_does_not_wait() -> None:
-    state = commit(three(paused=True))
-    assert turns(planned(three("b:9092", paused=True), state)) == {}
 
 
 def test_each_form_of_a_plan_shows_which_query_goes_first() -> None:
@@ -168,7 +162,7 @@ def test_an_apply_without_changes_resumes_only_after_a_failed_canary(going: Stat
     assert names(one.resuming) == ["source.s1"]
     assert [(c.serial, names(c.holds)) for c in commit_plan(one, going).canaries] == [(3, ["source.s2"])]
     other = build_plan(three("b:9092"), going, failed, targets=[at("source.s2")])
-    assert turns_of(commit_plan(other, going)) == {"source.s1": []}  # which stays as it is
+    assert turns(commit_plan(other, going)) == {"source.s1": []}  # which stays as it is
 
 
 def test_another_commit_keeps_a_canary_unless_it_changes_its_queries(going: State) -> None:
@@ -332,27 +326,21 @@ def test_a_new_query_of_a_held_source_does_not_start(world: World) -> None:
     reject(world, "note STRING")
     go(world, new)
     held = ["sink.c2", "sink.t2", "source.s2"]
-    assert turns_of(world.committed) == {"source.s1": held, "sink.t1": ["sink.t2"]}
+    assert turns(world.committed) == {"source.s1": held, "sink.t1": ["sink.t2"]}
     seen = world.settle().observations[at("sink.c2")]
     assert seen.condition == "stopped" and seen.held is not None
     assert at("sink.c2") not in world.executor.running()
 
 
-def turns_of(state: State) -> dict[str, list[str]]:
-    return {str(c.address): names(c.holds) for c in state.canaries}
-
-
 # --- the command line
 
 
+FORMAT = "{type: json, schema: id BIGINT}"
+
+
 def write(folder: Path, broker: str, instance: str = "cluster") -> None:
-    (folder / "mzplan.yaml").write_text(
-        f"version: 1\nproject: shop\ninstances: {{local: {{type: {instance}}}}}\n"
-    )
-    sources = "".join(
-        f'  s{i}: {{connection: k, topic: t, format: {{type: json, schema: "id BIGINT"}}}}\n'
-        for i in (1, 2, 3)
-    )
+    (folder / "mzplan.yaml").write_text(PROJECT % instance)
+    sources = "".join(f"  s{i}: {{connection: k, topic: t, format: {FORMAT}}}\n" for i in (1, 2, 3))
     (folder / "pipeline.yaml").write_text(
         f'connections:\n  k: {{type: kafka, brokers: ["{broker}:9092"]}}\nsources:\n{sources}'
     )
