@@ -13,7 +13,7 @@ import pytest
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema import kinds, loading, plugins
 from mzplan.schema.loading import is_type, types_of
-from tests.unit.cli_runs import run
+from tests.unit.cli_runs import apply, edit, mzplan, write
 
 EXAMPLE = Path(__file__).parents[3] / "examples/connector"
 CACHES: tuple[Any, ...] = (plugins._entries, plugins.find_plugin, plugins.all_plugins, kinds.resource_kind)
@@ -73,44 +73,46 @@ def test_a_project_is_planned_with_a_plugin(
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
     install(site, "mzplan-sqlite", "sqlite = mzplan_sqlite:connector")
-    folder = tmp_path / "p"
-    folder.mkdir()
-    (folder / "mzplan.yaml").write_text("version: 1\nproject: p\ninstances: {local: {type: dry}}\n")
+    folder = write(tmp_path / "p")
     text = (
         "connections: {d: {type: sqlite, path: a.db}}\n"
         'sources: {s: {connection: d, table: t, schema: "id BIGINT", max_rows: 5}}\n'
         "sinks: {k: {from: s, connection: d, table: u}}\n"
     )
 
-    def plan(*edits: tuple[str, str]) -> dict[str, str]:
-        changed = text
-        for before, after in edits:
-            assert before in changed
-            changed = changed.replace(before, after)
-        (folder / "p.yaml").write_text(changed)
-        done = run("-C", str(folder), "plan", "--json")
+    def plan(before: str = "", after: str = "") -> dict[str, str]:
+        (folder / "pipeline.yaml").write_text(text)
+        edit(folder, before, after)
+        done = mzplan(folder, "plan", "--json")
         assert done.code in (0, 7), done
         return {change["address"]: change["action"] for change in done.json()["changes"]}
 
     assert plan() == {"connection.d": "create", "source.s": "create", "sink.k": "create"}
-    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-    assert plan(("max_rows: 5", "max_rows: 6")) == {"source.s": "update"}
-    assert plan(("table: t", "table: v")) == {"source.s": "replace", "sink.k": "replace"}
-    assert plan(("path: a.db", "path: a.db, timeout: 10")) == {}
+    apply(folder)
+    assert plan("max_rows: 5", "max_rows: 6") == {"source.s": "update"}
+    assert plan("table: t", "table: v") == {"source.s": "replace", "sink.k": "replace"}
+    assert plan("path: a.db", "path: a.db, timeout: 10") == {}
     restarted = {"source.s": "restart", "sink.k": "restart"}
-    assert plan(("path: a.db", "path: b.db")) == {"connection.d": "update", **restarted}
+    assert plan("path: a.db", "path: b.db") == {"connection.d": "update", **restarted}
 
-
-def test_a_state_with_a_type_that_is_not_installed_is_refused(
-    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    test_a_project_is_planned_with_a_plugin(site, monkeypatch, tmp_path)
     for file in site.glob("*.dist-info/*"):
         file.unlink()
     forget()
-    done = run("-C", str(tmp_path / "p"), "status", "--json")
-    assert done.error()["code"] == "MZ031"
-    assert "install the package that provides this type" in done.error()["hint"]
+    found = mzplan(folder, "status", "--json").error()
+    assert found["code"] == "MZ031" and "install the package that provides this type" in found["hint"]
+
+
+def test_a_property_that_cannot_change_is_refused(site: Path, tmp_path: Path) -> None:
+    """Only a plugin's type can have one."""
+    spoil = "del schema['properties']['connection']; schema['required'] = []; table['x-change'] = 'forbidden'"
+    install(site, "acme", "acme = acme:connector", acme(spoil))
+    folder = write(tmp_path / "p")
+    (folder / "pipeline.yaml").write_text("sources: {s: {type: acme, table: t, schema: id BIGINT}}\n")
+    apply(folder)
+    edit(folder, "table: t", "table: u")
+    ran = mzplan(folder, "plan")
+    assert ran.code == 7 and "error[MZ042]: table in source.s can't change" in ran.out
+    assert "    table: t → u  (can't change)\n" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -139,9 +141,9 @@ def test_a_broken_plugin_is_named_with_its_package(site: Path, change: str, said
 
 def test_a_broken_plugin_is_an_error_where_it_is_used(site: Path, tmp_path: Path) -> None:
     install(site, "acme", "acme = acme:none", acme())
-    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: p\n")
-    (tmp_path / "p.yaml").write_text("sources:\n  s: {type: acme, table: t}\n  k: {type: nothing}\n")
-    found = run("-C", str(tmp_path), "validate", "--json").json()["diagnostics"]
+    folder = write(tmp_path / "p")
+    (folder / "pipeline.yaml").write_text("sources:\n  s: {type: acme, table: t}\n  k: {type: nothing}\n")
+    found = mzplan(folder, "validate", "--json").json()["diagnostics"]
     assert [(d["code"], d["range"]["line"]) for d in found] == [("MZ080", 2), ("MZ005", 3)]
     install(site, "acme-two", "acme = acme:connector")
     forget()
