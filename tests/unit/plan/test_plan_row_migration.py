@@ -86,7 +86,6 @@ def test_other_columns_replace_the_source_and_its_sinks_continue(columns: str) -
         ("id BIGINT, n INT", "id BIGINT, n STRING", "column n changes from INT to STRING"),
         ("id BIGINT, n BIGINT", "id BIGINT, n INT", "column n changes from BIGINT to INT"),
         ("id BIGINT, n DECIMAL(9,2)", "id BIGINT, n DECIMAL(9,3)", "column n changes from DECIMAL(9,2)"),
-        ("id BIGINT, n DOUBLE", "id BIGINT, n FLOAT", "column n changes from DOUBLE to FLOAT"),
         ("id BIGINT, n INT, gone INT", "id BIGINT, more INT, n INT", "column more is new"),
         ("id BIGINT, n INT", "id BIGINT, n INT NOT NULL", "column n gets NOT NULL"),
         ("id BIGINT, s STRUCT<a: INT>", "id BIGINT, s STRUCT<a: BIGINT>", "column s changes"),
@@ -117,12 +116,15 @@ def test_another_key_replaces_the_sinks() -> None:
     assert "its sinks read all of these rows" in plan.diagnostics[0].detail
 
 
-def test_another_topic_or_envelope_rereads_everything() -> None:
+def test_another_topic_or_envelope_and_a_replace_by_hand_reread_everything() -> None:
     for after in (orders("id BIGINT", topic="another"), orders("id BIGINT", envelope=UPSERT)):
         _, plan, of_source, of_sink = planned(orders(), after)
         assert of_source.action == "replace" and not of_source.migrates_rows
         assert of_sink.action == "replace" and former_generations(plan) == []
         assert [one.partition(" ")[0] for one in notices(plan)] == ["MZ294"]
+    state = commit(shop(orders=orders()))
+    by_hand = build_plan(shop(orders=orders("id BIGINT")), state, replace=[at("source.orders")])
+    assert not change_of(by_hand, "source.orders").migrates_rows
 
 
 def test_a_plan_proposes_a_migration_unless_the_source_decides() -> None:
@@ -132,12 +134,6 @@ def test_a_plan_proposes_a_migration_unless_the_source_decides() -> None:
     assert not change_of(plan, "source.orders").migrates_rows
     says_so = source(columns="id BIGINT", lifecycle={"replace": "in-place"})
     assert notices(build_plan(shop(orders=says_so), commit(shop(orders=source())))) == []
-
-
-def test_a_replace_by_hand_rereads_everything() -> None:
-    state = commit(shop(orders=orders()))
-    plan = build_plan(shop(orders=orders("id BIGINT")), state, replace=[at("source.orders")])
-    assert not change_of(plan, "source.orders").migrates_rows
 
 
 BOTH = {**LOCAL, "other": Instance(name="other", type="embedded")}

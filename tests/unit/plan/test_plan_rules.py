@@ -26,7 +26,6 @@ from tests.unit.small_projects import (
     observe,
     postgres,
     project,
-    resource,
     shop,
     sink,
     source,
@@ -50,18 +49,6 @@ def test_applying_gives_ids_a_lineage_and_the_next_serial() -> None:
 
 
 # --- changes of a connection
-
-
-@pytest.mark.parametrize(
-    "connection",
-    [
-        kafka(security={"protocol": "PLAINTEXT"}),
-        kafka(security={"ssl": {"verify_hostname": True}}),
-        resource("connection.k", "kafka", brokers=["a:9092"], type="kafka"),
-    ],
-)
-def test_defaults_written_out_and_reordered_keys_are_no_change(state: State, connection: Any) -> None:
-    assert build_plan(shop(k=connection), state).is_empty
 
 
 def test_a_connection_that_nobody_uses_restarts_nobody() -> None:
@@ -153,15 +140,6 @@ def test_a_need_of_a_target_does_not_bring_its_other_users() -> None:
     assert set(actions(plan)) == {"connection.k", "connection.pg", "source.orders", "sink.orders_pg"}
 
 
-def test_a_resource_that_is_not_targeted_stays_as_committed(state: State) -> None:
-    wanted = shop(k=kafka(brokers=["b:9092"]), pg=postgres(host="other"))
-    plan = build_plan(wanted, state, targets=[at("connection.pg")])
-    assert actions(plan) == {"connection.pg": "update", "sink.orders_pg": "restart"}
-    after = commit_plan(plan, state)
-    assert after.resources[at("connection.k")] is state.resources[at("connection.k")]
-    assert actions(build_plan(wanted, after)) == {"connection.k": "update", "source.orders": "restart"}
-
-
 def test_a_targeted_plan_removes_no_instance(state: State) -> None:
     other = {"other": Instance(name="other", type="dry")}
     plan = build_plan(shop(z=kafka("z"), instances=other), state, targets=[at("connection.z")])
@@ -169,13 +147,6 @@ def test_a_targeted_plan_removes_no_instance(state: State) -> None:
 
 
 # --- the project, guards and notices
-
-
-def test_instances_that_changed_are_a_change(state: State) -> None:
-    instances = {**BASE.instances, "other": Instance(name="other", type="dry")}
-    plan = build_plan(dataclasses.replace(BASE, instances=instances), state)
-    assert plan.instances_changed and not plan.is_empty and plan.changes == ()
-    assert commit_plan(plan, state).instances == instances
 
 
 @pytest.mark.parametrize("settings", [{"warehouse": "s3://elsewhere"}, {"project": "other"}])
