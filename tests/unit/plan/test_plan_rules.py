@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.plan import Plan
-from mzplan.model.resources import Instance
+from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.manual_changes import plan_pause, plan_resume
@@ -21,11 +21,13 @@ from tests.unit.small_projects import (
     commit,
     commit_plan,
     effects,
+    fields,
     kafka,
     names,
     observe,
     postgres,
     project,
+    resource,
     shop,
     sink,
     source,
@@ -63,6 +65,47 @@ def test_the_effect_of_a_connection_does_not_depend_on_other_changes_of_its_user
     assert effects(plan)["source.orders"] == "replace"
     assert names(change_of(plan, "source.orders").triggered_by) == ["connection.k"]
     assert change_of(plan, "source.orders").reason == "topic changed; connection.k changed"
+
+
+def tunnel(name: str = "t", host: str = "h", **body: Any) -> Resource:
+    return resource(f"connection.{name}", "ssh-tunnel", type="ssh-tunnel", host=host, user="u", **body)
+
+
+def nested(first: Resource, second: Resource | None = None, through: str = "t") -> Configuration:
+    """sink → postgres `pg` → tunnel `t` → tunnel `u`."""
+    parts = [first, second or tunnel("u"), kafka(), postgres(ssh_tunnel=through), source(), sink()]
+    return project(*parts)
+
+
+NESTED = commit(nested(tunnel(ssh_tunnel="u")))
+THROUGH_T = "connection.t changed, through connection.pg"
+THROUGH_U = "connection.u changed, through connection.pg and connection.t"
+
+
+@pytest.mark.parametrize(
+    ("t", "u", "reason"),
+    [("x", "h", THROUGH_T), ("h", "x", THROUGH_U), ("x", "y", f"{THROUGH_T}; {THROUGH_U}")],
+)
+def test_a_nested_connection_restarts_the_queries_behind_it(t: str, u: str, reason: str) -> None:
+    plan = build_plan(nested(tunnel(ssh_tunnel="u", host=t), tunnel("u", host=u)), NESTED)
+    *causes, restarted = plan.changes
+    assert {(cause.action, cause.effect) for cause in causes} == {("update", "restart")}
+    assert (str(restarted.address), restarted.action) == ("sink.orders_pg", "restart")
+    assert restarted.reason == reason
+    assert set(restarted.triggered_by) == {cause.address for cause in causes}
+    assert plan.unaffected == 5 - len(causes)
+
+
+@pytest.mark.parametrize(
+    ("host", "effect", "users"), [("h", "in-place", {}), ("x", "restart", {"sink.orders_pg": "restart"})]
+)
+def test_another_nested_connection_restarts_only_if_it_leads_elsewhere(
+    host: str, effect: str, users: dict[str, str]
+) -> None:
+    state = commit(nested(tunnel(), tunnel("u", host=host)))
+    plan = build_plan(nested(tunnel(), tunnel("u", host=host), through="u"), state)
+    assert effects(plan) == {"connection.pg": effect, **users}
+    assert fields(plan, "connection.pg") == {"ssh_tunnel": ("t", "u", effect)}
 
 
 # --- changes of a source or a sink
