@@ -1,4 +1,4 @@
-"""The delta source without Spark: whether a table is there, is fit, and is still the one that was read."""
+"""Delta tables without Spark: whether one is there, is fit, and is still the one that was read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.delta.column_types import holds
 from mzplan.connectors.delta.source import DeltaSource
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -230,3 +231,26 @@ def test_nested_fields_that_spark_would_match_by_position_are_refused(
     assert found(table, schema=schema(lines="ARRAY<STRUCT<n: DECIMAL(20,0), tax: DOUBLE>>")) == []
     ((code, detail),) = found(table, schema=schema(**{name: type_}))
     assert code == "MZ230" and f"{name} is {SAME[name]} in the table" in detail
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "fits"),
+    [
+        ("BIGINT", "INT", True),
+        ("INT", "BIGINT", False),
+        ("DOUBLE", "INT", True),
+        ("DOUBLE", "BIGINT", False),  # from 2 to the power of 53
+        ("FLOAT", "INT", False),
+        ("STRING", "DATE", True),
+        ("STRING", "BINARY", False),
+        ("BOOLEAN", "STRING", False),
+        ("TIMESTAMP", "DATE", True),
+        ("DECIMAL(12,2)", "DECIMAL(10,2)", True),
+        ("DECIMAL(10,2)", "DECIMAL(12,2)", False),
+        ("DECIMAL(20,1)", "BIGINT", True),
+        ("DECIMAL(10,2)", "INT", False),
+        ("ARRAY<STRING>", "ARRAY<INT>", True),
+    ],
+)
+def test_a_column_holds_every_written_value(column: str, written: str, fits: bool) -> None:
+    assert holds(column, written) is fits

@@ -1,7 +1,8 @@
-"""Partition columns without Spark: their values count as those of files do, and a table keeps its own."""
+"""Folders of files without Spark: which files count, and partition columns, which count as those of files."""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from datetime import date, datetime
@@ -17,7 +18,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import hash_files
 from mzplan.connectors.delta.sink import DeltaSink
-from mzplan.connectors.files.manifest import LOG, hadoop_path
+from mzplan.connectors.files.manifest import LOG, committed_files, hadoop_path
 from mzplan.connectors.files.sink import FilesSink
 from mzplan.model.address import Address
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -170,3 +171,32 @@ def test_a_decimal_that_spark_would_not_write_is_refused() -> None:
     for text in ("1e-999999999", "1E-999", "9" * 99, "NaN", ""):
         with pytest.raises(ValueError, match="isn't a decimal"):
             typed({"d": text}, {"d": type_})
+
+
+# --- the files that count in a folder that a files sink writes
+
+
+def entry(folder: Path, name: str, *paths: str) -> None:
+    log = folder / LOG
+    log.mkdir(exist_ok=True)
+    lines = [json.dumps({"path": path, "size": 1, "action": "add"}) for path in paths]
+    (log / name).write_text("\n".join(["v1", *lines]))
+
+
+def test_steps_in_their_order_and_what_is_compacted_once(tmp_path: Path) -> None:
+    for step in range(12):
+        entry(tmp_path, str(step), f"file:///out/part-{step}%20x")
+    expected = [f"/out/part-{step} x" for step in range(12)]
+    assert committed_files(tmp_path) == expected and committed_files(tmp_path / "gone") == []
+    entry(tmp_path, "9.compact", *(f"file:///out/part-{step}%20x" for step in range(10)))
+    assert committed_files(tmp_path) == expected
+    (tmp_path / LOG / ".10.crc").write_text("")
+    assert committed_files(tmp_path) == expected
+
+
+def test_another_store_and_another_version(tmp_path: Path) -> None:
+    entry(tmp_path, "0", "s3a://bucket/out/part-0")
+    assert committed_files(tmp_path) == ["s3a://bucket/out/part-0"]
+    (tmp_path / LOG / "1").write_text("v2\n")
+    with pytest.raises(ValueError, match="version 'v2'"):
+        committed_files(tmp_path)

@@ -22,30 +22,23 @@ class Upstream:
     def __init__(self) -> None:
         self.rows: list[int] = []
         self.bounds = [0]
-        self.start = 0
         self.calls: list[tuple[Any, ...]] = []
+        self.pending: tuple[Step, int] | None = None
 
     def name(self) -> str:
         return "upstream"
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
-        return Endpoint(self)
-
-
-class Endpoint:
-    def __init__(self, upstream: Upstream):
-        self.upstream = upstream
-        self.pending: tuple[Step, int] | None = None
+        return self
 
     def steps(self) -> range:
-        return range(self.upstream.start, len(self.upstream.bounds) - 1)
+        return range(len(self.bounds) - 1)
 
     def read(self, step: Step, consumer: InputConsumer) -> None:
-        self.upstream.calls.append(("read", step))
+        self.calls.append(("read", step))
         durable = step in self.steps()
-        bounds = self.upstream.bounds
-        until = bounds[step + 1] if durable else len(self.upstream.rows)
-        for value in self.upstream.rows[bounds[step] : until]:
+        until = self.bounds[step + 1] if durable else len(self.rows)
+        for value in self.rows[self.bounds[step] : until]:
             consumer.push(pa.RecordBatch.from_pydict({"id": pa.array([value], pa.int32())}))
         if durable:
             consumer.eoi()
@@ -54,15 +47,15 @@ class Endpoint:
             self.pending = (step, until)
 
     def commit(self, step: Step) -> None:
-        self.upstream.calls.append(("commit", step))
+        self.calls.append(("commit", step))
         if step in self.steps():
             return
         if self.pending is None or self.pending[0] != step:
             raise StepError(f"step {step} was not read")
-        self.upstream.bounds.append(self.pending[1])
+        self.bounds.append(self.pending[1])
 
     def expire(self, step: Step) -> None:
-        self.upstream.calls.append(("expire", step))
+        self.calls.append(("expire", step))
 
 
 def reader(upstream: Any, resume: Step | None = None, columns: str = "id BIGINT, more STRING") -> StepReader:
