@@ -80,23 +80,18 @@ FIXED_DECIMAL = logical("fixed", "decimal", name="d", size=8, precision=10, scal
 COLOR = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
 NUMBERS = ["null", "int", "long", "double"]
 PAIR = record("in", a="int", b="string", c="int")
-ITEM = record("in", a="int")
 
 VALUES: list[tuple[Schema, Any, str, Any]] = [
     ("boolean", True, "BOOLEAN", True),
     ("int", -7, "INT", -7),
     ("int", 7, "DOUBLE", 7.0),
-    ("int", 7, "DECIMAL(5,2)", Decimal("7.00")),
     ("long", 1 << 60, "BIGINT", 1 << 60),
     ("long", 1 << 60, "DECIMAL(20,0)", Decimal(1 << 60)),
-    ("float", 0.5, "FLOAT", 0.5),
     ("double", 0.1, "DOUBLE", 0.1),
-    ("string", "Zoë", "STRING", "Zoë"),
-    ({"type": "string", "avro.java.string": "String"}, "x", "STRING", "x"),
+    ({"type": "string", "avro.java.string": "String"}, "Zoë", "STRING", "Zoë"),
     ("bytes", b"\x00\xff", "BINARY", b"\x00\xff"),
     ({"type": "fixed", "name": "f", "size": 2}, b"ab", "BINARY", b"ab"),
     (COLOR, "B", "STRING", "B"),
-    (["null", "long"], None, "BIGINT", None),
     (["null", "long"], 5, "BIGINT", 5),
     (NUMBERS, 5.5, "DOUBLE", 5.5),
     (TWO_PLACES, Decimal("-12.34"), "DECIMAL(12,4)", Decimal("-12.3400")),
@@ -115,7 +110,6 @@ VALUES: list[tuple[Schema, Any, str, Any]] = [
     (logical("long", "time-micros"), time(1, 2, 3, 4), "STRING", "01:02:03.000004"),
     (connect("long", "MicroTimestamp"), 5, "TIMESTAMP_NTZ", datetime(1970, 1, 1, 0, 0, 0, 5)),
     (connect("string", "ZonedTimestamp"), "2026-05-03T17:30:01.234567Z", "TIMESTAMP", MOMENT),
-    (connect("int", "Date"), 1, "DATE", date(1970, 1, 2)),
     ({"type": "array", "items": ["null", "int"]}, [1, None], "ARRAY<BIGINT>", [1, None]),
     (["null", {"type": "array", "items": "int"}], None, "ARRAY<INT>", None),
     ({"type": "map", "values": "double"}, {"a": 1.5}, "MAP<STRING,DOUBLE>", [("a", 1.5)]),
@@ -134,15 +128,12 @@ def test_a_value_is_read_into_its_column(type_: Schema, value: Any, column: str,
 @pytest.mark.parametrize(
     ("type_", "column", "named"),
     [
-        ("string", "BIGINT", "string"),
         ("long", "INT", "long"),
-        ("bytes", "STRING", "bytes"),
         (["null", "string", "int"], "STRING", "string or int"),
         (["string", COLOR], "STRING", "string or enum"),
         (logical("bytes", "decimal", precision=10, scale=4), "DECIMAL(10,2)", "decimal(10,4)"),
         (TWO_PLACES, "BINARY", "decimal(10,2)"),
         (MILLIS, "TIMESTAMP_NTZ", "timestamp-millis (long)"),
-        (ITEM, "STRING", "record"),
         ({"type": "map", "values": "int"}, "STRUCT<a: INT>", "map"),
     ],
 )

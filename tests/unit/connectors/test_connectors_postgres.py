@@ -50,8 +50,6 @@ def numeric(precision: int, scale: int) -> TargetColumn:
         ("BIGINT", column("int4", "N"), "narrow"),
         ("BIGINT", column("float8", "N"), "no"),
         ("BIGINT", numeric(18, 0), "narrow"),
-        ("INT", numeric(10, 0), "fits"),
-        ("DOUBLE", column("numeric", "N"), "no"),
         ("DECIMAL(10,2)", column("numeric", "N"), "fits"),
         ("DECIMAL(10,2)", numeric(10, 3), "narrow"),
         ("DECIMAL(10,2)", numeric(20, 1), "no"),
@@ -69,7 +67,6 @@ def numeric(precision: int, scale: int) -> TargetColumn:
         ("ARRAY<INT>", column("_int4"), "fits"),
         ("ARRAY<INT>", column("_text"), "no"),
         ("STRUCT<a: INT>", column("json"), "fits"),
-        ("BINARY", column("text", "S"), "no"),
     ],
 )
 def test_fit_of_spark_types_in_columns(spark: str, target: TargetColumn, expected: str) -> None:

@@ -46,12 +46,16 @@ class Tables:
             raise self.failure
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> StoredSource:
-    made = StoredSource(tmp_path / "warehouse")
-    for step in range(4):
+def stored(folder: Path, steps: int = 4) -> StoredSource:
+    made = StoredSource(folder / "warehouse")
+    for step in range(steps):
         made.run([{"id": step, "name": "x"}])
     return made
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> StoredSource:
+    return stored(tmp_path)
 
 
 def test_steps_are_read_and_found_by_time(source: StoredSource) -> None:
@@ -194,9 +198,6 @@ def test_a_layout_of_a_later_version_is_refused(source: StoredSource) -> None:
     (folder / "layout.json").write_text(json.dumps({"format_version": 1, "layout": {"version": 2}}))
     with pytest.raises(StorageError, match="layout 2, of a later mzplan"):
         storage.migrate([source.place])
-    (folder / "layout.json").write_text("{")
-    with pytest.raises(OSError, match="damaged"):
-        storage.migrate([source.place])
 
 
 def test_a_duration_reaches_back_however_many_steps_it_has(tmp_path: Path) -> None:
@@ -245,9 +246,7 @@ def test_the_log_is_cleaned_up_to_a_checkpoint_that_nobody_needs_more_than(tmp_p
 
 
 def test_a_sink_that_has_waited_too_long_names_the_missing_step(tmp_path: Path) -> None:
-    source = StoredSource(tmp_path / "warehouse")
-    for step in range(6):
-        source.run([{"id": step, "name": "x"}])
+    source = stored(tmp_path, 6)
     source.history.index.append(source.history.tail(None))
     sink, fresh = StoredSink(source), StoredSink(source, "fresh-id")
     sink.run(2, 0)  # step 1, perhaps all of it
