@@ -1,29 +1,36 @@
-"""Kafka without a broker: client options in two dialects, and which upstream it is."""
+"""Kafka without a broker: client options in two dialects, also with AWS, and which upstream it is."""
 
 from __future__ import annotations
 
+import base64
+import pickle
 import re
 import shlex
 import tracemalloc
 from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from mzplan.connectors.api.probes import fingerprint
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery, resolve
+from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka import client, probe
 from mzplan.connectors.kafka.client import ClusterError
-from mzplan.connectors.kafka.options import librdkafka_options, reader_options
+from mzplan.connectors.kafka.options import librdkafka_options, reader_options, writer_options
 from mzplan.connectors.kafka.problems import KafkaProblems
 from mzplan.connectors.kafka.source import record_options, stream_options
+from mzplan.connectors.network import aws
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import nearest
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, references_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from tests.unit.connectors.queries import described, inlined
@@ -37,14 +44,14 @@ def connection(**body: Any) -> ResolvedConnection:
 
 def source(security: dict[str, Any] | None = None, **body: Any) -> Description:
     cluster = {"type": "kafka", "brokers": ["a:1"], **({"security": security} if security else {})}
-    given = {"connection": "k", "topic": "orders", "format": {"type": "json", "schema": "id BIGINT"}}
-    return described("source.orders", "kafka", {**given, **body}, inlined("k", cluster))
+    return described("source.orders", "kafka", {**GIVEN, **body}, inlined("k", cluster))
 
 
 def query(security: dict[str, Any] | None = None, **body: Any) -> ResolvedQuery:
     return resolve(source(security, **body), Secrets(".", {}), ".")
 
 
+GIVEN = {"connection": "k", "topic": "orders", "format": {"type": "json", "schema": "id BIGINT"}}
 AT_1_S = {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"}
 
 
@@ -170,3 +177,122 @@ def test_secrets_are_in_no_repr() -> None:
     assert "s3cret" not in repr(resolved)
     with pytest.raises(MzplanError, match="MZ056"):
         resolve(description, Secrets(".", {}), ".")
+
+
+# --- aws connections, without AWS: the settings of each client. No secret is shown.
+
+ROLE = "arn:aws:iam::123456789012:role/mzplan"
+KEY = {"access_key_id": "AKIA1", "secret_access_key": 'hunter2"\\'}
+LOGIN = {"access_key_id": "AKIA1", "secret_access_key": "${env:AWS}", "region": "eu-central-1"}
+
+
+def cloud(**body: Any) -> ResolvedConnection:
+    address = Address("connection", "cloud")
+    return ResolvedConnection(address=address, type="aws", body={"type": "aws", **body})
+
+
+def test_s3a_settings_are_for_one_bucket() -> None:
+    def settings(**body: Any) -> dict[str, str]:
+        found = aws.s3a_settings(cloud(**body), "lake")
+        assert all(name.startswith("fs.s3a.bucket.lake.") for name in found)
+        return {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in found.items()}
+
+    assert settings() == {}
+    s3a = "org.apache.hadoop.fs.s3a"
+    assert settings(**KEY, region="eu-central-1") == {
+        "access.key": "AKIA1",
+        "secret.key": 'hunter2"\\',
+        "aws.credentials.provider": f"{s3a}.SimpleAWSCredentialsProvider",
+        "endpoint.region": "eu-central-1",
+    }
+    temporary = settings(**KEY, session_token="t")
+    assert temporary["aws.credentials.provider"] == f"{s3a}.TemporaryAWSCredentialsProvider"
+    assert temporary["session.token"] == "t"
+    assert settings(**KEY, role_arn=ROLE, region="eu-central-1").items() >= {
+        ("aws.credentials.provider", f"{s3a}.auth.AssumedRoleCredentialProvider"),
+        ("assumed.role.credentials.provider", f"{s3a}.SimpleAWSCredentialsProvider"),
+        ("assumed.role.arn", ROLE),
+        ("assumed.role.sts.endpoint", "sts.eu-central-1.amazonaws.com"),
+    }
+    assert settings(endpoint="http://minio:9000") == {
+        "endpoint": "http://minio:9000",
+        "path.style.access": "true",
+        "endpoint.region": "us-east-1",
+        "connection.ssl.enabled": "false",
+    }
+
+
+def description(**login: str) -> Description:
+    body = {"type": "kafka", "brokers": ["127.0.0.1:1"], "security": {"protocol": "SASL_SSL"}, "aws": "cloud"}
+    cluster = inlined("msk", body, aws=inlined("cloud", {"type": "aws", **login}))
+    return described("source.orders", "kafka", GIVEN, cluster)
+
+
+def test_kafka_with_iam() -> None:
+    msk = description(**LOGIN, role_arn=ROLE)
+    assert references_of(msk) == {"${env:AWS}"}
+    query = resolve(msk, Secrets(".", {"AWS": 'hunter2"\\'}), ".")
+    assert "hunter2" not in repr(query)
+    for options in (reader_options(query.link, "."), writer_options(query.link, ".", "t")):
+        assert options["kafka.security.protocol"] == "SASL_SSL"
+        assert options["kafka.sasl.mechanism"] == "AWS_MSK_IAM"
+        assert options["kafka.sasl.client.callback.handler.class"].endswith(".IAMClientCallbackHandler")
+        assert options["kafka.sasl.jaas.config"] == (
+            "software.amazon.msk.auth.iam.IAMLoginModule required "
+            f'awsRoleArn="{ROLE}" awsRoleSessionName="mzplan" awsStsRegion="eu-central-1" '
+            'awsRoleAccessKeyId="AKIA1" awsRoleSecretAccessKey="hunter2\\"\\\\";'
+        )
+    options = librdkafka_options(query.link, ".")
+    assert (options["security.protocol"], options["sasl.mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
+    assert "hunter2" not in repr(options) + str(options) + f"{options['oauth_cb']}"
+    assert fingerprint(options) == fingerprint(librdkafka_options(query.link, "."))
+    rotated = resolve(msk, Secrets(".", {"AWS": "other"}), ".")
+    assert fingerprint(options) != fingerprint(librdkafka_options(rotated.link, "."))
+
+
+@pytest.mark.parametrize(("body", "text"), [(LOGIN, "role"), ({}, "region")])
+def test_aws_connections_that_kafka_cannot_use(body: dict[str, Any], text: str) -> None:
+    msk = description(**body)
+    (found,) = check_description(msk, Secrets(".", {"AWS": "hunter2"})).diagnostics
+    assert found.code == "MZ130" and text in found.summary + found.detail + found.hint
+    assert "hunter2" not in repr(found)
+
+
+def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error comes at once. No client waits for a token."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    msk = description(region="eu-central-1")
+    (found,) = check_description(msk, Secrets(".", {})).diagnostics
+    assert found.code == "MZ051" and "no AWS credentials here" in found.detail
+    # Spark would use the credentials of the machine.
+    options = reader_options(resolve(msk, Secrets(".", {}), ".").link, ".")
+    assert options["kafka.sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
+
+
+def test_a_token_is_a_signed_request() -> None:
+    settings = {**KEY, "session_token": "temporary", "region": "eu-central-1"}
+    token = aws.sign_in(settings)
+    url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    asked = {name: value[0] for name, value in parse_qs(urlsplit(url).query).items()}
+    assert urlsplit(url)[:3] == ("https", "kafka.eu-central-1.amazonaws.com", "/")
+    assert asked["Action"] == "kafka-cluster:Connect" and asked["X-Amz-Expires"] == "900"
+    assert asked["X-Amz-Credential"].endswith("/eu-central-1/kafka-cluster/aws4_request")
+    assert asked["X-Amz-Security-Token"] == "temporary" and len(asked["X-Amz-Signature"]) == 64
+    when = datetime.strptime(asked["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert abs(datetime.now(UTC) - when) < timedelta(minutes=1)
+    assert "hunter2" not in url
+
+
+def test_a_task_gets_a_token_and_no_credentials() -> None:
+    """Pickling makes a fresh token. librdkafka on the executor needs nothing else."""
+    token = aws.librdkafka_options(cloud(**KEY, role_arn=ROLE, region="eu-central-1"))["oauth_cb"]
+    token.settings.pop("role_arn")  # there is no STS here
+    sent = pickle.dumps(token)
+    assert b"hunter2" not in sent and b"botocore" not in sent
+    text, until = pickle.loads(sent)("")
+    assert text.count(".") == 0 and until > datetime.now(UTC).timestamp() + 600
+    with pytest.raises(MzplanError, match="MZ130"):
+        aws.librdkafka_options(cloud(**KEY, region="eu-central-1"))
