@@ -78,7 +78,6 @@ TWO_PLACES = logical("bytes", "decimal", precision=10, scale=2)
 MANY_DIGITS = Decimal("12345678901234567890123456789012345678")
 FIXED_DECIMAL = logical("fixed", "decimal", name="d", size=8, precision=10, scale=2)
 COLOR = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
-NUMBERS = ["null", "int", "long", "double"]
 PAIR = record("in", a="int", b="string", c="int")
 
 VALUES: list[tuple[Schema, Any, str, Any]] = [
@@ -93,7 +92,7 @@ VALUES: list[tuple[Schema, Any, str, Any]] = [
     ({"type": "fixed", "name": "f", "size": 2}, b"ab", "BINARY", b"ab"),
     (COLOR, "B", "STRING", "B"),
     (["null", "long"], 5, "BIGINT", 5),
-    (NUMBERS, 5.5, "DOUBLE", 5.5),
+    (["null", "int", "long", "double"], 5.5, "DOUBLE", 5.5),
     (TWO_PLACES, Decimal("-12.34"), "DECIMAL(12,4)", Decimal("-12.3400")),
     (logical("bytes", "decimal", precision=38), MANY_DIGITS, "DECIMAL(38,0)", MANY_DIGITS),
     (FIXED_DECIMAL, Decimal("1.50"), "DECIMAL(10,2)", Decimal("1.50")),

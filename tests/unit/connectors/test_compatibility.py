@@ -89,7 +89,6 @@ SECURED = {"protocol": "SASL_SSL", "sasl": SASL, "ssl": {"ca": "ca.pem"}}
 LOGIN = {"user": "u", "password": "${env:P}"}
 AVRO = {"columns": "id BIGINT"}
 REGISTRY = "schema-registry connection: everything but `cleartext_login`"
-AVRO_FORMAT = {"type": "avro", "schema": "id BIGINT, amount INT"}
 CSV_FORMAT = {"type": "csv", "schema": "id BIGINT, amount INT"}
 HANDLING = "any: lifecycle, `on_replace`, `on_upstream_change`, `on_target_change`"
 

@@ -22,7 +22,6 @@ from mzplan.connectors.api.probes import fingerprint
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka import client, probe
-from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.options import librdkafka_options, reader_options, writer_options
 from mzplan.connectors.kafka.problems import KafkaProblems
 from mzplan.connectors.kafka.source import record_options, stream_options
@@ -33,6 +32,7 @@ from mzplan.model.words import nearest
 from mzplan.schema.description import Description, references_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
+from tests.support import refusal
 from tests.unit.connectors.queries import described, inlined
 
 
@@ -80,10 +80,7 @@ def missing_topic(asked: ResolvedQuery, topics: list[str] | None) -> Diagnostic:
     admin = Mock(list_topics=list_topics, poll=lambda _: 0, describe_cluster=lambda **_: Future())
     admin.describe_topics.return_value = {asked.body["topic"]: missing}
     client: Any = SimpleNamespace(admin=admin, problems=[])
-    with pytest.raises(ClusterError) as caught:
-        probe.identify(client, asked, False)
-    (found,) = caught.value.diagnostics
-    return found
+    return refusal(lambda: probe.identify(client, asked, False))
 
 
 NEAR = "did you mean order? Otherwise, "

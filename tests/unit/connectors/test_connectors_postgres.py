@@ -139,7 +139,6 @@ def test_names_and_values_are_quoted() -> None:
 
 
 HEADER = bytes(postgres_decode.HEADER)
-BEGIN = HEADER + struct.pack(">cQQI", b"B", 1, 0, 1)
 Messages = Iterator[tuple[int | None, bytes]]
 
 
@@ -152,7 +151,7 @@ def empty_transactions() -> Messages:
 
 def changes_of_many_tables() -> Messages:
     """Yield a row of each table. The server describes a table before its rows."""
-    yield None, BEGIN
+    yield None, HEADER + struct.pack(">cQQI", b"B", 1, 0, 1)
     for id_ in range(1, 500):
         columns = struct.pack(">cHc", b"d", 1, b"\1") + b"id\0" + struct.pack(">Ii", 20, -1)
         yield None, HEADER + struct.pack(">cI", b"R", id_) + b"public\0t\0" + columns

@@ -12,7 +12,7 @@ import pytest
 
 from mzplan.controller.executor import ExecutorContext, QueryName
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import error
 from mzplan.spark import failures
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.java import require_java
@@ -20,6 +20,7 @@ from mzplan.spark.progress import parse_progress
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.session import _not_started
 from mzplan.spark.settings import configuration_of, local_settings
+from tests.support import refusal
 
 
 def test_an_end_that_spark_does_not_announce_is_found(tmp_path: Path) -> None:
@@ -72,9 +73,7 @@ def test_a_missing_or_unsuitable_java_is_an_error(
         java(printed)
     if home:
         monkeypatch.setenv("JAVA_HOME", home)
-    with pytest.raises(MzplanError) as caught:
-        require_java()
-    (found,) = caught.value.diagnostics
+    found = refusal(require_java)
     assert found.code == "MZ061" and detail in found.detail and "JDK 17 or 21" in found.hint
 
 
@@ -124,12 +123,9 @@ def test_no_setting_changes_the_values_that_queries_compute(name: str, other: st
     assert configuration_of("a", {}, {}).get(name) == ours
     assert configuration_of("a", {}, {name: ours.upper()}).get(name) == ours
     for options, given in (({}, {name: other}), ({name: other}, {})):
-        with pytest.raises(MzplanError) as refused:
-            configuration_of("a", options, given)
-        (diagnostic,) = refused.value.diagnostics
-        assert diagnostic.code == "MZ062"
-        assert diagnostic.summary == f"Spark's setting {name} is {other}, but mzplan needs {ours}"
-        assert f"--conf {name}={ours}" in diagnostic.hint
+        found = refusal(partial(configuration_of, "a", options, given))
+        assert found.code == "MZ062" and f"--conf {name}={ours}" in found.hint
+        assert found.summary == f"Spark's setting {name} is {other}, but mzplan needs {ours}"
 
 
 def test_what_spark_shows_of_options_holds_no_key() -> None:

@@ -27,7 +27,6 @@ from tests.unit.connectors.queries import on_table
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2)"
 AMOUNTS = pa.array(["1.5", "2"]).cast(pa.decimal128(10, 2))
 ROWS = pa.table({"id": [1, 2], "Name": ["a", "b"], "amount": AMOUNTS, "x": [1, 2]})
-FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 def query(table: Path, **body: Any) -> ResolvedQuery:
@@ -65,7 +64,7 @@ def test_a_key_needs_the_change_feed(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     write_deltalake(table, ROWS)
     assert [code for code, _ in found(table, key=["id"])] == ["MZ228"]
-    write_deltalake(tmp_path / "fed", ROWS, configuration=FEED)
+    write_deltalake(tmp_path / "fed", ROWS, configuration={"delta.enableChangeDataFeed": "true"})
     assert found(tmp_path / "fed", key=["id"]) == []
 
 

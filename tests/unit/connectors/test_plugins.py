@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.diagnostics import MzplanError
 from mzplan.schema import kinds, loading, plugins
 from mzplan.schema.loading import is_type, types_of
+from tests.support import refusal
 from tests.unit.cli_runs import apply, edit, mzplan, write
 
 EXAMPLE = Path(__file__).parents[3] / "examples/connector"
@@ -60,10 +60,8 @@ def acme(change: str = "") -> str:
     )
 
 
-def error(type_: str = "acme") -> Any:
-    with pytest.raises(MzplanError) as caught:
-        is_type("source", type_)
-    (found,) = caught.value.diagnostics
+def error() -> str:
+    found = refusal(lambda: is_type("source", "acme"))
     assert found.code == "MZ080" and "acme 1.0" in found.summary, found
     return found.detail
 

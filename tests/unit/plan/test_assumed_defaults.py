@@ -29,7 +29,6 @@ sources:
 sinks:
   out: {from: orders, connection: pg, table: public.orders, mode: append}
 """
-PG = Address("connection", "pg")
 RESTART = {"connection.pg": "restart", "sink.out": "restart"}
 AS_BEFORE = ", cleartext_login: allow, tls: {mode: prefer}"  # what is recorded then is as an earlier one did
 AS_NOW = ", cleartext_login: never, tls: {mode: verify-full}"
@@ -138,9 +137,8 @@ def connected(host: str, **given: Any) -> dict[str, Any]:
     """Return libpq's options for a recorded body."""
     body = {"host": host, "database": "d", "user": "u", **given}
     whole = resource_kind("connection", "postgres").with_defaults(body)
-    return dict(
-        conninfo_to_dict(conninfo(ResolvedConnection(address=PG, type="postgres", body=whole), "/project"))
-    )
+    link = ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=whole)
+    return dict(conninfo_to_dict(conninfo(link, "/project")))
 
 
 def test_libpq_gets_the_recorded_tls_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

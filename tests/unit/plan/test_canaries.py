@@ -191,7 +191,7 @@ def test_another_commit_keeps_a_canary_unless_it_changes_its_queries(going: Stat
 # --- the runner
 
 
-S1, S2, S3 = at("source.s1"), at("source.s2"), at("source.s3")
+S1, S2 = at("source.s1"), at("source.s2")
 
 
 @pytest.fixture
