@@ -39,21 +39,6 @@ def test_an_end_that_spark_does_not_announce_is_found(tmp_path: Path) -> None:
     assert set(found) == {"q7"}
 
 
-@pytest.fixture
-def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`java(text)` puts a java on the PATH that says so of its version."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    def make(text: str) -> Path:
-        program = tmp_path / "java"
-        program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
-        program.chmod(0o755)
-        return program
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("printed", "home", "detail"),
     [
@@ -64,13 +49,21 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_missing_or_unsuitable_java_is_an_error(
-    java: Any, printed: str, home: str, detail: str, monkeypatch: pytest.MonkeyPatch
+    printed: str, home: str, detail: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = java('openjdk version "17.0.15" 2025-04-15')
+    program = tmp_path / "java"
+
+    def says(version: str) -> None:
+        program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+        program.chmod(0o755)
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    says('openjdk version "17.0.15" 2025-04-15')
     assert require_java() == str(program)
     program.unlink()
     if printed:
-        java(printed)
+        says(printed)
     if home:
         monkeypatch.setenv("JAVA_HOME", home)
     found = refusal(require_java)

@@ -21,6 +21,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
+from tests.stored_steps import offsets
 from tests.unit.cli_runs import mzplan
 from tests.unit.connectors.queries import on_table
 
@@ -98,10 +99,8 @@ def begun(table: Path, tmp_path: Path, *versions: int, **body: Any) -> ResolvedQ
 
 
 def plan(checkpoint: Checkpoint, step: int, version: int) -> None:
-    offsets = Path(checkpoint.spark) / "offsets"
-    offsets.mkdir(parents=True, exist_ok=True)
-    offset = {"reservoirVersion": version, "index": 0, "isStartingVersion": step == 0}
-    (offsets / str(step)).write_text(f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(offset)}')
+    place = {"reservoirVersion": version, "index": 0, "isStartingVersion": step == 0}
+    offsets(Path(checkpoint.spark), step, place)
 
 
 def write(table: Path, *ids: int, mode: Any = "append") -> None:

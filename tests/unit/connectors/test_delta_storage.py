@@ -74,6 +74,12 @@ def test_steps_are_read_and_found_by_time(source: StoredSource) -> None:
     assert held == [({"id": n, "name": "x"}, 1) for n in (0, 1)]
     with pytest.raises(ReadBeforeSinceError):
         storage.snapshot(source.place, 9)
+    # A layout of a later version is refused.
+    storage.migrate([source.place, ("nobody", 1)])
+    folder = Path(Checkpoint.of(str(source.warehouse), *source.place).folder)
+    (folder / "layout.json").write_text(json.dumps({"format_version": 1, "layout": {"version": 2}}))
+    with pytest.raises(StorageError, match="layout 2, of a later mzplan"):
+        storage.migrate([source.place])
 
 
 def test_maintenance_merges_many_files_and_reclaims_expired_steps(source: StoredSource) -> None:
@@ -189,15 +195,6 @@ def test_an_append_at_a_step_meets_appends_that_were_read_together(tmp_path: Pat
         storage.append([(source, appending("a", 2, *rows(9, 1)))])
     assert steps.steps() == range(7)
     assert [steps.joined(range(first, 7)) for first in (0, 3, 6)] == [range(3), range(3, 4), range(6, 7)]
-
-
-def test_a_layout_of_a_later_version_is_refused(source: StoredSource) -> None:
-    storage = DeltaStorage(str(source.warehouse), Tables())
-    storage.migrate([source.place, ("nobody", 1)])
-    folder = Path(Checkpoint.of(str(source.warehouse), *source.place).folder)
-    (folder / "layout.json").write_text(json.dumps({"format_version": 1, "layout": {"version": 2}}))
-    with pytest.raises(StorageError, match="layout 2, of a later mzplan"):
-        storage.migrate([source.place])
 
 
 def test_a_duration_reaches_back_however_many_steps_it_has(tmp_path: Path) -> None:

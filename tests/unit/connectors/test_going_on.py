@@ -22,6 +22,7 @@ from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
+from tests.stored_steps import commit, offsets
 from tests.unit.connectors.queries import described
 
 BODY = {"tables": ["public.t"], "schema": "id BIGINT", "key": ["id"]}
@@ -94,10 +95,9 @@ class Recording(SourceConnector):
 
 
 def test_a_check_uses_the_generation_that_has_the_position(tmp_path: Path) -> None:
-    spark = tmp_path / "checkpoints" / "s-1" / "g1" / "spark"
-    for folder, lines in (("offsets", 'v1\n{}\n{"step":7}'), ("commits", "v1\n{}")):
-        (spark / folder).mkdir(parents=True)
-        (spark / folder / "0").write_text(lines)
+    spark = Path(Checkpoint.of(str(tmp_path), "s-1", 1).spark)
+    offsets(spark, 0, {"step": 7})
+    commit(spark, 0)
     third = source(3, predecessor(2, predecessor(1)))
 
     def asked(description: Description) -> list[tuple[str, int, str]]:
@@ -107,18 +107,16 @@ def test_a_check_uses_the_generation_that_has_the_position(tmp_path: Path) -> No
         assert found.diagnostics == ()
         return list(seen.asked)
 
-    assert asked(third) == [("g1", 1, ""), ("g1", 1, '{"step":7}')]
+    assert asked(third) == [("g1", 1, ""), ("g1", 1, '{"step": 7}')]
     begun(tmp_path, 3, 1)
     assert asked(third) == [("g3", 3, "")]
     assert asked(replace(third, predecessor=None)) == [("g3", 3, "")]
 
 
 def test_expired_steps_of_migrated_rows_are_a_loss(tmp_path: Path) -> None:
-    offsets = tmp_path / "checkpoints" / "s-1" / "g2" / "spark" / "offsets"
-    offsets.mkdir(parents=True)
-    (offsets / "0").write_text('v1\n{}\n{"step":5}')
     begun(tmp_path, 2, 1)
     former = Checkpoint.of(str(tmp_path), "s-1", 2)
+    offsets(Path(former.spark), 0, {"step": 5})
     StepIndex(former).append([StepRecord(step=0, end={"step": 5}, rows=7)])
     expired: Any = Mock(steps=lambda: range(3, 9))  # the first three steps have expired
     expired.name.return_value, expired.new_endpoint.return_value = "expired", expired

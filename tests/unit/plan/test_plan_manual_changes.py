@@ -96,13 +96,19 @@ def test_destroy_deletes_everything_dependents_first(state: State) -> None:
 
 NEAREST, ITS_QUERY = "did you mean source.orders?", "name a query that uses it: source.orders"
 FOR_QUERIES = (plan_pause, plan_resume, plan_restart)
+OTHERS: tuple[Any, ...] = (
+    plan_destroy,
+    lambda state, addresses: build_plan(BASE, state, targets=addresses),
+    lambda state, addresses: build_plan(BASE, state, replace=addresses),
+)
 
 
 @pytest.mark.parametrize(
     ("plan", "address", "hint"),
     [
-        *((plan, "source.order", NEAREST) for plan in (*FOR_QUERIES, plan_destroy)),
+        *((plan, "source.order", NEAREST) for plan in (*FOR_QUERIES, *OTHERS)),
         *((plan, "connection.k", ITS_QUERY) for plan in FOR_QUERIES),
+        (OTHERS[-1], "connection.k", "name the queries that use it."),
     ],
 )
 def test_an_unusable_address_is_a_usage_error(state: State, plan: Any, address: str, hint: str) -> None:

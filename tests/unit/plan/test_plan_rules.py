@@ -13,7 +13,6 @@ from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.manual_changes import plan_pause, plan_resume
-from tests.support import refusal
 from tests.unit.small_projects import (
     actions,
     at,
@@ -109,20 +108,6 @@ def test_another_nested_connection_restarts_only_if_it_leads_elsewhere(
 
 
 # --- changes of a source or a sink
-
-
-@pytest.mark.parametrize(
-    ("options", "hint"),
-    [
-        ({"replace": ["source.nowhere"]}, ""),
-        ({"targets": ["source.order"]}, "did you mean source.orders?"),
-        ({"replace": ["connection.k"]}, ""),
-    ],
-)
-def test_an_unusable_target_or_replace_is_a_usage_error(state: State, options: Any, hint: str) -> None:
-    given = {name: [at(text) for text in texts] for name, texts in options.items()}
-    found = refusal(lambda: build_plan(BASE, state, **given))
-    assert (found.code, found.exit_code) == ("MZ070", ExitCode.USAGE) and hint in found.hint
 
 
 def test_a_change_keeps_overrides_and_restart_tokens(state: State) -> None:
