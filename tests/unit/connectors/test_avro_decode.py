@@ -144,7 +144,6 @@ def test_a_type_that_would_lose_values_is_refused(type_: Schema, column: str, na
 @pytest.mark.parametrize(
     ("name", "latest", "aliases", "is_read"),
     [
-        ("shop.Created", "shop.Created", [], True),
         ("old.Created", "shop.Created", [], True),
         ("shop.Cancelled", "shop.Created", [], False),
         ("shop.Cancelled", "shop.Created", ["Cancelled"], True),

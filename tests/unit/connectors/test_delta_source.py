@@ -210,7 +210,6 @@ SAME = {
     ("name", "type_"),
     [
         ("price", "STRUCT<gross: BIGINT, net: BIGINT>"),
-        ("price", "STRUCT<net: BIGINT>"),
         ("price", "STRUCT<net: BIGINT, gross: INT>"),
         ("lines", "ARRAY<STRUCT<tax: DOUBLE, n: BIGINT>>"),
         ("by_day", "MAP<STRING, STRUCT<b: BIGINT>>"),

@@ -61,14 +61,6 @@ def test_bodies_differ_if_and_only_if_their_json_differs(
     assert same_body(before, after) is (not found) is (one == other)
 
 
-def test_a_sensitive_value_is_in_no_change() -> None:
-    before = {"security": {"sasl": {"password": "${env:OLD}", "username": "u"}}}
-    after = {"security": {"sasl": {"password": "${env:NEW}", "username": "u"}}}
-    for changes in (compare_bodies(KAFKA, before, after), compare_bodies(KAFKA, {}, after)):
-        change = next(c for c in changes if c.path == "security.sasl.password")
-        assert (change.before, change.after, change.sensitive) == (None, None, True)
-
-
 def test_columns_are_compared_by_column() -> None:
     assert columns("id BIGINT, b INT, c DATE, n INT", "id BIGINT, b STRING, n INT NOT NULL, `d e` DATE") == {
         "format.schema.b": ("INT", "STRING", "replace"),
