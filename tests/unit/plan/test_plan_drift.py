@@ -13,6 +13,7 @@ from mzplan.plan.drift import drift_between, drift_of_instance
 from tests.unit.small_projects import commit, observe, shop, source
 
 ALIVE = {"local": True}
+QUERIES = ("sink.orders_pg", "source.orders")
 
 
 def found(state: State, alive: dict[str, bool] = ALIVE, **seen: Any) -> list[tuple[str, str, str]]:
@@ -63,26 +64,18 @@ def test_a_starting_query_is_no_drift() -> None:
     assert found(state, orders=seen) == [("source.orders", "failed-query", "X: boom")]
 
 
-def test_a_paused_query_must_not_run() -> None:
-    state = commit(shop(orders=source(paused=True)))
-    assert found(state) == []
-    assert found(state, orders={"condition": "running"}) == [
-        ("source.orders", "outdated-query", "it runs although it is paused")
-    ]
-
-
 def test_without_a_runner_queries_are_missing_unless_the_instance_is_dry() -> None:
     state = commit(shop())
-    why = "no runner of instance local is alive"
-    assert found(state, {}) == [
-        ("sink.orders_pg", "missing-query", why),
-        ("source.orders", "missing-query", why),
-    ]
+    sink, orders = ((a, "missing-query", "no runner of instance local is alive") for a in QUERIES)
+    assert found(state, {}) == [sink, orders]
     dry = dataclasses.replace(state, instances={"local": Instance(name="local", type="dry")})
     assert found(dry, {}) == []
-    assert found(commit(shop(orders=source(paused=True))), {"local": False}) == [
-        ("sink.orders_pg", "missing-query", why)
-    ]
+    # A paused query must not run.
+    paused = commit(shop(orders=source(paused=True)))
+    assert found(paused, {"local": False}) == [sink] and found(paused) == []
+    runs = ("source.orders", "outdated-query", "it runs although it is paused")
+    assert found(paused, orders={"condition": "running"}) == [runs]
+    assert drift_between(paused, observe(paused, orders={"quiet_since": 1000.0}), ALIVE, now=9000.0) == ()
 
 
 def test_a_query_that_the_state_does_not_have_is_foreign() -> None:
@@ -106,7 +99,5 @@ def test_a_batch_that_does_not_end_is_stalled(
 ) -> None:
     state = commit(shop(orders=source(trigger={"interval": interval})))
     seen = observe(state, orders={"quiet_since": 1000.0, "condition": condition})
-    found = [(item.address, item.kind) for item in drift_between(state, seen, ALIVE, now=1000.0 + quiet)]
-    assert found == ([("source.orders", "stalled-query")] if stalled else [])
-    paused = commit(shop(orders=source(paused=True)))
-    assert drift_between(paused, observe(paused, orders={"quiet_since": 1000.0}), ALIVE, now=9000.0) == ()
+    drift = [(item.address, item.kind) for item in drift_between(state, seen, ALIVE, now=1000.0 + quiet)]
+    assert drift == ([("source.orders", "stalled-query")] if stalled else [])

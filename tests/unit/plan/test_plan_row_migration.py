@@ -195,8 +195,7 @@ def test_a_second_migration_is_refused_until_the_first_has_run() -> None:
     state = commit_plan(replaced("id BIGINT, amount BIGINT", state), state)
     wider = "id BIGINT, amount DECIMAL(20,0)"
     stopped: dict[str, Any] = {"generation": 2, "digest": "", "condition": "starting"}
-    unseen: dict[str, Any] = {}
-    for seen in (unseen, NOT_BEGUN, stopped):
+    for seen in (dict[str, Any](), NOT_BEGUN, stopped):
         (error,) = [one for one in replaced(wider, state, **seen).diagnostics if one.severity == "error"]
         assert error.code == "MZ275" and "generation 1 yet" in error.summary
     for seen in ({"condition": "running"}, {**stopped, "step": 0}):
