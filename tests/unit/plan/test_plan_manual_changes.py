@@ -35,26 +35,27 @@ from tests.unit.small_projects import (
 
 ORDERS = at("source.orders")
 BASE = shop()
+STATE = commit(BASE)
 
 
-def test_pause_is_an_override_that_a_later_plan_leaves_alone(state: State) -> None:
-    plan = plan_pause(state, [ORDERS])
+def test_pause_is_an_override_that_a_later_plan_leaves_alone() -> None:
+    plan = plan_pause(STATE, [ORDERS])
     assert actions(plan) == {"source.orders": "update"}
     assert fields(plan, "source.orders") == {"paused": (False, True, "in-place")}
     change = change_of(plan, "source.orders")
     assert (change.effect, change.reason) == ("in-place", "paused by hand")
-    paused = commit_plan(plan, state)
+    paused = commit_plan(plan, STATE)
     record = paused.resources[ORDERS]
     assert record.override == "paused" and record.paused
-    assert record.digest == state.resources[ORDERS].digest
+    assert record.digest == STATE.resources[ORDERS].digest
     assert build_plan(BASE, paused).is_empty
-    assert (paused.serial, paused.lineage, paused.instances) == (2, state.lineage, state.instances)
+    assert (paused.serial, paused.lineage, paused.instances) == (2, STATE.lineage, STATE.instances)
 
 
-def test_resume_undoes_pause_and_either_twice_changes_nothing(state: State) -> None:
-    paused = commit_plan(plan_pause(state, [ORDERS]), state)
-    assert plan_pause(paused, [ORDERS]).is_empty and plan_resume(state, [ORDERS]).is_empty
-    assert commit_plan(plan_resume(paused, [ORDERS]), paused).resources == state.resources
+def test_resume_undoes_pause_and_either_twice_changes_nothing() -> None:
+    paused = commit_plan(plan_pause(STATE, [ORDERS]), STATE)
+    assert plan_pause(paused, [ORDERS]).is_empty and plan_resume(STATE, [ORDERS]).is_empty
+    assert commit_plan(plan_resume(paused, [ORDERS]), paused).resources == STATE.resources
     (found,) = plan_restart(paused, [ORDERS]).diagnostics  # it says that the query stays paused
     assert (found.severity, found.code) == ("notice", "MZ045")
 
@@ -67,28 +68,28 @@ def test_resume_overrides_a_pause_of_the_configuration() -> None:
     assert again.resources == state.resources
 
 
-def test_restart_is_a_token_in_the_digest(state: State) -> None:
-    plan = plan_restart(state, [ORDERS, ORDERS])
+def test_restart_is_a_token_in_the_digest() -> None:
+    plan = plan_restart(STATE, [ORDERS, ORDERS])
     assert actions(plan) == {"source.orders": "restart"}
     assert names(plan.downstream) == ["sink.orders_pg"] and plan.unaffected == 2
-    restarted = commit_plan(plan, state)
+    restarted = commit_plan(plan, STATE)
     record = restarted.resources[ORDERS]
     assert record.restart_token == 1 and record.generation == 1
-    assert record.digest != state.resources[ORDERS].digest
+    assert record.digest != STATE.resources[ORDERS].digest
     assert build_plan(BASE, restarted).is_empty
     twice = commit_plan(plan_restart(restarted, [ORDERS]), restarted)
-    assert len({s.resources[ORDERS].digest for s in (state, restarted, twice)}) == 3
+    assert len({s.resources[ORDERS].digest for s in (STATE, restarted, twice)}) == 3
 
 
-def test_destroy_deletes_everything_dependents_first(state: State) -> None:
-    plan = plan_destroy(state)
+def test_destroy_deletes_everything_dependents_first() -> None:
+    plan = plan_destroy(STATE)
     deleted = ["sink.orders_pg", "source.orders", "connection.pg", "connection.k"]
     assert list(actions(plan).items()) == [(address, "delete") for address in deleted]
     assert plan.unaffected == 0
-    after = commit_plan(plan, state)
-    assert after.resources == {} and after.serial == 2 and after.lineage == state.lineage
+    after = commit_plan(plan, STATE)
+    assert after.resources == {} and after.serial == 2 and after.lineage == STATE.lineage
     # A target takes its dependents along.
-    plan = plan_destroy(state, [ORDERS])
+    plan = plan_destroy(STATE, [ORDERS])
     assert actions(plan) == {"sink.orders_pg": "delete", "source.orders": "delete"}
     assert change_of(plan, "sink.orders_pg").reason == "depends on a destroyed resource"
     assert plan.unaffected == 2
@@ -111,8 +112,8 @@ OTHERS: tuple[Any, ...] = (
         (OTHERS[-1], "connection.k", "name the queries that use it."),
     ],
 )
-def test_an_unusable_address_is_a_usage_error(state: State, plan: Any, address: str, hint: str) -> None:
-    found = refusal(lambda: plan(state, [at(address)]))
+def test_an_unusable_address_is_a_usage_error(plan: Any, address: str, hint: str) -> None:
+    found = refusal(lambda: plan(STATE, [at(address)]))
     assert (found.code, found.hint, found.exit_code) == ("MZ070", hint, ExitCode.USAGE)
 
 
@@ -128,10 +129,10 @@ def because(state: State, address: str = "source.orders") -> Cause:
     return found
 
 
-def test_a_commit_records_the_cause_only_of_queries_that_it_reaches(state: State) -> None:
-    assert because(state) == because(state, "sink.orders_pg") == Cause(cause="change", serial=1, detail="new")
-    assert state.resources[at("connection.k")].because is None
-    second = commit(shop(k=MOVED), state)
+def test_a_commit_records_the_cause_only_of_queries_that_it_reaches() -> None:
+    assert because(STATE) == because(STATE, "sink.orders_pg") == Cause(cause="change", serial=1, detail="new")
+    assert STATE.resources[at("connection.k")].because is None
+    second = commit(shop(k=MOVED), STATE)
     assert because(second) == Cause(
         cause="change",
         serial=2,
@@ -148,14 +149,14 @@ def test_a_commit_records_the_cause_only_of_queries_that_it_reaches(state: State
     assert because(decode_state(encode_state(fourth), "it")) == because(third)
 
 
-def test_restarts_by_hand_and_for_a_secret_have_their_own_causes(state: State) -> None:
-    by_hand = apply_changes(state, plan_restart(state, [ORDERS]))
+def test_restarts_by_hand_and_for_a_secret_have_their_own_causes() -> None:
+    by_hand = apply_changes(STATE, plan_restart(STATE, [ORDERS]))
     assert because(by_hand) == Cause(cause="hand", serial=2, detail="restarted by hand")
     rotated = build_plan(BASE, by_hand, rotated={ORDERS: ("${env:PW}",)})
     anew = apply_changes(by_hand, rotated)
     assert (because(anew).cause, because(anew).serial) == ("secret", 3)
     assert because(anew).detail == "the value of ${env:PW} changed"
-    for before, after in ((state, by_hand), (by_hand, anew)):
+    for before, after in ((STATE, by_hand), (by_hand, anew)):
         (change,) = plan_between(before, after).changes
         assert change.reason == because(after).detail
     paused = apply_changes(anew, plan_pause(anew, [ORDERS]))
@@ -164,22 +165,22 @@ def test_restarts_by_hand_and_for_a_secret_have_their_own_causes(state: State) -
     assert because(resumed) == Cause(cause="hand", serial=5, detail="resumed by hand")
 
 
-def test_a_cause_is_short_printable_and_shows_no_secret(state: State) -> None:
+def test_a_cause_is_short_printable_and_shows_no_secret() -> None:
     one, two = (
         shop(k=kafka(security={"protocol": "SASL_SSL", "sasl": {**SASL, "password": f"${{env:{name}}}"}}))
         for name in ("ONE", "TWO")
     )
     assert because(commit(two, commit(one))).detail == "security.sasl.password changed"
-    many = commit(shop(k=kafka(brokers=[f"{'x' * 80}{n}:9092" for n in range(40)])), state)
+    many = commit(shop(k=kafka(brokers=[f"{'x' * 80}{n}:9092" for n in range(40)])), STATE)
     assert len(because(many).detail) <= MAX_DETAIL
-    odd = commit(shop(orders=source(topic="a\x1b[2J\nb")), state)
+    odd = commit(shop(orders=source(topic="a\x1b[2J\nb")), STATE)
     assert because(odd).detail.isprintable()
 
 
-def test_a_plan_shows_why_each_query_that_it_restarts_runs(state: State) -> None:
-    plan = build_plan(shop(k=MOVED), state)
+def test_a_plan_shows_why_each_query_that_it_restarts_runs() -> None:
+    plan = build_plan(shop(k=MOVED), STATE)
     because = Cause(cause="retry", serial=1, detail="attempt 2", at="2026-11-24T12:00:00Z")
-    statuses = observe(state, orders={"started_because": because})
+    statuses = observe(STATE, orders={"started_because": because})
     seen = replace(plan, started=started_because(plan.changes, statuses))
     shown = {change["address"]: change for change in plan_to_json(seen)["changes"]}
     assert shown["source.orders"]["started_because"] == {**encode(because), "through": None}

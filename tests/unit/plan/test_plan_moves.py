@@ -31,6 +31,7 @@ from tests.unit.small_projects import (
     source,
 )
 
+STATE = commit(shop())
 MOVED = {"lifecycle": {"moved_from": "orders"}}
 
 
@@ -39,41 +40,41 @@ def renamed_source(**more: Any) -> Configuration:
     return project(kafka(), postgres(), source("sales", **body), sink(**{"from": "sales"}))
 
 
-def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on(state: State) -> None:
-    plan = build_plan(renamed_source(), state)
+def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on() -> None:
+    plan = build_plan(renamed_source(), STATE)
     assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
     assert effects(plan) == {"source.sales": "restart", "sink.orders_pg": "in-place"}
     assert fields(plan, "sink.orders_pg") == {"from": ("orders", "sales", "in-place")}
-    before, after = state.resources[at("source.orders")], change_of(plan, "source.sales").after
+    before, after = STATE.resources[at("source.orders")], change_of(plan, "source.sales").after
     assert after is not None and after.digest == before.digest
     assert (after.id, after.generation) == (before.id, before.generation)
-    new = commit_plan(plan, state)
+    new = commit_plan(plan, STATE)
     assert at("source.orders") not in new.resources
-    assert new.resources[at("sink.orders_pg")].digest == state.resources[at("sink.orders_pg")].digest
+    assert new.resources[at("sink.orders_pg")].digest == STATE.resources[at("sink.orders_pg")].digest
     assert build_plan(renamed_source(), new).is_empty
     # Without a resource of the former name, it has no effect.
     assert set(actions(build_plan(renamed_source(), State(project="shop"))).values()) == {"create"}
 
 
-def test_a_renamed_connection_restarts_nothing(state: State) -> None:
+def test_a_renamed_connection_restarts_nothing() -> None:
     wanted = project(kafka("k2", lifecycle={"moved_from": "k"}), postgres(), source(connection="k2"), sink())
-    plan = build_plan(wanted, state)
-    for same in (plan, plan_move(state, at("connection.k"), at("connection.k2"))):
+    plan = build_plan(wanted, STATE)
+    for same in (plan, plan_move(STATE, at("connection.k"), at("connection.k2"))):
         assert actions(same) == {"connection.k2": "move", "source.orders": "update"}
         assert effects(same) == {"connection.k2": "in-place", "source.orders": "in-place"}
 
 
-def test_a_rename_with_a_change(state: State) -> None:
-    plan = build_plan(renamed_source(trigger={"interval": "9s"}), state)
+def test_a_rename_with_a_change() -> None:
+    plan = build_plan(renamed_source(trigger={"interval": "9s"}), STATE)
     assert actions(plan)["source.sales"] == "move" and effects(plan)["source.sales"] == "restart"
-    plan = build_plan(renamed_source(topic="other"), state)
+    plan = build_plan(renamed_source(topic="other"), STATE)
     assert actions(plan) == {"source.sales": "replace", "sink.orders_pg": "replace"}
-    assert commit_plan(plan, state).resources[at("source.sales")].generation == 2
+    assert commit_plan(plan, STATE).resources[at("source.sales")].generation == 2
 
 
-def test_two_resources_cannot_have_one_former_name(state: State) -> None:
+def test_two_resources_cannot_have_one_former_name() -> None:
     wanted = project(kafka(), source("a", topic="orders", **MOVED), source("b", topic="orders", **MOVED))
-    found = [d for d in build_plan(wanted, state).diagnostics if d.code == "MZ003"]
+    found = [d for d in build_plan(wanted, STATE).diagnostics if d.code == "MZ003"]
     assert len(found) == 1 and found[0].exit_code == ExitCode.REFUSED
 
 
@@ -81,19 +82,19 @@ def test_two_resources_cannot_have_one_former_name(state: State) -> None:
     ("former", "to"),
     [("source.no", "source.x"), ("source.orders", "sink.x"), ("source.orders", "source.orders")],
 )
-def test_an_impossible_move_by_hand_is_a_usage_error(state: State, former: str, to: str) -> None:
-    assert refusal(lambda: plan_move(state, at(former), at(to))).exit_code == ExitCode.USAGE
+def test_an_impossible_move_by_hand_is_a_usage_error(former: str, to: str) -> None:
+    assert refusal(lambda: plan_move(STATE, at(former), at(to))).exit_code == ExitCode.USAGE
 
 
-def test_a_forgotten_query_can_be_adopted_and_continues(state: State) -> None:
+def test_a_forgotten_query_can_be_adopted_and_continues() -> None:
     both = [at("source.orders"), at("sink.orders_pg")]
-    old = state.resources[both[0]]
-    empty = commit_plan(plan_forget(state, both), state)
+    old = STATE.resources[both[0]]
+    empty = commit_plan(plan_forget(STATE, both), STATE)
     found = refusal(lambda: plan_adopt(shop(), empty, both[1], "x", 1))
     assert "import or apply source.orders first" in found.hint
     new = commit_plan(plan_adopt(shop(), empty, both[0], old.id, old.generation), empty)
     assert new.resources[both[0]] == old
-    again = plan_adopt(shop(), new, both[1], state.resources[both[1]].id, 1)
+    again = plan_adopt(shop(), new, both[1], STATE.resources[both[1]].id, 1)
     assert build_plan(shop(), commit_plan(again, new)).is_empty
     assert refusal(lambda: plan_adopt(shop(), new, both[1], old.id, 1)).code == "MZ038"
 
@@ -105,26 +106,26 @@ def test_adopting_brings_connections_along() -> None:
     assert new.resources[at("source.orders")].id == "abc" and new.instances
 
 
-def test_a_rollback_restores_the_former_resources(state: State) -> None:
+def test_a_rollback_restores_the_former_resources() -> None:
     later = commit(
-        shop(k=kafka(brokers=["b:9092"]), orders=source(description="d"), new=console("new", "orders")), state
+        shop(k=kafka(brokers=["b:9092"]), orders=source(description="d"), new=console("new", "orders")), STATE
     )
-    plan = plan_rollback(later, state)
+    plan = plan_rollback(later, STATE)
     assert effects(plan) == {"connection.k": "restart", "source.orders": "restart", "sink.new": "none"}
     back = commit_plan(plan, later)
-    assert (back.serial, back.resources) == (3, state.resources)
-    assert plan_rollback(back, state).is_empty
-    without = commit(project(kafka(), source()), state)
-    assert commit_plan(plan_rollback(without, state), without).resources == state.resources
+    assert (back.serial, back.resources) == (3, STATE.resources)
+    assert plan_rollback(back, STATE).is_empty
+    without = commit(project(kafka(), source()), STATE)
+    assert commit_plan(plan_rollback(without, STATE), without).resources == STATE.resources
     # A replaced generation never comes back.
-    replaced = commit(shop(orders=source(topic="other")), state)
-    found = refusal(lambda: plan_rollback(replaced, state))
+    replaced = commit(shop(orders=source(topic="other")), STATE)
+    found = refusal(lambda: plan_rollback(replaced, STATE))
     assert (found.exit_code, found.code) == (ExitCode.REFUSED, "MZ038")
 
 
-def test_forgotten_storage_survives_commits(state: State) -> None:
+def test_forgotten_storage_survives_commits() -> None:
     place = Forgotten(at("source.x"), 2)
-    kept = dataclasses.replace(state, forgotten={"abc": place})
+    kept = dataclasses.replace(STATE, forgotten={"abc": place})
     assert commit(shop(new=console("new", "orders")), kept).forgotten == {"abc": place}
 
 

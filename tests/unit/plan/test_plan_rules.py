@@ -34,6 +34,7 @@ from tests.unit.small_projects import (
 
 EMPTY = State(project="shop")
 BASE = shop()
+STATE = commit(BASE)
 
 
 # --- create, nothing, delete
@@ -58,8 +59,8 @@ def test_a_connection_that_nobody_uses_restarts_nobody() -> None:
     assert effects(plan) == {"connection.alone": "in-place"}
 
 
-def test_the_effect_of_a_connection_does_not_depend_on_other_changes_of_its_users(state: State) -> None:
-    plan = build_plan(shop(k=kafka(brokers=["b:9092"]), orders=source(topic="other")), state)
+def test_the_effect_of_a_connection_does_not_depend_on_other_changes_of_its_users() -> None:
+    plan = build_plan(shop(k=kafka(brokers=["b:9092"]), orders=source(topic="other")), STATE)
     assert effects(plan)["connection.k"] == "restart"
     assert effects(plan)["source.orders"] == "replace"
     assert names(change_of(plan, "source.orders").triggered_by) == ["connection.k"]
@@ -110,23 +111,23 @@ def test_another_nested_connection_restarts_only_if_it_leads_elsewhere(
 # --- changes of a source or a sink
 
 
-def test_a_change_keeps_overrides_and_restart_tokens(state: State) -> None:
+def test_a_change_keeps_overrides_and_restart_tokens() -> None:
     orders = at("source.orders")
-    record = dataclasses.replace(state.resources[orders], override="paused", restart_token=3)
-    state = dataclasses.replace(state, resources={**state.resources, orders: record})
+    record = dataclasses.replace(STATE.resources[orders], override="paused", restart_token=3)
+    state = dataclasses.replace(STATE, resources={**STATE.resources, orders: record})
     for changed in (source(trigger={"interval": "2s"}), source(topic="other"), source(description="x")):
         after = change_of(build_plan(shop(orders=changed), state), "source.orders").after
         assert after is not None
         assert (after.override, after.restart_token) == ("paused", 3)
 
 
-def test_a_digest_of_an_older_version_restarts_nothing(state: State) -> None:
+def test_a_digest_of_an_older_version_restarts_nothing() -> None:
     """An upgrade that computes digests differently restarts nothing."""
     older = {
         address: dataclasses.replace(record, digest=record.digest and f"0:{address.name}")
-        for address, record in state.resources.items()
+        for address, record in STATE.resources.items()
     }
-    state = dataclasses.replace(state, resources=older)
+    state = dataclasses.replace(STATE, resources=older)
     assert build_plan(BASE, state).is_empty
     plan = build_plan(shop(k=kafka(description="x"), orders=source(description="y")), state)
     assert set(effects(plan).values()) == {"in-place"}
@@ -138,7 +139,7 @@ def test_a_digest_of_an_older_version_restarts_nothing(state: State) -> None:
 # --- targets
 
 
-def test_a_target_brings_its_dependents_and_what_it_needs(state: State) -> None:
+def test_a_target_brings_its_dependents_and_what_it_needs() -> None:
     wanted = project(
         kafka(brokers=["b:9092"]),
         postgres(host="other"),
@@ -148,7 +149,7 @@ def test_a_target_brings_its_dependents_and_what_it_needs(state: State) -> None:
         sink("more", connection="new"),
         kafka("unrelated"),
     )
-    plan = build_plan(wanted, state, targets=[at("sink.more")])
+    plan = build_plan(wanted, STATE, targets=[at("sink.more")])
     # sink.more needs source.orders, which changed. So the dependents of source.orders come too.
     assert actions(plan) == {
         "connection.k": "update",
@@ -158,7 +159,7 @@ def test_a_target_brings_its_dependents_and_what_it_needs(state: State) -> None:
         "sink.more": "create",
         "sink.orders_pg": "update",
     }
-    plan = build_plan(wanted, state, targets=[at("connection.unrelated")], replace=[at("sink.more")])
+    plan = build_plan(wanted, STATE, targets=[at("connection.unrelated")], replace=[at("sink.more")])
     assert actions(plan) == {"connection.unrelated": "create"}
 
 
@@ -168,9 +169,9 @@ def test_a_need_of_a_target_does_not_bring_its_other_users() -> None:
     assert set(actions(plan)) == {"connection.k", "connection.pg", "source.orders", "sink.orders_pg"}
 
 
-def test_a_targeted_plan_removes_no_instance(state: State) -> None:
+def test_a_targeted_plan_removes_no_instance() -> None:
     other = {"other": Instance(name="other", type="dry")}
-    plan = build_plan(shop(z=kafka("z"), instances=other), state, targets=[at("connection.z")])
+    plan = build_plan(shop(z=kafka("z"), instances=other), STATE, targets=[at("connection.z")])
     assert set(plan.instances) == {"local", "other"} and plan.instances_changed
 
 
@@ -178,17 +179,15 @@ def test_a_targeted_plan_removes_no_instance(state: State) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"warehouse": "s3://elsewhere"}, {"project": "other"}])
-def test_project_and_warehouse_are_fixed_while_resources_exist(
-    state: State, settings: dict[str, str]
-) -> None:
-    (found,) = build_plan(dataclasses.replace(BASE, **settings), state).diagnostics
+def test_project_and_warehouse_are_fixed_while_resources_exist(settings: dict[str, str]) -> None:
+    (found,) = build_plan(dataclasses.replace(BASE, **settings), STATE).diagnostics
     assert (found.code, found.severity, found.exit_code) == ("MZ044", "error", ExitCode.REFUSED)
-    empty = commit(project(), state)
+    empty = commit(project(), STATE)
     assert build_plan(dataclasses.replace(BASE, **settings), empty).diagnostics == ()
 
 
-def test_another_spelling_of_the_warehouse_is_the_same(state: State) -> None:
-    plan = build_plan(dataclasses.replace(BASE, warehouse="x/../warehouse/"), state)
+def test_another_spelling_of_the_warehouse_is_the_same() -> None:
+    plan = build_plan(dataclasses.replace(BASE, warehouse="x/../warehouse/"), STATE)
     assert plan.is_empty and plan.diagnostics == () and plan.warehouse == "./warehouse"
 
 
@@ -214,17 +213,17 @@ def test_prevent_destroy_refuses_a_delete_and_a_replace() -> None:
 # --- pending
 
 
-def test_a_query_that_has_not_converged_is_pending_with_its_reason(state: State) -> None:
-    statuses = observe(state, orders={"digest": "1:old"})
-    (pending,) = build_plan(BASE, state, statuses).pending
+def test_a_query_that_has_not_converged_is_pending_with_its_reason() -> None:
+    statuses = observe(STATE, orders={"digest": "1:old"})
+    (pending,) = build_plan(BASE, STATE, statuses).pending
     assert pending.address == at("source.orders")
     assert pending.reason == "the committed description is not running yet"
     moved = {"other": dataclasses.replace(statuses["local"], instance="other")}
-    assert build_plan(BASE, state, moved).pending == ()
+    assert build_plan(BASE, STATE, moved).pending == ()
 
 
-def test_a_paused_query_is_pending_only_while_it_runs(state: State) -> None:
-    assert build_plan(BASE, state, observe(state)).pending == ()
+def test_a_paused_query_is_pending_only_while_it_runs() -> None:
+    assert build_plan(BASE, STATE, observe(STATE)).pending == ()
     state = commit(shop(orders=source(paused=True)))
     assert build_plan(BASE, state, observe(state)).pending == ()
     assert build_plan(BASE, state, observe(state, orders={"digest": "1:old"})).pending == ()
