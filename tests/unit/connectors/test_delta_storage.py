@@ -53,12 +53,8 @@ def stored(folder: Path, steps: int = 4) -> StoredSource:
     return made
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> StoredSource:
-    return stored(tmp_path)
-
-
-def test_steps_are_read_and_found_by_time(source: StoredSource) -> None:
+def test_steps_are_read_and_found_by_time(tmp_path: Path) -> None:
+    source = stored(tmp_path)
     storage = DeltaStorage(str(source.warehouse), Tables())
     extent = storage.extent(source.place)
     assert (extent.since, extent.upper) == (0, 4)
@@ -82,9 +78,9 @@ def test_steps_are_read_and_found_by_time(source: StoredSource) -> None:
         storage.migrate([source.place])
 
 
-def test_maintenance_merges_many_files_and_reclaims_expired_steps(source: StoredSource) -> None:
+def test_maintenance_merges_many_files_and_reclaims_expired_steps(tmp_path: Path) -> None:
     """Once an hour or in so many steps, even after a failure."""
-    tables = Tables()
+    source, tables = stored(tmp_path), Tables()
     tables.failure = RuntimeError("no")
     storage = DeltaStorage(str(source.warehouse), tables, reclaim_steps=3, merge_at=7, safety=60.0)
     with pytest.raises(RuntimeError):

@@ -58,6 +58,9 @@ def three(broker: str = "a:9092", host: str = "h", **more: Any) -> Configuration
     )
 
 
+THREE = commit(three())
+
+
 def planned(configuration: Configuration, state: State) -> Plan:
     plan = build_plan(configuration, state)
     return replace(plan, canaries=choose_canaries(plan, state, 30.0))
@@ -68,14 +71,13 @@ def turns(made: Plan | State) -> dict[str, list[str]]:
 
 
 def test_one_query_of_each_connection_goes_first_and_other_restarts_wait() -> None:
-    state = commit(three())
-    assert turns(planned(three(), state)) == {}
-    assert turns(planned(three("b:9092"), state)) == {"source.s1": ["source.s2"]}
+    assert turns(planned(three(), THREE)) == {}
+    assert turns(planned(three("b:9092"), THREE)) == {"source.s1": ["source.s2"]}
     both = {"source.s1": ["source.s2"], "sink.t1": ["sink.t2"]}
-    assert turns(planned(three("b:9092", host="other"), state)) == both
+    assert turns(planned(three("b:9092", host="other"), THREE)) == both
     # New columns: once its source has altered the table, a sink can't keep running, and can't start earlier.
     more = three(format={"type": "json", "schema": "id BIGINT, amount INT, note STRING"})
-    assert turns(planned(more, state)) == {"source.s1": ["sink.t2", "source.s2"], "sink.t1": ["sink.t2"]}
+    assert turns(planned(more, THREE)) == {"source.s1": ["sink.t2", "source.s2"], "sink.t1": ["sink.t2"]}
     # A paused query is no canary, and does not wait.
     paused = commit(three(paused=True))
     assert turns(planned(three("b:9092", paused=True), paused)) == {}
@@ -98,7 +100,6 @@ def test_each_instance_has_its_own_canaries() -> None:
 
 
 def test_replaced_queries_never_go_first_and_new_ones_wait_only_for_their_source() -> None:
-    state = commit(three())
     configuration = project(
         *(r for r in three("b:9092").resources.values() if r.address.name not in ("s1", "t1", "t2")),
         source("s1", topic="other"),
@@ -108,13 +109,12 @@ def test_replaced_queries_never_go_first_and_new_ones_wait_only_for_their_source
         console("c4", "s4"),
         console("c1", "s1"),
     )
-    plan = planned(configuration, state)
+    plan = planned(configuration, THREE)
     assert turns(plan) == {"source.s2": ["sink.c1", "sink.t1", "source.s1"]}
 
 
 def test_each_form_of_a_plan_shows_which_query_goes_first() -> None:
-    state = commit(three())
-    plan = planned(three("b:9092"), state)
+    plan = planned(three("b:9092"), THREE)
     assert decode_plan(encode_plan(plan), "x").canaries == plan.canaries
     assert plan_to_json(plan)["canaries"] == [{"address": "source.s1", "holds": ["source.s2"], "wait": 30.0}]
     text = render_plan(plan)
@@ -123,7 +123,7 @@ def test_each_form_of_a_plan_shows_which_query_goes_first() -> None:
     assert "First: source.s1; 1 query waits for it, 30 s at most" in text
     assert "**1 query goes first**: source.s1; 1 query waits" in render_plan_markdown(plan)
     assert "; once source.s1 has made progress" in render_stages(plan)
-    assert "canaries" not in plan_to_json(build_plan(three("b:9092"), state))
+    assert "canaries" not in plan_to_json(build_plan(three("b:9092"), THREE))
 
 
 # --- what is committed
@@ -134,58 +134,53 @@ def verdicts(state: State, **passed: bool) -> dict[str, Status]:
     return {"local": replace(observe(state)["local"], canaries=found)}
 
 
-@pytest.fixture
-def going() -> State:
-    """A state in which s1 is the canary and s2 waits for it."""
-    state = commit(three())
-    return commit_plan(planned(three("b:9092"), state), state)
+GOING = commit_plan(planned(three("b:9092"), THREE), THREE)  # s1 is the canary, and s2 waits for it
 
 
-def test_an_apply_without_changes_resumes_only_after_a_failed_canary(going: State) -> None:
-    earlier = {"local": replace(observe(going)["local"], canaries={S1: Verdict(serial=1, passed=False)})}
-    for statuses in ({}, observe(going), verdicts(going, s1=True), earlier):
-        assert build_plan(three("b:9092"), going, statuses).is_empty
-    failed = verdicts(going, s1=False)
-    plan = build_plan(three("b:9092"), going, failed)
+def test_an_apply_without_changes_resumes_only_after_a_failed_canary() -> None:
+    earlier = {"local": replace(observe(GOING)["local"], canaries={S1: Verdict(serial=1, passed=False)})}
+    for statuses in ({}, observe(GOING), verdicts(GOING, s1=True), earlier):
+        assert build_plan(three("b:9092"), GOING, statuses).is_empty
+    failed = verdicts(GOING, s1=False)
+    plan = build_plan(three("b:9092"), GOING, failed)
     assert names(plan.resuming) == ["source.s1", "source.s2"] and not plan.is_empty and not plan.changes
-    assert commit_plan(plan, going).canaries == ()
+    assert commit_plan(plan, GOING).canaries == ()
     assert "Resuming after a failed canary: source.s1, source.s2" in render_plan(plan)
     assert "2 to resume" in render_plan(plan)
     assert "resume** after a failed canary" in render_plan_markdown(plan)
     assert decode_plan(encode_plan(plan), "x").resuming == plan.resuming
     # With --canary it is tried again, as another attempt.
-    again = replace(plan, canaries=choose_canaries(plan, going, 30.0))
+    again = replace(plan, canaries=choose_canaries(plan, GOING, 30.0))
     assert turns(again) == {"source.s1": ["source.s2"]}
-    assert [c.serial for c in commit_plan(again, going).canaries] == [3]
+    assert [c.serial for c in commit_plan(again, GOING).canaries] == [3]
     # With a target only that goes on; who waits for a canary that goes on waits for it anew.
-    one = build_plan(three("b:9092"), going, failed, targets=[at("source.s1")])
+    one = build_plan(three("b:9092"), GOING, failed, targets=[at("source.s1")])
     assert names(one.resuming) == ["source.s1"]
-    assert [(c.serial, names(c.holds)) for c in commit_plan(one, going).canaries] == [(3, ["source.s2"])]
-    other = build_plan(three("b:9092"), going, failed, targets=[at("source.s2")])
-    assert turns(commit_plan(other, going)) == {"source.s1": []}  # which stays as it is
+    assert [(c.serial, names(c.holds)) for c in commit_plan(one, GOING).canaries] == [(3, ["source.s2"])]
+    other = build_plan(three("b:9092"), GOING, failed, targets=[at("source.s2")])
+    assert turns(commit_plan(other, GOING)) == {"source.s1": []}  # which stays as it is
 
 
-def test_another_commit_keeps_a_canary_unless_it_changes_its_queries(going: State) -> None:
+def test_another_commit_keeps_a_canary_unless_it_changes_its_queries() -> None:
     labelled = three("b:9092", labels={"team": "x"})
-    assert commit(labelled, going).canaries == going.canaries
-    renamed = commit_plan(plan_move(going, at("source.s2"), at("source.z")), going)
+    assert commit(labelled, GOING).canaries == GOING.canaries
+    renamed = commit_plan(plan_move(GOING, at("source.s2"), at("source.z")), GOING)
     assert names(renamed.canaries[0].holds) == ["source.z"]
     # A change that reaches them, without a canary: they go.
-    assert commit(three("c:9092"), going).canaries == ()
+    assert commit(three("c:9092"), GOING).canaries == ()
     # The canary alone is changed: it is one again.
     alone = project(
         *(r for r in three("b:9092").resources.values() if r.address.name != "s1"),
         source("s1", trigger={"interval": "7s"}),
     )
-    assert [(c.serial, names(c.holds)) for c in commit(alone, going).canaries] == [(3, ["source.s2"])]
+    assert [(c.serial, names(c.holds)) for c in commit(alone, GOING).canaries] == [(3, ["source.s2"])]
     # It is deleted: nobody is left to wait for.
     gone = [r for r in three("b:9092").resources.values() if r.address.name not in ("s1", "t1")]
-    assert commit(project(*gone), going).canaries == ()
-    then = commit(three())
-    assert canaries_after(going, plan_rollback(going, then), then.resources) == ()
+    assert commit(project(*gone), GOING).canaries == ()
+    assert canaries_after(GOING, plan_rollback(GOING, THREE), THREE.resources) == ()
     # Another canary of a later change, and the same one again.
-    more = planned(three("c:9092"), going)
-    assert [(str(c.address), c.serial) for c in commit_plan(more, going).canaries] == [("source.s1", 3)]
+    more = planned(three("c:9092"), GOING)
+    assert [(str(c.address), c.serial) for c in commit_plan(more, GOING).canaries] == [("source.s1", 3)]
 
 
 # --- the runner
@@ -197,7 +192,7 @@ S1, S2 = at("source.s1"), at("source.s2")
 @pytest.fixture
 def world(world: World) -> World:
     """A runner with the queries of `three`."""
-    world.apply(commit(three()))
+    world.apply(THREE)
     world.executor.log.clear()
     return world
 
@@ -261,7 +256,7 @@ def test_a_rejected_canary_stops_nothing_and_holds_the_rest(world: World) -> Non
     world.settle()
     world.now += 5.0
     world.settle()
-    assert digests(world)[S2] == digests_of(commit(three()))[S2]
+    assert digests(world)[S2] == digests_of(THREE)[S2]
 
 
 def test_a_canary_that_fails_to_start_goes_back_also_under_the_next_runner(world: World) -> None:
@@ -270,19 +265,19 @@ def test_a_canary_that_fails_to_start_goes_back_also_under_the_next_runner(world
     go(world, three("b:9092"))
     status = world.settle()
     assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
-    assert digests(world) == digests_of(commit(three()))
+    assert digests(world) == digests_of(THREE)
     assert status.observations[S1].condition == "failed"
     world.executor = HookedExecutor("shop")  # the runner is killed with its queries
     world.executor.fail_start = old.fail_start
     world.runner.proposals.close()
     world.next_runner()
     status = world.settle()
-    assert digests(world)[S1] == digests_of(commit(three()))[S1]
+    assert digests(world)[S1] == digests_of(THREE)[S1]
     assert status.observations[S1].condition == "failed"
     assert status.observations[S1].error == world.settle().observations[S1].error
     # Rolled back: all is as it was, and nothing restarts.
     world.executor.log.clear()
-    status = world.apply(commit_plan(plan_rollback(world.committed, commit(three())), world.committed))
+    status = world.apply(commit_plan(plan_rollback(world.committed, THREE), world.committed))
     assert log(world) == []
     assert {(o.condition, o.held) for o in status.observations.values()} == {("running", None)}
 
@@ -302,7 +297,7 @@ def test_a_canary_without_progress_goes_back_even_if_its_former_server_is_down(w
     seen = status.observations[S1]
     assert (seen.condition, seen.error_code) == ("failed", "MZ140")
     assert seen.error is not None and "no progress within 30 s" in seen.error
-    assert seen.digest == digests_of(commit(three()))[S1]
+    assert seen.digest == digests_of(THREE)[S1]
 
 
 def test_a_paused_canary_is_not_judged_until_it_is_resumed(world: World) -> None:

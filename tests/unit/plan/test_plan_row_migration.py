@@ -35,6 +35,9 @@ def orders(columns: str = "id BIGINT, amount INT", **body: Any) -> Resource:
     return source(columns=columns, lifecycle=KEPT, **body)
 
 
+STATE = commit(shop(orders=orders()))
+
+
 def planned(before: Resource, after: Resource) -> tuple[State, Plan, Change, Change]:
     state = commit(shop(orders=before))
     plan = build_plan(shop(orders=after), state)
@@ -122,8 +125,7 @@ def test_another_topic_or_envelope_and_a_replace_by_hand_reread_everything() -> 
         assert of_source.action == "replace" and not of_source.migrates_rows
         assert of_sink.action == "replace" and former_generations(plan) == []
         assert [one.partition(" ")[0] for one in notices(plan)] == ["MZ294"]
-    state = commit(shop(orders=orders()))
-    by_hand = build_plan(shop(orders=orders("id BIGINT")), state, replace=[at("source.orders")])
+    by_hand = build_plan(shop(orders=orders("id BIGINT")), STATE, replace=[at("source.orders")])
     assert not change_of(by_hand, "source.orders").migrates_rows
 
 
@@ -191,8 +193,7 @@ NOT_BEGUN: dict[str, Any] = {"generation": 1, "digest": "1:former", "condition":
 
 
 def test_a_second_migration_is_refused_until_the_first_has_run() -> None:
-    state = commit(shop(orders=orders("id BIGINT, amount INT")))
-    state = commit_plan(replaced("id BIGINT, amount BIGINT", state), state)
+    state = commit_plan(replaced("id BIGINT, amount BIGINT", STATE), STATE)
     wider = "id BIGINT, amount DECIMAL(20,0)"
     stopped: dict[str, Any] = {"generation": 2, "digest": "", "condition": "starting"}
     for seen in (dict[str, Any](), NOT_BEGUN, stopped):
@@ -208,8 +209,7 @@ def test_a_second_migration_is_refused_until_the_first_has_run() -> None:
 
 def test_the_columns_can_be_put_back_before_the_migration_has_run() -> None:
     narrow, wide = "id BIGINT, amount INT", "id BIGINT, amount BIGINT"
-    state = commit(shop(orders=orders(narrow)))
-    state = commit_plan(replaced(wide, state), state)
+    state = commit_plan(replaced(wide, STATE), STATE)
     for seen in ({}, NOT_BEGUN):
         plan = replaced(narrow, state, **seen)
         assert not [one for one in plan.diagnostics if one.severity != "notice"]
@@ -235,10 +235,9 @@ def test_a_migration_on_a_dry_instance_does_not_block_the_next() -> None:
 
 
 def test_a_plan_says_which_open_tasks_a_replace_cancels() -> None:
-    state = commit(shop(orders=orders()))
     asked = backfill(1, "2026-11-01T08:00:00Z", "2026-11-01T09:00:00Z")
-    record = dataclasses.replace(state.resources[at("source.orders")], tasks=(asked,))
-    state = dataclasses.replace(state, resources={**state.resources, record.address: record})
+    record = dataclasses.replace(STATE.resources[at("source.orders")], tasks=(asked,))
+    state = dataclasses.replace(STATE, resources={**STATE.resources, record.address: record})
     given_up = f"MZ045 source.orders: cancels the {asked}"
     for columns, lifecycle in (("id BIGINT", KEPT), ("id STRING", {"replace": "in-place"})):
         wanted = shop(orders=source(columns=columns, lifecycle=lifecycle))
