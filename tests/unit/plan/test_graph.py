@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mzplan.model.graph import DependencyGraph
-from tests.unit.small_projects import at, names, shop
+from tests.unit.small_projects import at
 
 
 def graph(**edges: str) -> DependencyGraph:
@@ -15,11 +15,6 @@ def graph(**edges: str) -> DependencyGraph:
 
 def plain(addresses: object) -> str:
     return " ".join(address.name for address in addresses)  # type: ignore[attr-defined]
-
-
-def test_the_order_is_dependencies_first_then_by_address() -> None:
-    found = DependencyGraph.of(shop().resources).order()
-    assert names(found) == ["connection.k", "connection.pg", "source.orders", "sink.orders_pg"]
 
 
 def test_reach_is_every_dependent_at_any_depth_without_the_start() -> None:

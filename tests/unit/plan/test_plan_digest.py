@@ -232,7 +232,7 @@ def test_a_loss_that_was_found_since_makes_a_plan_stale() -> None:
     replaced = build_plan(shop(), STATE, **options)
     loss = Loss(lost=2, read=9, unit="records", where="in partition 0")
     seen = observe(STATE, orders={"loss": loss})
-    assert "source.orders would lose rows" in stale(replaced, shop(), **options, statuses=seen)
+    assert "source.orders would lose rows" in stale(replaced, shop(), STATE, **options, statuses=seen)
 
 
 # --- on the command line
