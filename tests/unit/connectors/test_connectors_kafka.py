@@ -19,27 +19,19 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from mzplan.connectors.api.probes import fingerprint
-from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka import client, probe
 from mzplan.connectors.kafka.options import librdkafka_options, reader_options, writer_options
 from mzplan.connectors.kafka.problems import KafkaProblems
 from mzplan.connectors.kafka.source import record_options, stream_options
 from mzplan.connectors.network import aws
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import nearest
 from mzplan.schema.description import Description, references_of
-from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from tests.support import refusal
-from tests.unit.connectors.queries import described, inlined
-
-
-def connection(**body: Any) -> ResolvedConnection:
-    given = {"type": "kafka", "brokers": ["a:1", "b:2"], **body}
-    body = dict(resource_kind("connection", "kafka").with_defaults(given))
-    return ResolvedConnection(address=Address("connection", "k"), type="kafka", body=body)
+from tests.unit.connectors.queries import described, inlined, linked
 
 
 def source(security: dict[str, Any] | None = None, **body: Any) -> Description:
@@ -128,13 +120,15 @@ def test_a_brokers_topics_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
-    plain = reader_options(connection(options={"request.timeout.ms": 1}), ".")
+    plain = reader_options(linked("kafka", brokers=["a:1", "b:2"], options={"request.timeout.ms": 1}), ".")
     assert plain["kafka.bootstrap.servers"] == "a:1,b:2"
     assert plain["kafka.security.protocol"] == "PLAINTEXT"
     assert plain["kafka.request.timeout.ms"] == "1", "the user's options win"
     (tmp_path / "ca.pem").write_text("CA")
     (tmp_path / "me.pem").write_text("ME")
-    cluster = connection(
+    cluster = linked(
+        "kafka",
+        brokers=["a:1"],
         security={
             "protocol": "SASL_SSL",
             "sasl": {"mechanism": "SCRAM-SHA-512", "username": 'u"x', "password": 'p\\"; evil="\n'},
@@ -183,14 +177,9 @@ KEY = {"access_key_id": "AKIA1", "secret_access_key": 'hunter2"\\'}
 LOGIN = {"access_key_id": "AKIA1", "secret_access_key": "${env:AWS}", "region": "eu-central-1"}
 
 
-def cloud(**body: Any) -> ResolvedConnection:
-    address = Address("connection", "cloud")
-    return ResolvedConnection(address=address, type="aws", body={"type": "aws", **body})
-
-
 def test_s3a_settings_are_for_one_bucket() -> None:
     def settings(**body: Any) -> dict[str, str]:
-        found = aws.s3a_settings(cloud(**body), "lake")
+        found = aws.s3a_settings(linked("aws", **body), "lake")
         assert all(name.startswith("fs.s3a.bucket.lake.") for name in found)
         return {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in found.items()}
 
@@ -285,11 +274,11 @@ def test_a_token_is_a_signed_request() -> None:
 
 def test_a_task_gets_a_token_and_no_credentials() -> None:
     """Pickling makes a fresh token. librdkafka on the executor needs nothing else."""
-    token = aws.librdkafka_options(cloud(**KEY, role_arn=ROLE, region="eu-central-1"))["oauth_cb"]
+    token = aws.librdkafka_options(linked("aws", **KEY, role_arn=ROLE, region="eu-central-1"))["oauth_cb"]
     token.settings.pop("role_arn")  # there is no STS here
     sent = pickle.dumps(token)
     assert b"hunter2" not in sent and b"botocore" not in sent
     text, until = pickle.loads(sent)("")
     assert text.count(".") == 0 and until > datetime.now(UTC).timestamp() + 600
     with pytest.raises(MzplanError, match="MZ130"):
-        aws.librdkafka_options(cloud(**KEY, region="eu-central-1"))
+        aws.librdkafka_options(linked("aws", **KEY, region="eu-central-1"))

@@ -22,10 +22,10 @@ from mzplan.connectors.postgres.client import conninfo, remote_options_of
 from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink import query_reader, tasks
 from mzplan.connectors.postgres.sink.output import Target
-from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH
 from tests.certificates import make_certificate
 from tests.executors import run_elsewhere
+from tests.unit.connectors.queries import linked
 
 PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", "PG_DIAG_CONTEXT"
 
@@ -96,9 +96,8 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 
 def connection(port: int, **tls: str) -> ResolvedConnection:
-    login = {"database": "shop", "user": "app", "cleartext_login": "never"}
-    body: dict[str, Any] = {"type": "postgres", "host": "127.0.0.1", "port": port, **login, "tls": tls}
-    return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body, connections={})
+    login = {"host": "127.0.0.1", "database": "shop", "user": "app", "cleartext_login": "never"}
+    return linked("postgres", **login, port=port, tls=tls)
 
 
 def test_certificates_are_sent_to_tasks(port: int, tmp_path: Path) -> None:

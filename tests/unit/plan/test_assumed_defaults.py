@@ -10,15 +10,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.postgres.client import connect, conninfo
 from mzplan.host import network
 from mzplan.host.network import is_loopback
-from mzplan.model.address import Address
-from mzplan.schema.kinds import resource_kind
 from mzplan.store.backends import postgres
 from tests.support import refusal
 from tests.unit.cli_runs import PROJECT, apply, mzplan
+from tests.unit.connectors.queries import linked
 
 PIPELINE = """\
 connections:
@@ -135,9 +133,7 @@ def test_alter_writes_the_assumed_defaults(tmp_path: Path, mode: str) -> None:
 
 def connected(host: str, **given: Any) -> dict[str, Any]:
     """Return libpq's options for a recorded body."""
-    body = {"host": host, "database": "d", "user": "u", **given}
-    whole = resource_kind("connection", "postgres").with_defaults(body)
-    link = ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=whole)
+    link = linked("postgres", host=host, database="d", user="u", **given)
     return dict(conninfo_to_dict(conninfo(link, "/project")))
 
 
