@@ -99,6 +99,11 @@ def apply(folder: Path, *arguments: str) -> Ran:
     return ran
 
 
+def state(folder: Path) -> Any:
+    """The committed state, as it is stored."""
+    return json.loads((folder / "state" / "mzplan.state.json").read_text())
+
+
 def applied_with_another(folder: Path) -> Path:
     """A project on a dry instance, with another connection and another source, applied."""
     write(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 
 from mzplan.warehouse.content_hash import ContentHash
 from tests.stored_steps import StoredSink, StoredSource, named
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.cli_runs import Ran, apply, mzplan, state, write
 
 
 class StoredShop:
@@ -19,8 +18,7 @@ class StoredShop:
     def __init__(self, folder: Path, schema: pa.Schema | None = None):
         self.folder = write(folder)
         apply(folder)
-        committed = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
-        self.ids = {address: record["id"] for address, record in committed.items()}
+        self.ids = {address: record["id"] for address, record in state(folder)["resources"].items()}
         self.source = StoredSource(folder / "warehouse", self.ids["source.orders"], schema)
         self.hashes: list[ContentHash] = []
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mzplan.controller.executor import CheckResult
 from mzplan.model.diagnostics import Diagnostic
@@ -33,10 +31,6 @@ def actions(ran: Ran) -> dict[str, str]:
 def planned(folder: Path) -> dict[str, str]:
     """Return the actions that a plan still has to do."""
     return actions(mzplan(folder, "plan", "--json"))
-
-
-def state(folder: Path) -> Any:
-    return json.loads((folder / "state" / "mzplan.state.json").read_text())
 
 
 def failing(*names: str) -> Callable[[Description], CheckResult]:

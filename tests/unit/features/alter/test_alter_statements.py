@@ -2,12 +2,12 @@
 
 The table is alter_statements.txt. The exact outcome follows each statement (`> …`): the diff of the file
 without context, `same` for no change, or the errors. An error has its column in the statement (or its place
-in the file), its code and its summary.
+in the file), its code and its summary. The examples of docs/alter.md are tested, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
 import pytest
@@ -77,15 +77,19 @@ def cases() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = write(tmp_path_factory.mktemp("alter"), {"mzplan.yaml": SETTINGS, "shop.yaml": FILE})
-    yield open_project(str(folder))
+    return open_project(str(folder))
 
 
 def told(diagnostic: Diagnostic) -> str:
     where = diagnostic.range
     at = where.column if where and where.path == "<statement>" else where or "-"
     return f"{at} {diagnostic.code} {diagnostic.summary}"
+
+
+def changed_lines(diff: str) -> list[str]:
+    return [line for line in diff.splitlines()[2:] if line[:1] in "+-"]
 
 
 def outcome(project: Project, statement: str) -> str:
@@ -105,14 +109,25 @@ def outcome(project: Project, statement: str) -> str:
     if altered.edits:
         edit = altered.edits[0]
         assert now == edit.after.decode()
-        changed = [line for line in edit.diff.splitlines()[2:] if line[:1] in "+-"]
-        changed = [line[0] + line[1:].strip() for line in changed]
+        changed = [line[0] + line[1:].strip() for line in changed_lines(edit.diff)]
     return "\n".join([*changed, *notices]) or "same"
 
 
 @pytest.mark.parametrize(("statement", "wanted"), cases(), ids=[c[0] or "empty" for c in cases()])
 def test_a_statement_has_this_outcome(project: Project, statement: str, wanted: str) -> None:
     assert outcome(project, statement) == wanted
+
+
+PAGE = (Path(__file__).parents[4] / "docs" / "alter.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```sql\n(.*?)```\n```diff\n(.*?)```", PAGE, re.S)
+
+
+@pytest.mark.parametrize(("statement", "diff"), EXAMPLES)
+def test_an_example_edits_what_the_page_says(tmp_path: Path, statement: str, diff: str) -> None:
+    shop = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
+    page_project = open_project(str(write(tmp_path, {"shop.yaml": shop})))
+    (edit,) = edit_only(page_project, SilentReporter(), statement).edits
+    assert changed_lines(edit.diff) == diff.splitlines()
 
 
 def test_editing_a_list_with_a_long_comment_takes_bounded_time() -> None:

@@ -11,8 +11,8 @@ import asyncssh
 import pytest
 
 from mzplan.features.alter.key_pairs import NewKeys
-from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import PropertyEdit
+from tests.support import refusal
 from tests.unit.cli_runs import apply, mzplan
 from tests.unit.features.alter.alter_runs import alter
 
@@ -112,9 +112,7 @@ def test_an_existing_public_key_is_neither_overwritten_nor_removed(tmp_path: Pat
     there.parent.mkdir(exist_ok=True)
     there.write_text("somebody's")
     edit = PropertyEdit(path=("private_key",), value="${file:keys/inner-1}")
-    with pytest.raises(MzplanError) as caught:
-        NewKeys(str(folder)).make((edit,))
-    assert caught.value.diagnostics[0].code == "MZ035"
+    assert refusal(lambda: NewKeys(str(folder)).make((edit,))).code == "MZ035"
     assert there.read_text() == "somebody's" and not there.with_suffix("").exists()
 
 
