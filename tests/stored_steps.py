@@ -144,6 +144,11 @@ class StoredSource:
         """A version by another writer, with the rows of this file deleted."""
         self._operate("DELETE", {"remove": {"path": file, "dataChange": True, "deletionTimestamp": 4}})
 
+    def cut_log(self, *versions: int) -> None:
+        """Remove versions from the table's log."""
+        for version in versions:
+            (self.collection / "_delta_log" / f"{version:020}.json").unlink()
+
     def vacuum(self) -> None:
         """The version in which Delta says that it has removed what no version needs; removes nothing."""
         self._operate("VACUUM END")

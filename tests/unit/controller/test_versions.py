@@ -54,10 +54,10 @@ def test_an_unknown_line_is_refused_and_nothing_is_written(tmp_path: Path) -> No
     assert checkpoint.versions() == later
 
 
-def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "versions.json").write_text('{"versions": {"spark": 4}}')
-    with pytest.raises(OSError, match=r"versions.json is damaged"):
-        require_readable(Checkpoint(str(tmp_path)), ORDERS)
+def test_a_newer_layout_stops_only_its_query(tmp_path: Path) -> None:
+    (tmp_path / "layout.json").write_text('{"layout": {"version": 7}}')
+    told = refusal(lambda: require_readable(Checkpoint(str(tmp_path)), ORDERS))
+    assert told.code == "MZ031" and told.address == ORDERS and "layout 7" in told.summary
 
 
 def table_of(folder: Path, *protocols: dict[str, Any], checkpoint: dict[str, Any] | None = None) -> str:

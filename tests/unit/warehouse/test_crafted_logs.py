@@ -1,28 +1,26 @@
-"""Damaged files in a warehouse are errors that name the file."""
+"""Damaged files in a warehouse are errors that name the file. The logs of a query that reads several
+collections: the order of its sources, and the versions of the snapshots that its steps read."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
-from mzplan.spark.versions import require_readable
+from mzplan.warehouse import snapshot_versions
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, versions_between
 from mzplan.warehouse.replay import files_of
-from mzplan.warehouse.step_index import StepIndex
+from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
 from mzplan.warehouse.step_record import StepRecord
-
-ORDERS = Address.parse("source.orders")
 
 
 def table(folder: Path, *commits: str) -> CollectionLog:
     log = folder / "_delta_log"
-    log.mkdir(parents=True)
+    log.mkdir(parents=True, exist_ok=True)
     for version, commit in enumerate(commits):
         (log / f"{version:020}.json").write_text(commit)
     return CollectionLog(str(folder))
@@ -85,14 +83,6 @@ def test_damaged_logs_of_spark_are_named(tmp_path: Path, text: str) -> None:
         log.files(None, {"logOffset": 3})
 
 
-def test_damaged_lines_of_an_index_are_skipped(tmp_path: Path) -> None:
-    index = StepIndex(Checkpoint(str(tmp_path)))
-    (tmp_path / "index").mkdir()
-    lines = ['{"step": ', '{"step": 1e999}', StepRecord(step=3).line()]
-    (tmp_path / "index" / f"{0:020}.jsonl").write_text("\n".join(lines))
-    assert [record.step for record in index.backwards()] == [3]
-
-
 @pytest.mark.parametrize("name", ["layout", "collection", "departure", "begun", "migrated", "versions"])
 def test_damaged_files_of_a_checkpoint_are_named(tmp_path: Path, name: str) -> None:
     checkpoint = Checkpoint(str(tmp_path))
@@ -103,9 +93,70 @@ def test_damaged_files_of_a_checkpoint_are_named(tmp_path: Path, name: str) -> N
             readers.get(name, getattr(checkpoint, name, None))()  # type: ignore[misc]
 
 
-def test_a_newer_layout_stops_only_its_query(tmp_path: Path) -> None:
-    (tmp_path / "layout.json").write_text('{"layout": {"version": 7}}')
-    with pytest.raises(MzplanError) as caught:
-        require_readable(Checkpoint(str(tmp_path)), ORDERS)
-    (told,) = caught.value.diagnostics
-    assert told.code == "MZ031" and told.address == ORDERS and "layout 7" in told.summary
+# --- a query that reads several collections
+
+
+def log_of(folder: Path, *steps: list[tuple[str, int]], done: int) -> CheckpointLog:
+    """Write a checkpoint whose steps have these offsets. Steps up to `done` are done."""
+    files = {f"commits_{step}": "v1\n{}" for step in range(done + 1)}
+    for step, offsets in enumerate(steps):
+        lines = (json.dumps({"reservoirId": id_, **offset(version, -1)}) for id_, version in offsets)
+        files[f"offsets_{step}"] = "\n".join(["v1", "{}", *lines])
+    return spark_log(folder, **files)
+
+
+def read(log: CheckpointLog, step: int) -> list[tuple[str, int]]:
+    offsets = map(json.loads, log.lines(step)[2:])
+    return [(each["reservoirId"], each["reservoirVersion"]) for each in offsets]
+
+
+def test_the_offsets_follow_the_order_of_the_query(tmp_path: Path) -> None:
+    steps = [[("a", n), ("b", n + 10), ("a", n + 20)] for n in range(5)]
+    log = log_of(tmp_path, *steps, done=3)
+    log.order_sources(["a", "b", "a"])
+    assert [read(log, step) for step in range(5)] == steps
+    log.order_sources(["b", "a", "a"])
+    assert read(log, 1) == steps[1]  # Spark won't read this step again
+    for n in (2, 3, 4):
+        assert read(log, n) == [("b", n + 10), ("a", n), ("a", n + 20)]
+
+
+def test_other_tables_change_nothing(tmp_path: Path) -> None:
+    log = log_of(tmp_path, [("b", 1), ("a", 2)], done=0)
+    others: list[list[str | None]] = [["a"], ["a", "c"], ["a", "b", "b"], ["a", None], []]
+    for tables in others:
+        log.order_sources(tables)
+        assert read(log, 0) == [("b", 1), ("a", 2)]
+    log.order_sources(["a", "b"])
+    assert read(log, 0) == [("a", 2), ("b", 1)]
+
+
+CUSTOMERS, CITIES = ("customers-id", 1), ("cities-id", 2)
+
+
+def test_a_step_reads_the_same_versions_again(tmp_path: Path) -> None:
+    table(tmp_path / "a", WRITTEN, WRITTEN)
+    table(tmp_path / "b", WRITTEN)
+    paths = {CUSTOMERS: str(tmp_path / "a"), CITIES: str(tmp_path / "b")}
+    versions = SnapshotVersions(str(tmp_path / "checkpoint"))
+    assert versions.at(7) == {}
+    assert versions.choose(7, paths) == {CUSTOMERS: 1, CITIES: 0}
+    assert versions.at(7) == {name_of(CUSTOMERS): 1, name_of(CITIES): 0}
+    table(tmp_path / "a", WRITTEN, WRITTEN, WRITTEN)
+    again = SnapshotVersions(str(tmp_path / "checkpoint"))
+    assert again.choose(7, paths) == {CUSTOMERS: 1, CITIES: 0}
+    assert again.choose(8, paths) == {CUSTOMERS: 2, CITIES: 0}
+    # The recorded version is gone: the newest one is read.
+    (tmp_path / "a" / "_delta_log" / f"{1:020}.json").unlink()
+    assert again.choose(7, paths) == {CUSTOMERS: 2, CITIES: 0}
+    with pytest.raises(OSError, match="no Delta log"):
+        again.choose(9, {CUSTOMERS: str(tmp_path / "nothing")})
+
+
+def test_only_the_newest_steps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_versions, "RETAINED_STEPS", 3)
+    table(tmp_path, WRITTEN)
+    versions = SnapshotVersions(str(tmp_path / "checkpoint"))
+    for step in range(10):
+        versions.choose(step, {CUSTOMERS: str(tmp_path)})
+    assert [step for step in range(10) if versions.at(step)] == [7, 8, 9]

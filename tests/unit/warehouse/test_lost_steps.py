@@ -23,25 +23,20 @@ def lost(source: StoredSource, checkpoint: Checkpoint) -> tuple[int, int] | None
     return lost_steps(CollectionLog(str(source.collection)), checkpoint.log)
 
 
-def remove(source: StoredSource, *versions: int) -> None:
-    for version in versions:
-        (source.collection / "_delta_log" / f"{version:020}.json").unlink()
-
-
 def test_last_steps_are_missing(tmp_path: Path) -> None:
     source, checkpoint = stored(tmp_path, 4)
     assert lost(source, checkpoint) is None
-    remove(source, 4)
+    source.cut_log(4)
     assert lost(source, checkpoint) == (3, 3)
-    remove(source, 2, 3)
+    source.cut_log(2, 3)
     assert lost(source, checkpoint) == (1, 3)
-    remove(source, 1)
+    source.cut_log(1)
     assert lost(source, checkpoint) == (0, 3), "only the table itself is there"
 
 
 def test_gap_before_later_steps(tmp_path: Path) -> None:
     source, checkpoint = stored(tmp_path, 3)
-    remove(source, 2, 3)
+    source.cut_log(2, 3)
     source.step = 3
     source.change([{"id": 3}])
     assert lost(source, checkpoint) == (1, 2)
