@@ -1,8 +1,10 @@
-"""verify --content without Spark: the command, its output, and how PostgreSQL's values are compared."""
+"""verify --content without Spark: the command, its output, and how PostgreSQL's values are compared. Whether
+a task has all rows of a step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +15,18 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.connectors.delta.table import last_step
+from mzplan.connectors.frames.task_code import CutShortError, until_end
 from mzplan.connectors.postgres.sink.comparison import canonical_json, form_of, sql_text
 from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.features.steps.content import compared_to_json, render_compared
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
 from mzplan.spark.verification.sink_content import require_steps
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.content_hash import HASH
 from mzplan.warehouse.file_steps import OLDEST, steps_of_files
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
+from tests.support import refusal
 from tests.unit.cli_runs import apply, mzplan, write
 
 EQUAL = ComparisonResult(
@@ -173,10 +177,31 @@ def test_a_target_without_the_steps_of_the_checkpoint_is_refused(
     frontier: int, done: int, records: list[StepRecord], why: str | None
 ) -> None:
     query: Any = SimpleNamespace(address=Address("sink", "out"))
+    require = partial(require_steps, query, records, frontier, done)
     if why is None:
-        require_steps(query, records, frontier, done)
-        return
-    with pytest.raises(MzplanError) as refused:
-        require_steps(query, records, frontier, done)
-    (found,) = refused.value.diagnostics
-    assert found.code == "MZ177" and why in found.detail
+        require()
+    else:
+        found = refusal(require)
+        assert found.code == "MZ177" and why in found.detail
+
+
+def batch(*hashes: int | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": pa.array(hashes), HASH: pa.array(hashes, pa.int64())})
+
+
+def rows(*batches: pa.RecordBatch) -> list[list[int]]:
+    return [one.column(HASH).to_pylist() for one in until_end(batches)]
+
+
+def test_the_end_mark_is_no_row() -> None:
+    assert rows(batch(1, 2), batch(3, None)) == [[1, 2], [3]]
+    assert rows(batch(1, 2), batch(None), batch()) == [[1, 2]]
+    assert rows(batch(None)) == []
+
+
+def test_rows_without_the_end_mark_or_after_it_are_an_error() -> None:
+    for given in ((), (batch(),), (batch(1, 2),), (batch(1, 2), batch(3))):
+        with pytest.raises(CutShortError, match="not all rows"):
+            rows(*given)
+    with pytest.raises(CutShortError, match="after the end"):
+        rows(batch(1, None), batch(2, None))

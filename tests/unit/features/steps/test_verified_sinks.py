@@ -1,7 +1,9 @@
-"""Verified steps of a changed sink: a step may have been written under the old or the new description."""
+"""Verified steps of a changed sink: a step may have been written under the old or the new description.
+`mzplan verify --from-upstream` for a view that aggregates: its output and its exit codes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,16 +12,20 @@ from unittest.mock import Mock
 
 import pytest
 
+from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.endpoints.interface import Written
 from mzplan.features.steps.steps_text import render_verified, verified_to_json
 from mzplan.features.steps.verification import VerificationResult, verify
 from mzplan.model.address import Address
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
+from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
+from tests.unit.cli_runs import Ran, apply, state
 from tests.unit.features.stored_shop import StoredShop
 from tests.unit.reporters import SilentReporter
 
@@ -101,3 +107,57 @@ def test_a_step_under_neither_description_is_a_difference_with_its_cause(shop: S
     target.recorded = lambda step: Written(rows=1, digest=None)  # type: ignore[method-assign]
     found = verified(shop, target)
     assert found.difference is not None and (found.difference.step, found.difference.code) == (0, None)
+
+
+# --- a view that aggregates, computed again
+
+VIEW = """\
+views:
+  totals: {query: "SELECT name, count(*) AS n FROM orders GROUP BY name", output: update, key: [name]}
+"""
+ROW = '- {"name":"a","n":2}'
+Compare = Callable[[StepRecord], RecomputationResult]
+Recompute = Callable[..., Ran]
+
+
+@pytest.fixture
+def recompute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recompute:
+    """Run the command on three steps, with `compare` instead of Spark."""
+    shop = StoredShop(tmp_path)
+    (shop.folder / "view.yaml").write_text(VIEW)
+    apply(shop.folder)
+    shop.source = StoredSource(shop.source.warehouse, state(shop.folder)["resources"]["view.totals"]["id"])
+    shop.steps(3)
+
+    def run(compare: Compare, *arguments: str, code: int = 0) -> Ran:
+        opened = SimpleNamespace(compare=compare, close=lambda: None)
+        monkeypatch.setattr(RecomputedView, "open", lambda *_: opened)
+        return shop.run("verify", "view.totals", "--from-upstream", *arguments, code=code)
+
+    return run
+
+
+def result(**more: Any) -> Compare:
+    return lambda record: RecomputationResult(
+        step=record.step, **{"expected_rows": 2, "collection_rows": 2, **more}
+    )
+
+
+def test_the_last_of_the_wanted_steps_is_compared(recompute: Recompute) -> None:
+    line = "view.totals as of step {}, recomputed from all rows that it has read: 2 rows as computed.\n"
+    assert recompute(result()).out == line.format(2)
+    found = recompute(result(not_compared=("n",)), "--steps", "0..1").out
+    assert found.startswith(line.format(1)) and "Not compared: n (" in found
+
+
+def test_a_row_that_differs_is_an_error_unless_it_may_be_late(recompute: Recompute) -> None:
+    wrong = result(missing=1, more=1, examples=(ROW,))
+    out = recompute(wrong, code=1).out
+    assert f"  {ROW}\n" in out and "2 rows computed, 2 in its collection; 1 missing, 1 extra.\n" in out
+    differences = {"missing": 1, "more": 1, "late": 0, "excused": None, "examples": [ROW], "not_compared": []}
+    found = {"as_of": 2, "equal": False, "rows": {"query": 2, "collection": 2}, **differences}
+    assert recompute(wrong, "--json", code=1).json()["recomputed"] == found
+    late = recompute(result(missing=1, late=1, explanation="The view has dropped late rows."))
+    assert "mzplan can't tell whether this is correct. The view has dropped late rows.\n" in late.out
+    gone = recompute(Mock(side_effect=GoneError("Its files are gone.")), code=1)
+    assert "error[MZ091]: view.totals can't be recomputed as of step 2" in gone.err
