@@ -10,31 +10,23 @@ from typing import Any
 import pytest
 
 from mzplan.controller.maintenance import COMPACTION_BACKOFF
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
-from mzplan.model.state import ResourceState, State
-from mzplan.schema.description import Description, digest_of
+from mzplan.model.resources import Instance
+from mzplan.model.state import State
+from mzplan.schema.description import Description
 from tests.support import eventually
-from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
+from tests.unit.runner.test_runner import SINK, World
+from tests.unit.small_projects import commit, files, kafka, project, resource, source
 
-LAKE = Address("connection", "lake")
 EVERY = 60.0
 
 
-def with_delta(serial: int, **more: Any) -> State:
+def with_delta(serial: int, instance: str = "local", **more: Any) -> State:
     """The sink writes a Delta table."""
-    state = make_state(serial)
-    body = {"type": "delta", "from": "orders", "connection": "lake", "path": "orders", **more}
-    sink = replace(
-        state.resources[SINK],
-        type="delta",
-        body=body,
-        references={"from": ORDERS, "connection": LAKE},
-    )
-    lake = ResourceState(address=LAKE, id="lake", type="files", body={"type": "files", "path": "lake"})
-    resources = {**state.resources, SINK: sink, LAKE: lake}
-    resources[SINK] = replace(sink, digest=digest_of(sink, resources))
-    return replace(state, resources=resources)
+    body = {"from": "orders", "connection": "f", "path": "orders", "instance": instance, **more}
+    sink = resource(str(SINK), "delta", type="delta", **body)
+    instances = {name: Instance(name=name, type="embedded") for name in ("local", instance)}
+    return replace(commit(project(kafka(), files(), source(), sink, instances=instances)), serial=serial)
 
 
 def compacted(world: World) -> int:
@@ -55,13 +47,11 @@ def test_only_running_sinks_with_compaction_are_compacted_each_minute(
 ) -> None:
     caplog.set_level(logging.INFO, "mzplan.storage")
     asked: dict[str, Any] = {"compaction": {"min_files": 10}}
-    world.commit(with_delta(1))
-    world.settle()
+    world.apply(with_delta(1))
     pass_time(world, EVERY + 1)
     assert compacted(world) == 0
     runs = world.executor.running()[SINK].run_id
-    world.commit(with_delta(2, **asked))
-    world.settle()
+    world.apply(with_delta(2, **asked))
     assert world.executor.running()[SINK].run_id == runs  # it is the same query
     assert compacted(world) == 0
     world.executor.compaction = lambda sink: f"{sink.body['compaction']['min_files']} files merged"
@@ -72,8 +62,7 @@ def test_only_running_sinks_with_compaction_are_compacted_each_minute(
     world.executor.compaction = lambda sink: None
     pass_time(world, EVERY)
     assert (compacted(world), len(caplog.messages)) == (2, 1)
-    world.commit(with_delta(3, paused=True, **asked))
-    world.settle()
+    world.apply(with_delta(3, paused=True, **asked))
     pass_time(world, EVERY * 3)
     assert compacted(world) == 2
 
@@ -85,8 +74,7 @@ def test_a_failed_compaction_is_a_warning_and_is_retried_later(
         raise error("MZ280", "They could not be merged now", "Somebody else has.", "nothing to do.")
 
     world.executor.compaction = fail
-    world.commit(with_delta(1, compaction={"min_files": 2}))
-    world.settle()
+    world.apply(with_delta(1, compaction={"min_files": 2}))
     with caplog.at_level(logging.WARNING, "mzplan.storage"):
         pass_time(world, EVERY + 1)
         pass_time(world, EVERY * 2)
@@ -106,15 +94,12 @@ def test_the_next_runner_of_a_moved_sink_waits_for_the_compaction(world: World) 
         assert go_on.wait(60)
 
     world.executor.compaction = slow
-    world.commit(with_delta(1, compaction={"min_files": 2}))
-    world.settle()
+    world.apply(with_delta(1, compaction={"min_files": 2}))
     world.now += EVERY + 1
     world.settle()
     assert begun.wait(60)
-    moved = with_delta(2, compaction={"min_files": 2}, instance="other")
-    other = replace(moved.instances["local"], name="other")
-    world.commit(replace(moved, instances={**moved.instances, "other": other}))
-    assert SINK in world.settle().observations  # so it has not released the query
+    moved = world.apply(with_delta(2, compaction={"min_files": 2}, instance="other"))
+    assert SINK in moved.observations  # so it has not released the query
     go_on.set()
     pass_time(world, 5.0)
     assert SINK not in world.settle().observations

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import QueryName
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import error
 from mzplan.schema.description import Description
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.query import RunningQuery
 from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Checkpoint, DescriptionHistory, StepDescription
 from tests import stored_steps
+from tests.support import refusal
 from tests.unit.connectors.queries import described
 
 ODD, ALL = {"where": "id % 2 = 1"}, {"where": "id > 0"}
@@ -131,7 +132,5 @@ def test_no_query_starts_while_the_runner_stops(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path), fails="interrupted")
     steps = InterruptedSteps()
     steps.close()
-    with pytest.raises(MzplanError) as stopped:
-        spark.begin(sink("1:b", **ALL), steps)
-    assert stopped.value.diagnostics[0].code == "MZ063"
+    assert refusal(lambda: spark.begin(sink("1:b", **ALL), steps)).code == "MZ063"
     assert spark.checkpoint.descriptions() == DescriptionHistory((begun(0, ODD),))

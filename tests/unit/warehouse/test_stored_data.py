@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from mzplan.model.state import DroppedStorage, ProjectStatus
 from mzplan.model.times import shortest
 from mzplan.render.status import render_status
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.cli_runs import Ran, apply, mzplan, state, write
 
 ALL = ("source.orders", "sink.out", "sink.few")
 
@@ -22,22 +21,15 @@ def folder(tmp_path: Path) -> Path:
     folder = write(tmp_path, "cluster")
     assert mzplan(folder, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
     for kind, size in (("collections", 3 << 20), ("checkpoints", 2048)):
-        place = folder / "warehouse" / kind / str(resource(folder, "source.orders")["id"]) / "g1"
+        place = folder / "warehouse" / kind / state(folder)["resources"]["source.orders"]["id"] / "g1"
         place.mkdir(parents=True)
         with (place / "data").open("wb") as file:
             file.truncate(size)
     return folder
 
 
-def resource(folder: Path, address: str) -> dict[str, Any]:
-    found = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"][address]
-    assert isinstance(found, dict)
-    return found
-
-
-def notice(ran: Ran) -> dict[str, Any]:
+def notice(ran: Ran) -> Any:
     (found,) = (d for d in ran.json()["diagnostics"] if d["code"] == "MZ152")
-    assert isinstance(found, dict)
     return found
 
 
@@ -46,7 +38,7 @@ def test_plan_lists_the_deleted_data_and_the_deadline(folder: Path) -> None:
     pipeline.write_text(pipeline.read_text().partition("sources:")[0])
     found = notice(mzplan(folder, "plan", "--json"))
     assert found["severity"] == "notice" and " 7d " in found["summary"] and "3 queries" in found["summary"]
-    place = f"({resource(folder, 'source.orders')['id']}, generation 1)"
+    place = f"({state(folder)['resources']['source.orders']['id']}, generation 1)"
     assert f"source.orders: collection of 3.0 MiB and checkpoint of 2.0 KiB {place}" in found["detail"]
     assert "sink.few: checkpoint (nothing yet)" in found["detail"]
 

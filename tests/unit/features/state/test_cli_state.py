@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from mzplan.model.address import Address
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, apply, mzplan, run, write
+from tests.unit.cli_runs import Ran, apply, mzplan, run, state, write
 
 STATE = Path("state") / "mzplan.state.json"
 
@@ -24,17 +23,13 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def serial(folder: Path) -> int:
-    return int(json.loads((folder / STATE).read_text())["serial"])
-
-
 def imported(folder: Path, address: str, *more: str) -> Ran:
     return mzplan(folder, "import", address, "--auto-approve", "--json", *more)
 
 
 def record(folder: Path, address: str) -> dict[str, object]:
     """Return the record without the reason of its commit."""
-    found = dict(json.loads((folder / STATE).read_text())["resources"][address])
+    found = dict(state(folder)["resources"][address])
     assert address.startswith("connection.") or found.pop("because")["detail"]
     return found
 
@@ -77,7 +72,7 @@ def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     assert ran.code == 0 and ran.json()["changes"][0]["status"] == "applied"
     assert ran.json()["unaffected"] == 3  # k, orders and out: what is new is none of these
     assert record(folder, "sink.few") == before
-    assert "forgotten" not in json.loads((folder / STATE).read_text())
+    assert "forgotten" not in state(folder)
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
 
 
@@ -145,7 +140,7 @@ def test_a_state_is_pulled_and_pushed_only_where_it_belongs(folder: Path, tmp_pa
     assert mzplan(folder, "state", "push", str(copy), "--json").json() == {"serial": 1, "written": False}
     assert mzplan(folder, "pause", "sink.few").code == 0
     ran = mzplan(folder, "state", "push", str(copy), "--json")
-    assert ran.code == 7 and ran.error()["code"] == "MZ038" and serial(folder) == 2
+    assert ran.code == 7 and ran.error()["code"] == "MZ038" and state(folder)["serial"] == 2
     assert mzplan(folder, "state", "push", str(copy), "--force", "--json").json()["serial"] == 3
     assert "override" not in record(folder, "sink.few")
     other = write(tmp_path / "other")
