@@ -58,9 +58,9 @@ def write(folder: Path, instance: str = "dry", broker: str = "a") -> Path:
     return folder
 
 
-def edit(folder: Path, before: str, after: str) -> None:
-    """Replace a text in the project's resources."""
-    path = folder / "pipeline.yaml"
+def edit(folder: Path, before: str, after: str, name: str = "pipeline.yaml") -> None:
+    """Replace a text in one of the project's files."""
+    path = folder / name
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after))

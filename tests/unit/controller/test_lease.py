@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,11 +60,10 @@ class Kept:
 
     def keep(self, age: float = 0.0) -> LeaseKeeper:
         """Start to keep the lease, which was taken some seconds ago."""
-        self.keeper = LeaseKeeper(
-            self.store, replace(self.taken, heartbeat=self.taken.heartbeat - age), self._on_lost
-        )
-        self.keeper.start()
-        return self.keeper
+        taken = replace(self.taken, heartbeat=self.taken.heartbeat - age)
+        keeper = LeaseKeeper(self.store, taken, self._on_lost)
+        keeper.start()
+        return keeper
 
     def _on_lost(self, why: str) -> None:
         self.lost.append(why)
@@ -73,12 +73,6 @@ class Kept:
         """Let the store hang or fail."""
         self.backend.asked.clear()
         self.backend.trouble = trouble
-
-    def repair_store(self) -> None:
-        """Let the store work again, and wait until the lease is renewed."""
-        before = self.keeper.lease
-        self.backend.trouble = None
-        eventually("the lease is renewed", lambda: self.keeper.lease is not before, SOON)
 
     def is_kept_at(self, now: float) -> bool:
         self.now = now
@@ -104,21 +98,15 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     made.backend.trouble = None
 
 
-def failing(problem: Exception) -> Callable[[], None]:
-    def fail() -> None:
-        raise problem
-
-    return fail
-
-
 def test_a_lease_outlives_short_outages_of_the_store(kept: Kept) -> None:
     keeper = kept.keep()
-    kept.break_store(failing(error("MZ095", "away")))
+    kept.break_store(Mock(side_effect=error("MZ095", "away")))
     assert kept.backend.asked.wait(SOON)
-    kept.now = TTL / 2
-    kept.repair_store()
+    kept.now, before = TTL / 2, keeper.lease
+    kept.backend.trouble = None
+    eventually("the lease is renewed", lambda: keeper.lease is not before, SOON)
     assert kept.is_kept_at(TTL) and keeper.lease.heartbeat > kept.taken.heartbeat
-    kept.break_store(failing(RuntimeError("a defect")))
+    kept.break_store(Mock(side_effect=RuntimeError("a defect")))
     assert kept.backend.asked.wait(SOON)
     assert kept.is_lost_at(1.7 * TTL)
 

@@ -32,7 +32,7 @@ from mzplan.warehouse.folder import RemoteFolder
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
 from tests import stored_steps
-from tests.unit.cli_runs import mzplan
+from tests.unit.cli_runs import PROJECT, mzplan
 from tests.unit.reporters import SilentReporter
 
 COLUMNS = "id BIGINT NOT NULL, name VARCHAR(5), amount DECIMAL(6,2), at TIMESTAMP, day DATE, ok BOOLEAN"
@@ -96,12 +96,9 @@ def parquet_of(**columns: Any) -> bytes:
     ("record", "said"),
     [
         ('{"name": "x"}', "id is missing (NOT NULL)"),
-        ('{"id": "1"}', "id is '1', not BIGINT"),
         ('{"id": 1.0}', "id is 1.0, not BIGINT"),
         ('{"id": true}', "id is True, not BIGINT"),
-        ('{"id": 9223372036854775808}', "id is 9223372036854775808, not BIGINT"),
         ('{"id": 1, "name": "Zoë Ab"}', "name has 6 characters, more than VARCHAR(5)"),
-        ('{"id": 1, "name": 5}', "name is 5, not VARCHAR(5)"),
         ('{"id": 1, "name": "\\ud800"}', "name is not Unicode text: it contains half of a surrogate pair"),
         ('{"id": 1, "amount": 12345}', "amount is 12345, which has more digits than"),
         ('{"id": 1, "amount": 1.234}', "amount is 1.234, which has more digits than"),
@@ -176,9 +173,7 @@ def declare(folder: Path, schema: str, more: str = "") -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A committed project with a local source. Its instance is dry, so no query runs."""
-    (tmp_path / "mzplan.yaml").write_text(
-        "version: 1\nproject: p\nwarehouse: ./w\ninstances: {local: {type: dry}}\n"
-    )
+    (tmp_path / "mzplan.yaml").write_text(PROJECT % "dry")
     declare(tmp_path, "id BIGINT NOT NULL, name STRING")
     return tmp_path
 
@@ -198,7 +193,7 @@ def refused(folder: Path, text: str, *more: str, code: int) -> Any:
 
 def place_of(folder: Path) -> Path:
     """Return the folder of the source's steps."""
-    (place,) = (folder / "w").rglob("steps")
+    (place,) = (folder / "warehouse").rglob("steps")
     return place
 
 
@@ -222,7 +217,7 @@ def test_a_mistake_writes_nothing(folder: Path) -> None:
     found = append(folder, '{"id": 1}\n{"id": "x"}\n{}\n', code=1)["diagnostics"]
     assert [(d["code"], d["range"]["line"]) for d in found] == [("MZ083", 2), ("MZ083", 3)]
     assert found[0]["detail"] == "line 2: id is 'x', not BIGINT. Nothing was written."
-    assert not list((folder / "w").rglob("*.arrow"))
+    assert not list((folder / "warehouse").rglob("*.arrow"))
 
 
 def test_rows_are_deleted_by_key(folder: Path) -> None:

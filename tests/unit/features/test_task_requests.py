@@ -192,13 +192,12 @@ def test_apply_reports_the_outcome_of_this_task_alone(state: State) -> None:
 def project(folder: Path, instance: str) -> Path:
     """A project whose source keeps dead letters, with a Delta sink."""
     cli_runs.write(folder, instance)
-    pipeline = folder / "pipeline.yaml"
     letters = "topic: orders, on_error: dead-letter, dead_letter: {path: dead/orders},"
-    pipeline.write_text(
-        pipeline.read_text().replace("topic: orders,", letters)
-        + "  lake: {type: delta, from: orders, connection: disk, path: d}\n"
+    cli_runs.edit(folder, "topic: orders,", letters)
+    (folder / "lake.yaml").write_text(
+        "connections: {disk: {type: files, path: /lake}}\n"
+        "sinks: {lake: {type: delta, from: orders, connection: disk, path: d}}\n"
     )
-    (folder / "disk.yaml").write_text("connections: {disk: {type: files, path: /lake}}\n")
     return folder
 
 
@@ -241,16 +240,12 @@ def test_wrong_arguments_commit_nothing(tmp_path: Path) -> None:
         ("backfill source.orders --from 2026-11-01 --to 2026-11-02 --cancel", 64),
         ("backfill source.order --from 2026-11-01T00Z --to 2026-11-02T00Z", 64),
         ("replay sink.lak --missing", 64),
-        ("replay source.order --dead-letters", 64),
         ("replay sink.lake", 64),
-        ("replay sink.lake --steps 5..3", 64),
         ("replay sink.lake --cancel --missing", 64),
         (f"replay sink.lake --steps 0..{2**63}", 64),
         ("replay sink.lake --steps 0..1", 7),  # it would append them twice
         ("replay source.orders --where offset=1", 64),
         ("replay source.orders --dead-letters --missing", 64),
-        ("replay source.orders --dead-letters --cancel", 64),
-        ("replay source.orders --dead-letters --where amount>1", 64),
     ):
         assert cli_runs.mzplan(folder, *words.split(), "--auto-approve").code == code, words
     for end, why in (("2026-11-02T00Z", "begins at"), ("2999-11-02T00Z", "may still arrive")):
@@ -383,8 +378,6 @@ def test_a_task_that_would_do_damage_is_refused(
     ("where", "why"),
     [
         ("amount > 1", "--where uses amount, which isn't a column of dead letters"),
-        ("offset >", "the syntax is wrong"),
-        ("", "it is empty"),
         ("reflect('java.lang.System', 'exit', 1) IS NULL", "calls Java code"),
         ("offset IN (SELECT 1)", "needs other rows"),
     ],

@@ -13,7 +13,7 @@ from mzplan.model.address import Address
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
-from tests.unit.cli_runs import Ran, applied_with_another, mzplan, state
+from tests.unit.cli_runs import Ran, applied_with_another, edit, mzplan, state
 from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, planned
 from tests.unit.reporters import SilentReporter
 from tests.unit.small_projects import commit, observe, shop
@@ -28,11 +28,6 @@ def bodies(folder: Path) -> dict[str, Any]:
     return {name: found["body"] for name, found in state(folder)["resources"].items()}
 
 
-def replaced(file: Path, old: str, new: str) -> None:
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
-
-
 def notices(ran: Ran) -> dict[str, str]:
     return {d["code"]: d["summary"] for d in ran.json()["diagnostics"]}
 
@@ -41,8 +36,8 @@ def notices(ran: Ran) -> dict[str, str]:
 
 
 def test_other_pending_edits_are_left_out_and_listed(folder: Path) -> None:
-    replaced(folder / "more.yaml", "topic: second", "topic: draft")
-    replaced(folder / "pipeline.yaml", "{type: kafka,", "{type: kafka, description: a draft,")
+    edit(folder, "topic: second", "topic: draft", "more.yaml")
+    edit(folder, "{type: kafka,", "{type: kafka, description: a draft,")
     ran = altered(folder, SET)
     assert actions(ran).keys() == {"connection.k", "source.orders", "source.second"}
     assert ran.json()["left_out"] == ["connection.k", "source.second"]
@@ -65,7 +60,7 @@ sources:
 
 def test_mistakes_in_other_edits_do_not_stop_a_repair(folder: Path) -> None:
     (folder / "draft.yaml").write_text(DRAFT)
-    replaced(folder / "more.yaml", "topic: second", "topic: draft")
+    edit(folder, "topic: second", "topic: draft", "more.yaml")
     ran = altered(folder, SET)
     assert notices(ran).keys() >= {"MZ145", "MZ146"}
     assert ran.json()["left_out"] == ["connection.broken", "connection.fresh", "source.lost", "source.second"]
@@ -96,11 +91,11 @@ def test_a_new_connection_can_be_used_despite_mistakes_in_others(folder: Path) -
 
 
 def test_an_edit_of_the_same_property_is_committed_or_gives_way(folder: Path) -> None:
-    replaced(folder / "pipeline.yaml", "a:9092", "draft:9092")
+    edit(folder, "a:9092", "draft:9092")
     ran = altered(folder, "ALTER CONNECTION k SET BROKERS = ('a:9092')")
     assert ran.json()["changes"] == [] and state(folder)["serial"] == 1
     assert '"a:9092"' in (folder / "pipeline.yaml").read_text()
-    replaced(folder / "pipeline.yaml", "a:9092", "b:9092")
+    edit(folder, "a:9092", "b:9092")
     ran = altered(folder, SET)
     assert ran.json()["edit"] is None and "left_out" not in ran.json()
     assert bodies(folder)["connection.k"]["brokers"] == ["b:9092"]
@@ -121,7 +116,7 @@ def test_an_uncommitted_connection_is_validated_on_request(folder: Path, used: b
     draft = "connections:\n  new: {type: postgres, host: 127.0.0.1, port: 5432, database: d, user: u}\n"
     if used:
         draft += "sinks: {new_out: {from: orders, connection: new, table: public.t}}\n"
-        replaced(folder / "mzplan.yaml", "{type: dry}", "{type: cluster}")
+        edit(folder, "{type: dry}", "{type: cluster}", "mzplan.yaml")
     (folder / "new.yaml").write_text(draft)
     statement = "ALTER CONNECTION new SET PORT = 1"
     for asked in (f"{statement} WITH (VALIDATE)", "--dry-run"), (f"{statement} WITH (VALIDATE = true)",):

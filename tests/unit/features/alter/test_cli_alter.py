@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.operations import alter_journal
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import applied_with_another, apply, mzplan, state, write
+from tests.unit.cli_runs import applied_with_another, apply, edit, mzplan, state, write
 from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, failing, planned
 from tests.warm_commands import warm_mzplan
 
@@ -62,8 +62,7 @@ def test_sources_get_another_connection_and_the_old_one_can_go(folder: Path) -> 
         assert alter(folder, statement, "--auto-approve").code == 0
     body = state(folder)["resources"]["source.second"]["body"]
     assert (body["connection"], body["description"], body["trigger"]) == ("k2", "it", {"interval": "5s"})
-    text = (folder / "pipeline.yaml").read_text()
-    (folder / "pipeline.yaml").write_text(text.replace('  k: {type: kafka, brokers: ["a:9092"]}', "  {}"))
+    edit(folder, '  k: {type: kafka, brokers: ["a:9092"]}', "  {}")
     assert actions(apply(folder)) == {"connection.k": "delete"}
 
 
@@ -120,9 +119,8 @@ def test_a_runner_validates_a_connection_that_no_query_uses(tmp_path: Path) -> N
 
 
 def test_without_a_runner_a_connection_is_validated_on_request(folder: Path) -> None:
-    more = folder / "more.yaml"
-    server = "k2: {type: postgres, host: 127.0.0.1, port: 1, database: d, user: u}   # another"
-    more.write_text(more.read_text().replace("k2: {type: kafka, brokers: ['z:9092']}   # another", server))
+    server = "{type: postgres, host: 127.0.0.1, port: 1, database: d, user: u}"
+    edit(folder, "{type: kafka, brokers: ['z:9092']}", server, "more.yaml")
     apply(folder)
     before, statement = contents(folder), "ALTER CONNECTION k2 SET PORT 2"
     assert alter(folder, statement, "--dry-run").code == 0
@@ -235,8 +233,7 @@ def test_a_variable_that_environments_share_is_not_replaced(tmp_path: Path) -> N
         "  prod: {variables: {broker: 'p:9092'}, state: {path: state/prod}, warehouse: ./prod}\n"
     )
     pipeline = tmp_path / "pipeline.yaml"
-    connection = '{type: kafka, description: "${var.text}", brokers: ["${var.broker}"]}'
-    pipeline.write_text(pipeline.read_text().replace('{type: kafka, brokers: ["a:9092"]}', connection))
+    edit(tmp_path, 'brokers: ["a:9092"]', 'description: "${var.text}", brokers: ["${var.broker}"]')
     for environment in ("dev", "prod"):
         assert mzplan(tmp_path, "--env", environment, "apply", "--auto-approve").code == 0
     files = (settings, pipeline, tmp_path / "state" / "dev" / "mzplan.state.json")

@@ -13,7 +13,7 @@ import pytest
 from mzplan.features.alter.key_pairs import NewKeys
 from mzplan.model.resources import PropertyEdit
 from tests.support import refusal
-from tests.unit.cli_runs import apply, mzplan
+from tests.unit.cli_runs import apply, edit, mzplan
 from tests.unit.features.alter.alter_runs import alter
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
@@ -133,6 +133,5 @@ def test_a_change_reaches_queries_in_any_order_of_names(tmp_path: Path, names: t
         assert reasons(document) == reached and "sink.near" not in str(document["changes"])
     circle = alter(folder, f"ALTER CONNECTION {outer} SET SSH TUNNEL '{inner}'", "--dry-run", "--json")
     assert circle.error()["code"] == "MZ014"
-    text = (folder / "pipeline.yaml").read_text()
-    (folder / "pipeline.yaml").write_text(text.replace(f"  {outer}: {{type", "  gone: {type"))
+    edit(folder, f"  {outer}: {{type", "  gone: {type")
     assert {d["code"] for d in mzplan(folder, "plan", "--json").json()["diagnostics"]} == {"MZ012"}

@@ -11,7 +11,7 @@ from mzplan.model.address import Address
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, apply, mzplan, run, state, write
+from tests.unit.cli_runs import Ran, apply, edit, mzplan, run, state, write
 
 STATE = Path("state") / "mzplan.state.json"
 
@@ -47,9 +47,8 @@ def test_the_state_is_shown_and_mv_keeps_the_checkpoint(folder: Path) -> None:
     assert ran.code == 0 and ran.json()["serial"] == 2 and ran.json()["summary"]["move"] == 1
     assert record(folder, "source.sales") == before
     assert (folder / "state" / "history" / "00000001.json").exists()
-    path = folder / "pipeline.yaml"
-    text = path.read_text().replace("orders: {conn", "sales: {conn")
-    path.write_text(text.replace("from: orders", "from: sales"))
+    edit(folder, "orders: {conn", "sales: {conn")
+    edit(folder, "from: orders", "from: sales")
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
     assert mzplan(folder, "state", "mv", "source.no", "source.x").code == 64
 
@@ -88,8 +87,7 @@ def test_import_by_id(folder: Path) -> None:
     wrong = "source.orders --id abc, connection.k, source.nobody --id abc, source.orders --id ../x"
     for words in wrong.split(", "):
         assert imported(folder, *words.split()).code == 64, words
-    path = folder / "pipeline.yaml"
-    path.write_text(path.read_text() + "  third: {type: console, from: orders}\n")
+    edit(folder, "  out:", "  third: {type: console, from: orders}\n  out:")
     ran = imported(folder, "sink.third")
     assert ran.code == 7 and "--id" in ran.error()["hint"]
     (folder / "warehouse" / "checkpoints" / "abc" / "g2").mkdir(parents=True)
@@ -115,15 +113,13 @@ def test_a_runner_keeps_forgotten_storage_and_goes_on_from_it(tmp_path: Path) ->
 
 
 def test_a_rollback_commits_an_earlier_serial(folder: Path) -> None:
-    path = folder / "pipeline.yaml"
-    text = path.read_text()
-    path.write_text(text.replace("a:9092", "b:9092"))
+    edit(folder, "a:9092", "b:9092")
     apply(folder)
     assert mzplan(folder, "state", "rollback").code == 64  # nobody can be asked
     ran = mzplan(folder, "state", "rollback", "--auto-approve", "--json")
     assert ran.code == 0 and ran.json()["serial"] == 3
     assert "a:9092" in (folder / STATE).read_text()
-    path.write_text(text)
+    edit(folder, "b:9092", "a:9092")
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
     assert mzplan(folder, "state", "rollback", "1", "--auto-approve").out.startswith("No changes")
     ran = mzplan(folder, "state", "rollback", "77", "--auto-approve", "--json")
