@@ -88,7 +88,9 @@ def test_a_git_commit_is_the_message_only_of_unchanged_files(folder: Path) -> No
     assert messages == {1: "Orders, from Kafka", 2: "HEAD+ (Orders, from Kafka)"}
 
 
-def test_a_serial_is_shown_as_a_plan_and_two_as_their_difference(folder: Path) -> None:
+def test_a_serial_and_a_rollback_are_shown_as_a_plan_and_two_as_their_difference(
+    folder: Path,
+) -> None:
     apply(folder)
     write(folder, broker="b")
     planned = mzplan(folder, "plan").out.partition("\nDigest:")[0]
@@ -104,6 +106,14 @@ def test_a_serial_is_shown_as_a_plan_and_two_as_their_difference(folder: Path) -
     assert (difference["from"], difference["to"]) == (1, 2) and "digest" not in difference["plan"]
     gone = mzplan(folder, "history", "show", "7", "--json")
     assert gone.code == 7 and gone.error()["code"] == "MZ038" and "1 to 2" in gone.error()["detail"]
+    assert mzplan(folder, "pause", "source.orders").code == 0
+    undone = mzplan(folder, "state", "rollback", "1", "--auto-approve").out
+    assert "restarts nothing" not in undone and "as in serial" not in undone
+    assert "paused: true → false" in undone
+    assert "because connection.k changed: brokers[0] b:9092 → a:9092" in undone
+    before, _, _ = mzplan(folder, "history", "show", "4").out.partition("Changes:")
+    wanted = before.partition("\n\n")[2].partition("Still running")[0].strip()
+    assert wanted and wanted in undone
 
 
 def test_a_serial_without_the_record_of_its_commit_is_damaged(folder: Path) -> None:
@@ -133,20 +143,6 @@ def test_a_damaged_serial_is_not_a_damaged_state(folder: Path) -> None:
     damaged.unlink()
     assert [one["serial"] for one in listed(folder)] == [3, 1]
     assert mzplan(folder, "history", "show", "3").code == 0
-
-
-def test_a_rollback_shows_what_it_changes(folder: Path) -> None:
-    apply(folder)
-    write(folder, broker="b")
-    apply(folder)
-    assert mzplan(folder, "pause", "source.orders").code == 0
-    shown = mzplan(folder, "state", "rollback", "1", "--auto-approve").out
-    assert "restarts nothing" not in shown and "as in serial" not in shown
-    assert "paused: true → false" in shown
-    assert "because connection.k changed: brokers[0] b:9092 → a:9092" in shown
-    before, _, _ = mzplan(folder, "history", "show", "4").out.partition("Changes:")
-    wanted = before.partition("\n\n")[2].partition("Still running")[0].strip()
-    assert wanted and wanted in shown
 
 
 def test_a_recorded_failure_shows_no_secrets(tmp_path: Path) -> None:

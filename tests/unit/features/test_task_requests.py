@@ -141,10 +141,8 @@ def test_a_task_restarts_its_query_and_is_recorded_in_the_state(state: State, re
 
 
 @each_kind
-def test_a_task_is_pending_until_it_is_done_and_can_then_be_requested_again(
-    state: State, request_: Request
-) -> None:
-    after, address = request_.commit(state), request_.address
+def test_a_task_is_pending_until_it_is_done_or_cancelled(state: State, request_: Request) -> None:
+    after, address, command = request_.commit(state), request_.address, request_.task.command
     (pending,) = build_plan(PROJECT, after, observe(state)).pending
     assert pending.reason == f"the {request_.task.title} is not done yet"
     assert build_plan(PROJECT, after, observe(after)).pending == ()
@@ -155,6 +153,14 @@ def test_a_task_is_pending_until_it_is_done_and_can_then_be_requested_again(
     # A restart that is still to come doesn't bring it back.
     later = commit_plan(plan_restart(after, [address]), after).resources[address]
     assert later.open_tasks(seen(after, address, tasks_done=done(2))) == ()
+    plan = plan_without_tasks(after, address, command, observe(state))
+    assert change_of(plan, str(address)).reason == f"the {request_.task.title} is cancelled"
+    cancelled = commit_plan(plan, after)
+    record = cancelled.resources[address]
+    assert record.tasks == () and record.digest != after.resources[address].digest
+    for nothing, statuses in ((cancelled, {}), (state, {}), (after, observe(after))):
+        code, _, text = refused(plan_without_tasks, nothing, address, command, statuses)
+        assert code == "MZ275" and f"has no open {command}" in text
 
 
 def test_a_query_that_does_not_run_has_done_the_tasks_that_it_ran_with(state: State) -> None:
@@ -165,19 +171,6 @@ def test_a_query_that_does_not_run_has_done_the_tasks_that_it_ran_with(state: St
         memory = Memory(accepted=describe(ran.resources[ORDERS], ran.resources))
         stopped = observe_query(ORDERS, QueryState(wanted=wanted, memory=memory))
         assert record.has_done(record.tasks[0], stopped) is is_done
-
-
-@each_kind
-def test_an_open_task_can_be_cancelled(state: State, request_: Request) -> None:
-    after, command = request_.commit(state), request_.task.command
-    plan = plan_without_tasks(after, request_.address, command, observe(state))
-    assert change_of(plan, str(request_.address)).reason == f"the {request_.task.title} is cancelled"
-    cancelled = commit_plan(plan, after)
-    record = cancelled.resources[request_.address]
-    assert record.tasks == () and record.digest != after.resources[request_.address].digest
-    for nothing, statuses in ((cancelled, {}), (state, {}), (after, observe(after))):
-        code, _, text = refused(plan_without_tasks, nothing, request_.address, command, statuses)
-        assert code == "MZ275" and f"has no open {command}" in text
 
 
 def test_apply_reports_the_outcome_of_this_task_alone(state: State) -> None:

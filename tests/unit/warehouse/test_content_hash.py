@@ -35,7 +35,7 @@ def test_the_sum_of_any_parts_is_the_hash_of_the_whole() -> None:
     assert content_hash(batches) == content_hash([rows.slice(3, 20)])
 
 
-def test_hash_without_rows_and_its_stored_text() -> None:
+def test_hash_without_rows_its_sums_and_its_stored_text() -> None:
     assert content_hash([]) == ContentHash() == content_hash([pa.table({"a": pa.array([], pa.string())})])
     assert ContentHash.of_sums(0, None, None) == ContentHash()
     found = ContentHash(3, 255)
@@ -44,14 +44,8 @@ def test_hash_without_rows_and_its_stored_text() -> None:
     assert ContentHash.parse(3, "00000000000000ff") == found  # from a version with only this kind of hash
     for unknown in (None, "", "2:00000000000000ff", "ff" * 32, "1:FF", "1:00000000000000ff\n"):
         assert ContentHash.parse(3, unknown) is None
-
-
-def test_sums_wrap_around() -> None:
-    top = ContentHash(1, 2**64 - 1)
-    assert top + ContentHash(1, 2) == ContentHash(2, 1)
+    # Sums wrap around.
+    assert ContentHash(1, 2**64 - 1) + ContentHash(1, 2) == ContentHash(2, 1)
     assert ContentHash.of_sums(2, 2**33, 5) == ContentHash(2, (2**65 + 5) % 2**64)
-
-
-def test_unsupported_type_is_an_error() -> None:
     with pytest.raises(TypeError, match="duration"):
         content_hash([pa.table({"a": pa.array([1], pa.duration("s"))})])

@@ -23,10 +23,11 @@ def shop(tmp_path: Path) -> StoredShop:
 # --- steps
 
 
-def test_steps_of_a_source_are_listed(shop: StoredShop) -> None:
+def test_steps_are_listed_and_those_of_a_sink_name_the_steps_of_its_source(shop: StoredShop) -> None:
     nothing = shop.run("steps", "source.orders").out
     assert nothing.startswith("source.orders has no steps. Its instance local is dry")
     shop.steps(3)
+    shop.sink("out").run(3)
     shop.source.plan(named(6, 7))
     document = shop.json("steps", "source.orders")
     assert (document["address"], document["since"], document["upper"]) == ("source.orders", 0, 3)
@@ -39,11 +40,6 @@ def test_steps_of_a_source_are_listed(shop: StoredShop) -> None:
     assert table[0].split() == ["STEP", "TIME", "(UTC)", "ROWS", "BYTES", "COMMITTED", "UPSTREAM"]
     assert [line.split()[0] for line in table[1:]] == ["2", "3"]
     assert table[1].endswith("yes        0:4..6") and "not yet" in table[2]
-
-
-def test_steps_of_a_sink_name_the_steps_of_its_source(shop: StoredShop) -> None:
-    shop.steps(3)
-    shop.sink("out").run(3)
     found = shop.json("steps", "sink.out")["steps"]
     assert [(s["step"], s["sources"], s["rows"]) for s in found] == [(0, [0, 1], 4)]
     line = shop.run("steps", "sink.out").out.splitlines()[1]
@@ -177,22 +173,18 @@ def test_only_existing_steps_of_queries_can_be_verified(shop: StoredShop) -> Non
 # --- expire
 
 
-def test_expire_is_refused_while_a_sink_needs_a_step(shop: StoredShop) -> None:
+def test_steps_that_no_sink_needs_can_expire_and_are_gone_for_every_command(shop: StoredShop) -> None:
+    shop.run("expire", "source.orders", "--before", "0")  # there is none yet
     shop.steps(4)
-    shop.sink("out").run(3)
+    out = shop.sink("out")
+    out.run(3)
     found = shop.error("expire", "source.orders", "--before", "1", code=7)
     assert found["address"] == "sink.few", "it has not begun: it needs all steps"
-    shop.sink("few").run(5)
+    shop.sink("few").run(4)  # it has yet to read the last step, which stays
     found = shop.error("expire", "source.orders", "--before", "3", code=7)
     assert (found["code"], found["summary"]) == ("MZ093", "sink.out still needs step 2 of source.orders")
     assert shop.json("steps", "source.orders")["since"] == 0
-
-
-def test_expired_steps_are_gone_for_every_command_and_the_last_step_stays(shop: StoredShop) -> None:
-    shop.run("expire", "source.orders", "--before", "0")  # there is none yet
-    shop.steps(4)
-    shop.sink("out").run(5)
-    shop.sink("few").run(4)  # it has yet to read the last step
+    out.run(5)
     kept = "source.orders: steps from 3 on are kept; the next one is 4.\n"
     assert shop.run("expire", "source.orders", "--before", "3").out == kept
     document = {"address": "source.orders", "since": 3, "upper": 4}
