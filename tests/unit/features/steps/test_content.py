@@ -121,7 +121,6 @@ def test_merged_files_keep_their_steps(tmp_path: Path) -> None:
     [
         ('{"b": 1.50, "a": [1, null]}', '{"a": [1, null], "b": 1.5}', True),
         ('{"a": 1}', '{"a": "1"}', False),
-        ("[100]", "[1e2]", True),
         ("[0.1]", "[0.10000000000000000001]", False),
         ("no json", "no json", True),
     ],
@@ -162,7 +161,6 @@ RECORDS = [StepRecord(step=step, rows=rows) for step, rows in enumerate((2, 3, 0
 @pytest.mark.parametrize(
     ("frontier", "done", "records", "why"),
     [
-        (3, 3, RECORDS, None),
         (1, 3, RECORDS, None),  # steps without rows leave no trace in some targets
         (2, 1, RECORDS, None),  # written, and Spark has not seen it through
         (-1, -1, RECORDS[:1], None),

@@ -194,7 +194,6 @@ def test_the_files_that_a_step_has_read(source: StoredSource) -> None:
         (None, (3, -1, False), (0, 2)),
         (None, (3, 4, True), (0, 3)),
         ((3, 4, True), (3, 9, True), (0, 3)),
-        ((3, 9, True), (4, -1, False), (0, 3)),
         ((3, -1, False), (3, 0, False), (3, 3)),
         ((3, -1, False), (3, -1, False), None),
         ((3, -1, False), None, None),
