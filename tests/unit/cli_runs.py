@@ -92,6 +92,13 @@ def mzplan(folder: Path, *arguments: str, **more: Any) -> Ran:
     return run("-C", str(folder), *arguments, **more)
 
 
+def failed(folder: Path, *arguments: str, code: int) -> dict[str, Any]:
+    """The only diagnostic of `mzplan -C folder … --json`, which must end with this code."""
+    ran = mzplan(folder, *arguments, "--json")
+    assert ran.code == code, ran
+    return ran.error()
+
+
 def apply(folder: Path, *arguments: str) -> Ran:
     """`mzplan apply --auto-approve --json`, which must do."""
     ran = mzplan(folder, "apply", "--auto-approve", "--json", *arguments)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mzplan.warehouse.content_hash import ContentHash
 from tests.stored_steps import StoredSink, StoredSource, named
-from tests.unit.cli_runs import Ran, apply, mzplan, state, write
+from tests.unit.cli_runs import Ran, apply, failed, mzplan, state, write
 
 
 class StoredShop:
@@ -31,7 +31,7 @@ class StoredShop:
         return self.run(*arguments, "--json", code=code).json()
 
     def error(self, *arguments: str, code: int) -> dict[str, Any]:
-        return self.run(*arguments, "--json", code=code).error()
+        return failed(self.folder, *arguments, code=code)
 
     def sink(self, name: str) -> StoredSink:
         return StoredSink(self.source, self.ids[f"sink.{name}"])

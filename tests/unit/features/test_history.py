@@ -17,7 +17,7 @@ from mzplan.secrets.resolved import remember
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
-from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.cli_runs import apply, failed, mzplan, write
 from tests.unit.host.test_git import commit as git_commit
 from tests.unit.host.test_git import run as git
 from tests.unit.reporters import SilentReporter
@@ -104,8 +104,8 @@ def test_a_serial_and_a_rollback_are_shown_as_a_plan_and_two_as_their_difference
     assert document["plan"]["changes"][0]["fields"][0]["after"] == "b:9092"
     difference = mzplan(folder, "history", "diff", "1", "2", "--json").json()
     assert (difference["from"], difference["to"]) == (1, 2) and "digest" not in difference["plan"]
-    gone = mzplan(folder, "history", "show", "7", "--json")
-    assert gone.code == 7 and gone.error()["code"] == "MZ038" and "1 to 2" in gone.error()["detail"]
+    gone = failed(folder, "history", "show", "7", code=7)
+    assert gone["code"] == "MZ038" and "1 to 2" in gone["detail"]
     assert mzplan(folder, "pause", "source.orders").code == 0
     undone = mzplan(folder, "state", "rollback", "1", "--auto-approve").out
     assert "restarts nothing" not in undone and "as in serial" not in undone

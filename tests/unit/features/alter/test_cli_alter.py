@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.operations import alter_journal
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import applied_with_another, apply, edit, mzplan, state, write
+from tests.unit.cli_runs import applied_with_another, apply, edit, failed, mzplan, state, write
 from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, failing, planned
 from tests.warm_commands import warm_mzplan
 
@@ -103,13 +103,11 @@ def test_a_runner_validates_a_connection_that_no_query_uses(tmp_path: Path) -> N
     )
     with following(folder) as executor:
         executor.check_result = failing("connection.k2")
-        refused = mzplan(folder, "apply", "--auto-approve", "--json")
-        assert refused.code == 1 and refused.error()["address"] == "connection.k2"
+        assert failed(folder, "apply", "--auto-approve", code=1)["address"] == "connection.k2"
         executor.check_result = failing()
         apply(folder)
         executor.check_result = failing("source.second")
-        bad = alter(folder, "VALIDATE CONNECTION k", "--json")
-        assert bad.code == 1 and bad.error()["address"] == "source.second"
+        assert failed(folder, "alter", "VALIDATE CONNECTION k", code=1)["address"] == "source.second"
         before = contents(folder)
         executor.check_result = failing("connection.k2")
         unused = altered(folder, "ALTER CONNECTION k2 SET BROKER 'y:1'", code=1)
@@ -127,12 +125,10 @@ def test_without_a_runner_a_connection_is_validated_on_request(folder: Path) -> 
         (statement, "--auto-approve", "--live"),
         (f"{statement} WITH (VALIDATE)", "--dry-run"),
     ):
-        ran = alter(folder, *asked, "--json")
-        assert ran.code == 1 and ran.error()["code"] == "MZ050", ran
-        assert ran.error()["address"] == "connection.k2" and contents(folder) == before
-    dry = alter(folder, "VALIDATE CONNECTION k", "--json")
-    assert dry.code == 7 and dry.error()["code"] == "MZ143"
-    assert "source.orders: its instance local is dry" in dry.error()["detail"]
+        found = failed(folder, "alter", *asked, code=1)
+        assert (found["code"], found["address"]) == ("MZ050", "connection.k2") and contents(folder) == before
+    dry = failed(folder, "alter", "VALIDATE CONNECTION k", code=7)
+    assert dry["code"] == "MZ143" and "source.orders: its instance local is dry" in dry["detail"]
     statement = f"{SET} WITH (VALIDATE)"
     (notice,) = alter(folder, statement, "--dry-run", "--json").json()["diagnostics"]
     assert notice["code"] == "MZ143"
@@ -163,8 +159,7 @@ def test_of_concurrent_alters_each_is_committed_or_refused(folder: Path) -> None
 def test_an_alter_is_refused_while_another_one_edits(folder: Path) -> None:
     function = alter_journal.editing.__wrapped__  # type: ignore[attr-defined]
     with alter_journal.editing(str(folder)), mock.patch.object(function, "__defaults__", (0.1, None)):
-        refused = alter(folder, SET, "--no-apply", "--json")
-    assert refused.code == 6 and refused.error()["code"] == "MZ033"
+        assert failed(folder, "alter", SET, "--no-apply", code=6)["code"] == "MZ033"
 
 
 @contextlib.contextmanager
@@ -205,8 +200,8 @@ def test_a_file_that_cannot_be_written_after_the_commit_is_written_by_the_next_a
     left = file.read_text()
     assert "a:9092" in left, "a plan writes nothing"
     file.write_text(left + "# mine\n")
-    changed = mzplan(folder, "plan", "--json")
-    assert changed.code == 1 and changed.error()["code"] == "MZ076" and SET in changed.error()["detail"]
+    changed = failed(folder, "plan", code=1)
+    assert changed["code"] == "MZ076" and SET in changed["detail"]
     assert file.read_text() == left + "# mine\n", "somebody else's edit stays"
     file.write_text(left)
     assert actions(apply(folder)) == {}
@@ -238,9 +233,9 @@ def test_a_variable_that_environments_share_is_not_replaced(tmp_path: Path) -> N
     before = [file.read_bytes() for file in files]
     for statement, name in ((SET, "broker"), ("ALTER CONNECTION k DROP DESCRIPTION", "text")):
         for more in (("--auto-approve",), ("--no-apply",), ("--dry-run",)):
-            found = alter(tmp_path, statement, *more, "--env", "dev", "--json")
-            assert found.code == 1 and found.error()["code"] == "MZ077", found
-            assert found.error()["hint"].startswith(f"set {name} under `environments: {{dev:")
+            found = failed(tmp_path, "alter", statement, *more, "--env", "dev", code=1)
+            assert found["code"] == "MZ077"
+            assert found["hint"].startswith(f"set {name} under `environments: {{dev:")
             assert [file.read_bytes() for file in files] == before
     # An item that stays is still written as the variable.
     altered(tmp_path, "ALTER CONNECTION k SET BROKERS = ('v:9092', 'b:9092')", "--env", "dev")

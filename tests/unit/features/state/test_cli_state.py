@@ -11,7 +11,7 @@ from mzplan.model.address import Address
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, apply, edit, mzplan, run, state, write
+from tests.unit.cli_runs import Ran, apply, edit, failed, mzplan, run, state, write
 
 STATE = Path("state") / "mzplan.state.json"
 
@@ -122,9 +122,8 @@ def test_a_rollback_commits_an_earlier_serial(folder: Path) -> None:
     edit(folder, "b:9092", "a:9092")
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
     assert mzplan(folder, "state", "rollback", "1", "--auto-approve").out.startswith("No changes")
-    ran = mzplan(folder, "state", "rollback", "77", "--auto-approve", "--json")
-    assert ran.code == 7 and ran.error()["code"] == "MZ038"
-    assert "`mzplan history` lists them" in ran.error()["hint"]
+    found = failed(folder, "state", "rollback", "77", "--auto-approve", code=7)
+    assert found["code"] == "MZ038" and "`mzplan history` lists them" in found["hint"]
 
 
 def test_a_state_is_pulled_and_pushed_only_where_it_belongs(folder: Path, tmp_path: Path) -> None:
@@ -135,14 +134,13 @@ def test_a_state_is_pulled_and_pushed_only_where_it_belongs(folder: Path, tmp_pa
     assert copy.read_bytes() == data
     assert mzplan(folder, "state", "push", str(copy), "--json").json() == {"serial": 1, "written": False}
     assert mzplan(folder, "pause", "sink.few").code == 0
-    ran = mzplan(folder, "state", "push", str(copy), "--json")
-    assert ran.code == 7 and ran.error()["code"] == "MZ038" and state(folder)["serial"] == 2
+    assert failed(folder, "state", "push", str(copy), code=7)["code"] == "MZ038"
+    assert state(folder)["serial"] == 2
     assert mzplan(folder, "state", "push", str(copy), "--force", "--json").json()["serial"] == 3
     assert "override" not in record(folder, "sink.few")
     other = write(tmp_path / "other")
     apply(other)
-    ran = mzplan(other, "state", "push", str(copy), "--json")
-    assert ran.code == 7 and ran.error()["code"] == "MZ034"
+    assert failed(other, "state", "push", str(copy), code=7)["code"] == "MZ034"
     copy.write_bytes(data.replace(b"a:9092", b"e:9092"))
     assert mzplan(other, "state", "push", str(copy), "--json").error()["code"] == "MZ030"
     assert mzplan(other, "state", "push", str(tmp_path / "none"), "--json").error()["code"] == "MZ030"
@@ -155,13 +153,11 @@ def test_a_lock_taken_by_hand_refuses_commits_until_it_is_released(
     ran = mzplan(folder, "state", "lock", "--reason", "moving house", "--json")
     id_ = ran.json()["lock"]["id"]
     for command in (("apply", "--auto-approve"), ("state", "rm", "sink.few"), ("pause", "sink.few")):
-        ran = mzplan(folder, *command, "--json")
-        assert ran.code == 6 and "moving house" in ran.error()["detail"]
-        assert f"mzplan state unlock {id_}" in ran.error()["hint"]
+        found = failed(folder, *command, code=6)
+        assert "moving house" in found["detail"] and f"mzplan state unlock {id_}" in found["hint"]
     assert mzplan(folder, "plan").code == 0
     assert mzplan(folder, "state", "unlock", "wrong").code == 64
     assert mzplan(folder, "state", "unlock", id_).code == 0
     assert mzplan(folder, "pause", "sink.few").code == 0
     with Store(LocalBackend(folder / "state"), "shop").lock("apply") as info:
-        ran = mzplan(folder, "state", "unlock", info.id, "--json")
-        assert ran.code == 6 and f"pid {os.getpid()}, alive" in ran.error()["detail"]
+        assert f"pid {os.getpid()}, alive" in failed(folder, "state", "unlock", info.id, code=6)["detail"]

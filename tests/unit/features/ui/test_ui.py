@@ -28,7 +28,7 @@ from mzplan.operations.project import open_project
 from mzplan.render.html import joined
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.support import eventually
-from tests.unit.cli_runs import mzplan, write
+from tests.unit.cli_runs import failed, mzplan, write
 from tests.unit.small_projects import at
 
 ROOT = Path(__file__).parents[4]
@@ -284,8 +284,7 @@ def test_a_server_for_other_machines_needs_a_token(
 ) -> None:
     monkeypatch.delenv("MZPLAN_UI_TOKEN", raising=False)
     for host in ("0.0.0.0", "::", "192.0.2.7", "example.com", "localhost.example.com"):
-        ran = mzplan(shown.folder, "ui", "--host", host, "--json")
-        assert (ran.code, ran.error()["code"]) == (7, "MZ186"), host
+        assert failed(shown.folder, "ui", "--host", host, code=7)["code"] == "MZ186", host
 
 
 def test_an_unsuitable_token_is_refused(shown: ShownProject, tmp_path: Path) -> None:
@@ -295,8 +294,8 @@ def test_an_unsuitable_token_is_refused(shown: ShownProject, tmp_path: Path) -> 
         ran = mzplan(shown.folder, "ui", "--token-file", str(file), "--json")
         assert (ran.code, ran.error()["code"]) == (1, "MZ186")
         assert not text or text not in ran.out.replace(str(file), "")
-    missing = mzplan(shown.folder, "ui", "--token-file", str(tmp_path / "none"), "--json")
-    assert (missing.code, missing.error()["code"]) == (1, "MZ186")
+    missing = str(tmp_path / "none")
+    assert failed(shown.folder, "ui", "--token-file", missing, code=1)["code"] == "MZ186"
 
 
 def test_an_address_that_cannot_be_served_is_an_error(shown: ShownProject, tmp_path: Path) -> None:
@@ -305,11 +304,10 @@ def test_an_address_that_cannot_be_served_is_an_error(shown: ShownProject, tmp_p
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        number = str(taken.getsockname()[1])
-        ran = mzplan(shown.folder, "ui", "--port", number, "--json")
-        assert (ran.code, ran.error()["code"]) == (1, "MZ188") and "--port 0" in ran.error()["hint"]
-    ran = mzplan(shown.folder, "ui", "--host", "192.0.2.7", "--token-file", str(file), "--json")
-    assert (ran.code, ran.error()["code"]) == (1, "MZ188")
+        found = failed(shown.folder, "ui", "--port", str(taken.getsockname()[1]), code=1)
+        assert found["code"] == "MZ188" and "--port 0" in found["hint"]
+    there = ("--host", "192.0.2.7", "--token-file", str(file))
+    assert failed(shown.folder, "ui", *there, code=1)["code"] == "MZ188"
     for url in ("plan.example", "ftp://plan.example", "https://plan.example/below"):
         assert mzplan(shown.folder, "ui", "--url", url).code == 64
 
