@@ -13,11 +13,10 @@ import pytest
 from mzplan.features.alter.key_pairs import NewKeys
 from mzplan.model.resources import PropertyEdit
 from tests.support import refusal
-from tests.unit.cli_runs import apply, edit, mzplan
+from tests.unit.cli_runs import PROJECT, apply, edit, mzplan
 from tests.unit.features.alter.alter_runs import alter
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
-SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 PIPELINE = """\
 connections:
   k: {{type: kafka, brokers: ['a:9092']}}
@@ -44,7 +43,7 @@ sinks:
 
 
 def project(folder: Path, inner: str = "inner", outer: str = "outer", pg: str = "pg") -> Path:
-    (folder / "mzplan.yaml").write_text(SETTINGS)
+    (folder / "mzplan.yaml").write_text(PROJECT % "dry")
     text = PIPELINE.format(inner=inner, outer=outer, pg=pg, key=HOST_KEY)
     (folder / "pipeline.yaml").write_text(text)
     apply(folder)

@@ -72,9 +72,6 @@ def test_an_adopted_query_continues_from_a_copy(folder: Path, tmp_path: Path) ->
     assert sink.code == 7 and "only sources of the types kafka and files" in sink.error()["detail"]
 
 
-WHOLE: dict[str, Any] = {}
-
-
 def topics(offsets: str) -> dict[str, Any]:
     """Leave a query that has read these offsets in one micro-batch."""
     return {"offsets": (offsets,), "done": 0, "has": 0}
@@ -87,16 +84,16 @@ def topics(offsets: str) -> dict[str, Any]:
         (topics('{"logOffset":3}'), "source.orders", "doesn't read Kafka"),
         (topics("-"), "source.orders", "doesn't read a kafka upstream"),
         (topics('{"orders":{"0":1}}\n{"x":{"0":1}}'), "source.orders", "2 upstreams"),
-        (WHOLE, "source.inbox", "doesn't read a folder"),
+        ({}, "source.inbox", "doesn't read a folder"),
         ({"offsets": ()}, "source.orders", "not read anything yet"),
         ({"writer": "another"}, "source.orders", "was not written by this query"),
         ({"done": 1, "has": 0}, "source.orders", "they don't belong together"),
-        (WHOLE, "source.typed", "column id is BIGINT, and the source declares INT"),
-        (WHOLE, "source.typed", "has no column more"),
-        (WHOLE, "source.keyed", "keeps the latest row of each key"),
+        ({}, "source.typed", "column id is BIGINT, and the source declares INT"),
+        ({}, "source.typed", "has no column more"),
+        ({}, "source.keyed", "keeps the latest row of each key"),
         ({"columns": {"id": [1], "amount": [1.0], "x": [1]}}, "source.orders", "has a column x"),
         (None, "source.orders", "isn't a streaming query's checkpoint"),
-        (WHOLE, "source.raw", "only sources of the types kafka and files"),
+        ({}, "source.raw", "only sources of the types kafka and files"),
     ],
 )
 def test_a_query_that_cannot_be_adopted_is_refused_and_nothing_is_left(
