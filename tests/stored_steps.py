@@ -17,6 +17,7 @@ from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
+from tests.unit.cli_runs import Ran, apply, failed, mzplan, state, write
 
 Row = dict[str, Any]
 TABLE = "7f4c1c4e-1b0e-4c0e-9d0e-2f4d9c1f7a11"
@@ -212,6 +213,38 @@ class StoredSink:
         if seen_through:
             commit(self.checkpoint, self.step)
         self.step += 1
+
+
+class StoredShop:
+    """A committed project of one source with two sinks on a dry instance, and the source's storage."""
+
+    def __init__(self, folder: Path, schema: pa.Schema | None = None):
+        self.folder = write(folder)
+        apply(folder)
+        self.ids = {address: record["id"] for address, record in state(folder)["resources"].items()}
+        self.source = StoredSource(folder / "warehouse", self.ids["source.orders"], schema)
+        self.hashes: list[ContentHash] = []
+
+    def run(self, *arguments: str, code: int = 0) -> Ran:
+        ran = mzplan(self.folder, *arguments)
+        assert ran.code == code, ran
+        return ran
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return self.run(*arguments, "--json", code=code).json()
+
+    def error(self, *arguments: str, code: int) -> dict[str, Any]:
+        return failed(self.folder, *arguments, code=code)
+
+    def sink(self, name: str) -> StoredSink:
+        return StoredSink(self.source, self.ids[f"sink.{name}"])
+
+    def steps(self, count: int) -> None:
+        """Record so many steps of two rows each."""
+        first = len(self.hashes)
+        fresh = [self.source.run(named(2 * i, 2 * i + 2)) for i in range(first, first + count)]
+        self.source.record(*fresh)
+        self.hashes += fresh
 
 
 def _add(name: str, size: int, *, stats: str | None = None, data_change: bool = True) -> dict[str, Any]:

@@ -19,9 +19,8 @@ from mzplan.features.snapshot.row_files import csv_line, out_format_of
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.snapshot import ConditionError, ensure_one_condition, snapshot_batches
-from tests.stored_steps import named
+from tests.stored_steps import StoredShop, named
 from tests.unit.cli_runs import Ran
-from tests.unit.features.stored_shop import StoredShop
 
 DDL = (
     "Id BIGINT, `a b` STRING, amount DECIMAL(38,10), data BINARY, at TIMESTAMP, plain TIMESTAMP_NTZ, "

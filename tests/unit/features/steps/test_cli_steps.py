@@ -11,8 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.warehouse.step_record import StepRecord
-from tests.stored_steps import named
-from tests.unit.features.stored_shop import StoredShop
+from tests.stored_steps import StoredShop, named
 
 
 @pytest.fixture

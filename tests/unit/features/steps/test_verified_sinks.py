@@ -24,9 +24,8 @@ from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
-from tests.stored_steps import StoredSink, StoredSource, named
+from tests.stored_steps import StoredShop, StoredSink, StoredSource, named
 from tests.unit.cli_runs import Ran, apply, state
-from tests.unit.features.stored_shop import StoredShop
 from tests.unit.reporters import SilentReporter
 
 
