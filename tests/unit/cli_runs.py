@@ -111,12 +111,17 @@ def state(folder: Path) -> Any:
     return json.loads((folder / "state" / "mzplan.state.json").read_text())
 
 
-def applied_with_another(folder: Path) -> Path:
-    """A project on a dry instance, with another connection and another source, applied."""
-    write(folder)
+def with_another(folder: Path, instance: str = "dry") -> Path:
+    """A project with another connection and another source."""
+    write(folder, instance)
     (folder / "more.yaml").write_text(
         "connections:\n  k2: {type: kafka, brokers: ['z:9092']}   # another\n"
         "sources:\n  second: {connection: k, topic: second, format: {type: json, schema: 'id BIGINT'}}\n"
     )
-    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    return folder
+
+
+def applied_with_another(folder: Path) -> Path:
+    """The same on a dry instance, applied."""
+    apply(with_another(folder))
     return folder

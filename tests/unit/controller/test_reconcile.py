@@ -51,18 +51,14 @@ def test_a_failed_fallback_is_not_restarted_in_a_hot_loop() -> None:
     assert step(NEW, [], found.memory, now=0.6).command is None
 
 
-SINK = Address("sink", "orders")
-OLDER = replace(OLD, generation=3)
-
-
 @pytest.mark.parametrize(
     ("address", "accepted", "condition", "kind", "resumes"),
     [
         (A, OLD, "rejected", None, True),
         (A, OLD, "failed", "not-migratable", True),
         (A, OLD, "failed", None, False),
-        (A, OLDER, "rejected", None, False),
-        (SINK, OLD, "rejected", None, False),
+        (A, replace(OLD, generation=3), "rejected", None, False),
+        (Address("sink", "orders"), OLD, "rejected", None, False),
     ],
     ids=["rejected", "not-migrated", "started", "not-the-former", "sink"],
 )

@@ -274,14 +274,10 @@ def test_a_new_generation_has_no_tasks(state: State) -> None:
     assert record.open_tasks(seen(state, ORDERS)) == describe(record, after.resources).tasks == ()
 
 
-def rolled_back(state: State, then: State) -> State:
-    return commit_plan(plan_rollback(state, then), state)
-
-
 def test_a_backfill_after_a_rollback_of_another_one_is_done(state: State) -> None:
     """The runner hasn't started the first backfill, or still runs it, when the second one is committed."""
     first = BACKFILL.commit(state)
-    back = rolled_back(first, state)
+    back = commit_plan(plan_rollback(first, state), first)
     second = commit_plan(plan_range(back, start=START + HOUR), back)
     old, record = first.resources[ORDERS], second.resources[ORDERS]
     assert record.restart_token == old.restart_token and record.digest != old.digest
@@ -300,7 +296,7 @@ def test_a_backfill_that_a_rollback_brings_back_is_not_done_by_a_newer_one(state
     first = BACKFILL.commit(state)
     cancelled = commit_plan(plan_without_tasks(first, ORDERS, "backfill", observe(state)), first)
     second = commit_plan(plan_range(cancelled, start=START + HOUR), cancelled)
-    again = rolled_back(second, first)
+    again = commit_plan(plan_rollback(second, first), second)
     record, newer = again.resources[ORDERS], second.resources[ORDERS].tasks[0].serial
     assert record.digest == first.resources[ORDERS].digest
     assert record.open_tasks(seen(second, ORDERS, tasks_done=done(newer))) == record.tasks
@@ -319,9 +315,6 @@ def steps_of(state: State, address: str) -> Plan:
 
 def letters_of(state: State, address: str) -> Plan:
     return plan_letters(state, at(address), None)
-
-
-UPSERT = {"envelope": {"type": "upsert", "key": ["id"]}}
 
 
 @pytest.mark.parametrize(
@@ -347,7 +340,7 @@ def test_a_task_that_would_do_damage_is_refused(
     plan: Callable[[State, str], Plan], address: str, why: str, hint: str
 ) -> None:
     sources: Mapping[str, Any] = {
-        "keyed": {**LETTERS, **UPSERT},
+        "keyed": {**LETTERS, "envelope": {"type": "upsert", "key": ["id"]}},
         "skipping": {"on_error": "skip"},
         "topic": {**LETTERS, "dead_letter": {"topic": "dead"}},
         "headers": {**LETTERS, "include": {"headers": "h"}},

@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.operations import alter_journal
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import applied_with_another, apply, edit, failed, mzplan, state, write
+from tests.unit.cli_runs import applied_with_another, apply, edit, failed, mzplan, state, with_another, write
 from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, failing, planned
 from tests.warm_commands import warm_mzplan
 
@@ -95,12 +95,7 @@ def test_a_runner_validates_a_connection_that_no_query_uses(tmp_path: Path) -> N
 
     tests/integration/test_alter.py: it validates every dependent, before anything is committed.
     """
-    folder = write(tmp_path, "cluster")
-    more = folder / "more.yaml"
-    more.write_text(
-        "connections:\n  k2: {type: kafka, brokers: ['z:9092']}\n"
-        "sources:\n  second: {connection: k, topic: second, format: {type: json, schema: 'id BIGINT'}}\n"
-    )
+    folder = with_another(tmp_path, "cluster")
     with following(folder) as executor:
         executor.check_result = failing("connection.k2")
         assert failed(folder, "apply", "--auto-approve", code=1)["address"] == "connection.k2"
