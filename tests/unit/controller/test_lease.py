@@ -169,9 +169,7 @@ class Watched:
         self.now = 0.0
         self.backend = LocalBackend(folder)
         self.store = Store(self.backend, "shop", Sightings(lambda: self.now))
-        taken = self.store.leases.acquire("local", "one")
-        assert taken is not None
-        self.lease = replace(taken, pid=NOBODY)
+        self.lease = replace(self.store.leases.take("local", "one"), pid=NOBODY)
         self.write(self.lease)
 
     def write(self, lease: Lease) -> None:

@@ -3,7 +3,6 @@ of targets: which sinks, when, and what happens after a failure. Without Spark."
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from dataclasses import replace
@@ -25,6 +24,7 @@ from mzplan.plan import build_plan
 from mzplan.schema.description import Description, describe
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
+from tests import stored_steps
 from tests.support import eventually
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 from tests.unit.runner.test_status import until
@@ -38,11 +38,10 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
     """A sink whose checkpoint has done steps 0 to 3."""
     resources = commit(shop(orders_pg=sink(**body))).resources
     checkpoint = Checkpoint(str(folder))
-    for log in ("offsets", "commits"):
-        (folder / "spark" / log).mkdir(parents=True)
-        for step in range(4):
-            (folder / "spark" / log / str(step)).touch()
-    (folder / "spark" / "metadata").write_text(json.dumps({"id": "q"}))
+    for step in range(4):
+        stored_steps.offsets(folder / "spark", step, {})
+        stored_steps.commit(folder / "spark", step)
+    (folder / "spark" / "metadata").write_text('{"id": "q"}')
     checkpoint.record_delivery({"delivery": "exactly-once", "target": HERE})
     found = resolve(describe(resources[Address("sink", "orders_pg")], resources), Secrets(".", {}), ".")
     return replace(found, checkpoint=checkpoint)

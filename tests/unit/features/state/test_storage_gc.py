@@ -186,8 +186,7 @@ def test_nothing_is_removed_while_a_command_or_runner_may_use_it(shop: Shop) -> 
     shop.store.write_prepared("local", [Prepared(id="x", from_id=shop.id, step=0)])
     assert refused("prepared")
     shop.store.write_prepared("local", [])
-    lease = shop.store.leases.acquire("local", "test")
-    assert lease is not None
+    lease = shop.store.leases.take("local", "test")
     (shop.folder / "state" / "status" / "local.json").unlink()
     assert refused("serial 0")
     shop.store.leases.renew(lease, released=True)
