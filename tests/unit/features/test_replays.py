@@ -191,9 +191,8 @@ class Stored(StoredSource):
 
     def write_rows(self, step: int, rows: int) -> None:
         """Add the rows of a task's step to the table."""
-        metrics = {"operationMetrics": {"numOutputRows": str(rows)}}
-        info = {"timestamp": 1795244169143, "operation": "WRITE", **metrics}
-        self._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": step}})
+        transaction = {"txn": {"appId": "q", "version": step}}
+        self._operate("WRITE", transaction, operationMetrics={"numOutputRows": str(rows)})
         self.step = step + 1
 
     def settle(self, settle: Any) -> None:

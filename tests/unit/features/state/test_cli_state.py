@@ -133,7 +133,6 @@ def test_a_rollback_commits_an_earlier_serial(folder: Path) -> None:
 
 def test_a_state_is_pulled_and_pushed_only_where_it_belongs(folder: Path, tmp_path: Path) -> None:
     data = (folder / STATE).read_bytes()
-    assert mzplan(folder, "state", "pull").out.encode() == data
     copy = tmp_path / "copy.json"
     assert mzplan(folder, "state", "pull", "--out", str(copy)).code == 0
     assert copy.read_bytes() == data
