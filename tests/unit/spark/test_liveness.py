@@ -1,4 +1,4 @@
-"""How a runner detects that Spark can no longer run queries."""
+"""How a runner detects that Spark can no longer run queries, or has too few cores for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mzplan.spark import liveness
+from mzplan.spark.cores import EVERY, REMEMBERED, CoreWatch
 from mzplan.spark.liveness import Liveness
 
 
@@ -98,3 +99,60 @@ def test_java_that_hangs_is_dead_after_a_minute_and_no_look_waits() -> None:
     assert all(alive.why_dead() is None for _ in range(liveness.SILENT))
     assert alive.why_dead() == "Spark's Java process hasn't answered for 60 s."
     over.set()
+
+
+# --- too few cores
+
+NOW = 1000.0
+
+
+class Stages:
+    """Spark's status tracker. By stage: the running and finished tasks, and the time of submission."""
+
+    def __init__(self, **stages: tuple[int, int, float]):
+        self.stages = {int(name[1:]): stage for name, stage in stages.items()}
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return list(self.stages)
+
+    def getStageInfo(self, stage: int) -> Any:  # noqa: N802
+        running, finished, since = self.stages[stage]
+        info = SimpleNamespace(
+            numActiveTasks=lambda: running,
+            numCompletedTasks=lambda: finished,
+            numFailedTasks=lambda: 0,
+            submissionTime=lambda: since * 1000,
+        )
+        return SimpleNamespace(isEmpty=lambda: False, get=lambda: info)
+
+
+def watch(stages: Stages, now: list[float]) -> CoreWatch:
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: stages))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", _jsc=java))
+    return CoreWatch(spark, lambda: now[0])
+
+
+@pytest.mark.parametrize(
+    ("stages", "cores"),
+    [
+        (Stages(), 0),
+        (Stages(s1=(1, 0, NOW - 60), s2=(0, 0, NOW - 1)), 0),
+        (Stages(s1=(1, 0, NOW - 60), s2=(0, 3, NOW - 60)), 0),  # it has had its turn
+        (Stages(s100=(0, 0, NOW - 1), s99=(0, 0, NOW - 9)), 2),
+    ],
+)
+def test_cores_are_scarce_while_a_stage_waits_for_its_first_task(stages: Stages, cores: int) -> None:
+    """Also for a while afterwards."""
+    now = [NOW]
+    watching = watch(stages, now)
+    for _ in range(EVERY):
+        assert watching.scarce_cores() == 0
+        watching.look()
+    assert watching.scarce_cores() == cores
+    stages.stages.clear()
+    now[0] += REMEMBERED - 1
+    for _ in range(EVERY):
+        watching.look()
+    assert watching.scarce_cores() == cores
+    now[0] += 2
+    assert watching.scarce_cores() == 0
