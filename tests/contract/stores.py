@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.resources import ProjectSettings
 from mzplan.store.store import Store, open_store
+from tests.support import refusal
 
 Make = Callable[[], Store]
 
@@ -31,9 +30,7 @@ def opened(directory: str, state: Mapping[str, Any]) -> Store:
 
 def lock_refusal(store: Store, wait: float = 0.2) -> Diagnostic:
     """Return the error of a command that waits for the lock in vain."""
-    with pytest.raises(MzplanError) as caught, store.lock("destroy", wait=wait):
-        pass
-    (found,) = caught.value.diagnostics
+    found = refusal(store.lock("destroy", wait=wait).__enter__)
     assert found.exit_code == ExitCode.LOCKED
     return found
 
@@ -53,12 +50,12 @@ def local(folder: Path) -> Case:
 
 
 @contextlib.contextmanager
-def full_disk() -> Iterator[None]:
-    """Limit the files of this process to 2000 bytes."""
+def full_disk(bytes_: int = 2000) -> Iterator[None]:
+    """Limit the files of this process to so many bytes."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, limit[1]))
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -12,22 +12,16 @@ from pathlib import Path
 import pytest
 
 from mzplan.host.extras import MODULES, RUNNER, missing_extras_reported, require_extra
-from mzplan.model.diagnostics import MzplanError
 from mzplan.schema import plugins
+from tests.support import refusal
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, run, write
+from tests.unit.cli_runs import Ran, mzplan, write
 
 ROOT = Path(__file__).parents[3]
 LINE = "pip install 'mzplan[runner]'"
 
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules})); from mzplan.cli.main import main; main()"
-
-
-def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """Make further imports fail as if these modules weren't installed."""
-    for module in modules:
-        monkeypatch.setitem(sys.modules, module, None)
 
 
 def run_without(modules: tuple[str, ...], *arguments: str) -> Ran:
@@ -61,11 +55,9 @@ def test_missing_package_is_reported_with_the_install_command(
 ) -> None:
     require_extra(extra)
     module = MODULES[extra][-1]
-    without(monkeypatch, module)
+    monkeypatch.setitem(sys.modules, module, None)  # as if it weren't installed
     for attempt in (lambda: __import__(module), lambda: require_extra(extra)):
-        with pytest.raises(MzplanError) as caught, missing_extras_reported():
-            attempt()
-        (found,) = caught.value.diagnostics
+        found = refusal(missing_extras_reported()(attempt))
         assert (found.code, found.hint) == ("MZ096", f"pip install 'mzplan[{extra}]'")
         assert module in found.summary
 
@@ -80,18 +72,14 @@ def test_only_a_package_that_an_extra_brings_is_reported(
     (tmp_path / "fastavro.py").write_text("raise ImportError('libavro.so: cannot open shared object')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "fastavro", raising=False)
-    with pytest.raises(MzplanError) as caught, missing_extras_reported():
-        __import__("fastavro")
-    (found,) = caught.value.diagnostics
+    found = refusal(missing_extras_reported()(lambda: __import__("fastavro")))
     assert found.code == "MZ096" and "mzplan[avro]" in found.hint and "libavro.so" in found.detail
     # A plugin's package is looked for in the same way.
     (tmp_path / "needs_arrow.py").write_text("import pyarrow\nconnector = None\n")
-    without(monkeypatch, "pyarrow")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     entry = EntryPoint(name="arrowed", value="needs_arrow:connector", group=plugins.GROUP)
     monkeypatch.setattr(plugins, "_entries", lambda: (entry,))
-    with pytest.raises(MzplanError) as caught:
-        plugins.find_plugin("arrowed")
-    (found,) = caught.value.diagnostics
+    found = refusal(lambda: plugins.find_plugin("arrowed"))
     assert (found.kind, found.hint) == ("missing-package", "pip install 'mzplan[collections]'")
 
 
@@ -108,7 +96,7 @@ def test_live_validation_reports_each_missing_package_once(tmp_path: Path) -> No
     found = sorted((d["code"], d["hint"]) for d in done.json()["diagnostics"])
     expected = [("MZ096", f"pip install 'mzplan[{extra}]'") for extra in ("kafka", "postgres")]
     assert (done.code, found) == (1, expected)
-    assert run("-C", str(folder), "state", "list").out.strip() == ""
+    assert mzplan(folder, "state", "list").out.strip() == ""
 
 
 def test_a_missing_package_of_the_state_backend_is_reported(tmp_path: Path) -> None:
@@ -127,17 +115,16 @@ def test_missing_runner_packages_are_reported_before_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path, "embedded")
-    here = ("-C", str(folder))
-    without(monkeypatch, "pyspark")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     for command in (("up",), ("run", "--instance", "local"), ("apply", "--auto-approve")):
-        done = run(*here, *command, "--json")
+        done = mzplan(folder, *command, "--json")
         assert (done.code, done.error()["hint"]) == (1, LINE), command
     assert "serial" not in done.json()
-    assert run(*here, "state", "list").out.strip() == ""
+    assert mzplan(folder, "state", "list").out.strip() == ""
 
     # If a runner already leads, the packages for starting one aren't needed.
     with following(folder):
-        assert run(*here, "apply", "--auto-approve").code == 0
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
 
     # Also, no change is committed on another instance if this instance needs a runner to start.
     (folder / "mzplan.yaml").write_text(TWO)
@@ -146,7 +133,7 @@ def test_missing_runner_packages_are_reported_before_a_commit(
     files = {path: path.read_bytes() for path in (*folder.glob("*.yaml"), folder / "state/mzplan.state.json")}
     alter = ("alter", "ALTER CONNECTION k SET (BROKER 'b:9092')", "--auto-approve")
     for command in (("apply", "--auto-approve"), ("pause", "source.orders"), alter):
-        done = run(*here, *command, "--json")
+        done = mzplan(folder, *command, "--json")
         assert (done.code, done.error()["hint"]) == (1, LINE), command
         assert {path: path.read_bytes() for path in files} == files
-    assert run(*here, "plan", "--detailed-exitcode").code == 4
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 4

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from mzplan.host import files
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded_folder import write_whole
 from mzplan.warehouse.stored_files import stored_in
+from tests.contract.stores import full_disk
 from tests.unit.cli_runs import apply, mzplan, write
 
 
@@ -23,44 +22,29 @@ def test_write_is_complete_or_absent(tmp_path: Path) -> None:
     path.chmod(0o600)
     write_whole(path, b"after")
     assert path.read_bytes() == b"after" and path.stat().st_mode & 0o777 == 0o600
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
-        with pytest.raises(OSError, match="large"):
-            write_whole(path, b"x" * 1000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
+    with full_disk(100), pytest.raises(OSError, match="large"):
+        write_whole(path, b"x" * 1000)
     assert path.read_bytes() == b"after" and [p.name for p in tmp_path.iterdir()] == ["f"]
-
-
-def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    files.write_durably(path, b"before", mode=0o640)
+    files.write_durably(path, b"again", mode=0o640)
     with pytest.raises(KeyboardInterrupt), files.replacing(path) as stream:
         stream.write(b"half")
         raise KeyboardInterrupt
-    assert path.read_bytes() == b"before" and path.stat().st_mode & 0o777 == 0o640
+    assert path.read_bytes() == b"again" and path.stat().st_mode & 0o777 == 0o640
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-def test_create_refuses_existing_files_and_links(tmp_path: Path) -> None:
-    files.create_durably(tmp_path / "key", b"one", mode=0o600)
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name in ("key", "link"):
+def test_existing_files_and_links_are_refused(tmp_path: Path) -> None:
+    key, link, target = (tmp_path / name for name in ("key", "link", "target"))
+    files.create_durably(key, b"one", mode=0o600)
+    link.symlink_to(target)
+    for path in (key, link):
         with pytest.raises(FileExistsError):
-            files.create_durably(tmp_path / name, b"two")
-    assert (tmp_path / "key").read_bytes() == b"one" and not (tmp_path / "elsewhere").exists()
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-
-
-def test_links_are_not_written_through(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    (tmp_path / "target").write_bytes(b"precious")
+            files.create_durably(path, b"two")
+    assert key.read_bytes() == b"one" and key.stat().st_mode & 0o777 == 0o600 and not target.exists()
+    target.write_bytes(b"precious")
     with pytest.raises(UnfitError, match=r"a link to .*; mzplan doesn't follow links"):
-        write_whole(tmp_path / "link", b"there")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_bytes() == b"precious"
+        write_whole(link, b"there")
+    assert link.is_symlink() and target.read_bytes() == b"precious"
 
 
 def test_folders_devices_and_large_files_are_not_read(
