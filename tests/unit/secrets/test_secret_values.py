@@ -20,6 +20,7 @@ from mzplan.secrets.references import Secrets
 from tests.support import eventually
 from tests.unit.cli_runner import leading
 from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.secrets.test_rotation import queries
 
 PROJECT = "version: 1\nproject: shop\n"
 PIPELINE = """\
@@ -62,11 +63,6 @@ class World:
     def apply(self, *options: str) -> Ran:
         return mzplan(self.folder, "apply", "--auto-approve", "--json", "--wait", "2m", *options)
 
-    def condition(self) -> str:
-        """Return the condition of the sink, which uses the secret."""
-        queries = mzplan(self.folder, "status", "--json").json()["queries"]
-        return next(str(q["condition"]) for q in queries if q["address"] == "sink.out")
-
     def runs(self) -> dict[str, str]:
         return {str(address): report.run_id for address, report in self.server.running().items()}
 
@@ -101,7 +97,7 @@ def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield made
 
 
-def test_a_refused_apply_leaves_no_secret_value(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_hand_over_only_validated_values(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.runs()
     monkeypatch.setenv("HANDED_PG", "wrong")
     refused = world.apply()
@@ -112,11 +108,8 @@ def test_a_refused_apply_leaves_no_secret_value(world: World, monkeypatch: pytes
     world.server.fail_query(report.name, "the server was restarted")
     run = before["sink.out"]
     eventually("it resumes", lambda: world.runs().get("sink.out", run) != run, 120)
-
-
-def test_commands_hand_over_only_validated_values(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HANDED_PG", "wrong")
-    for command in ("resume sink.out", "restart source.orders", "pause source.orders"):
+    commands = "resume sink.out, restart source.orders, pause source.orders, resume source.orders"
+    for command in commands.split(", "):
         assert mzplan(world.folder, *command.split(), "--wait", "5s").code == 0
         assert world.secrets.environment == {"HANDED_PG": "right"}
     assert mzplan(world.folder, "restart", "sink.out", "--wait", "5s").code == 1
@@ -124,18 +117,14 @@ def test_commands_hand_over_only_validated_values(world: World, monkeypatch: pyt
     monkeypatch.setenv("HANDED_PG", "second")
     assert mzplan(world.folder, "restart", "sink.out", "--wait", "20s").code == 0
     assert world.secrets.environment == {"HANDED_PG": "second"}
-
-
-def test_a_new_value_is_validated_and_used_after_the_commit(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # A new value is validated, and used after the commit.
     before = world.runs()
-    world.server.password = "second"
-    monkeypatch.setenv("HANDED_PG", "second")
+    world.server.password = "third"
+    monkeypatch.setenv("HANDED_PG", "third")
     applied = world.apply()
     assert applied.code == 0, applied
     assert [c["address"] for c in applied.json()["changes"]] == ["sink.out"]
-    assert world.secrets.environment == {"HANDED_PG": "second"}
+    assert world.secrets.environment == {"HANDED_PG": "third"}
     assert {a for a, run in world.runs().items() if before[a] != run} == {"sink.out"}
 
 
@@ -150,7 +139,7 @@ def test_an_apply_without_changes_provides_a_missing_value(
             monkeypatch.setenv("HANDED_PG", value)
             applied = world.apply()
             assert applied.json()["changes"] == [] and applied.code == code, applied
-        assert world.condition() == "running"
+        assert queries(folder)["sink.out"]["condition"] == "running"
         assert mzplan(folder, "plan", "--json").json()["changes"] == []
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,15 @@ from mzplan.controller import secrets_in_use
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.secrets import vault
 from mzplan.secrets.policy import read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import REFRESH_VARIABLE, RemoteSecrets, refresh_s
-from tests.support import eventually
+from tests.support import eventually, refusal
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import mzplan
-from tests.unit.secrets.test_rotation import changes, drift, install_provider, plan
+from tests.unit.secrets.test_rotation import changes, drift, install_provider, plan, queries
 from tests.unit.security.test_security_runner import password_of, query, shop
-from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
+from tests.unit.vault_stand_in import VaultStandIn
 
 ROOT = Path(__file__).parents[3]
 PROJECT = "version: 1\nproject: shop\ninstances: {local: {type: cluster}}\nretries: {first: 60s}\n"
@@ -52,15 +50,6 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mzplan.secrets.remote.RETRY_AFTER", 0.05)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[VaultStandIn]:
-    with vault_stand_in() as found:
-        monkeypatch.setenv("VAULT_ADDR", found.address)
-        monkeypatch.setenv("VAULT_TOKEN", "root")
-        monkeypatch.setattr(vault, "provider", vault.Vault())
-        yield found
-
-
 def written(folder: Path, reference: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "mzplan.yaml").write_text(PROJECT)
@@ -70,18 +59,23 @@ def written(folder: Path, reference: str) -> Path:
 
 def orders(folder: Path) -> Any:
     """Return the status of source.orders, which uses the secret."""
-    queries = mzplan(folder, "status", "--json").json()["queries"]
-    return next(query for query in queries if query["address"] == "source.orders")
+    return queries(folder)["source.orders"]
 
 
 def runs(executor: InMemoryExecutor) -> dict[str, str]:
     return {str(address): report.run_id for address, report in executor.running().items()}
 
 
-def test_a_secret_rotated_in_vault_restarts_only_its_user(tmp_path: Path, server: VaultStandIn) -> None:
+def test_a_secret_rotated_in_vault_restarts_only_its_user_and_a_seal_stops_no_query(
+    tmp_path: Path, there: VaultStandIn
+) -> None:
     reference = "${vault:secret/kafka#password}"
     folder = written(tmp_path, reference)
-    server.kept["secret/kafka"] = {"password": "the first", "user": "u"}
+    there.kept["secret/kafka"] = {"password": "the first", "user": "u"}
+
+    def warning() -> str:
+        return orders(folder)["warning"] or ""
+
     with following(folder, secrets=Secrets(".", {}, RemoteSecrets(0.1))) as executor:
         assert mzplan(folder, "apply", "--auto-approve").code == 0
         first = runs(executor)
@@ -89,7 +83,7 @@ def test_a_secret_rotated_in_vault_restarts_only_its_user(tmp_path: Path, server
         assert before["changes"] == before["drift"] == []
         (notice,) = [d["detail"] for d in before["diagnostics"] if d["code"] == "MZ078"]
         assert reference in notice  # the plan itself doesn't ask Vault
-        server.kept["secret/kafka"] = {"password": "the second"}
+        there.kept["secret/kafka"] = {"password": "the second"}
         eventually("the plan shows it", lambda: plan(folder)["changes"], 30)
         now = plan(folder)
         assert changes(now) == {"source.orders": ("restart", f"the value of {reference} changed")}
@@ -99,30 +93,19 @@ def test_a_secret_rotated_in_vault_restarts_only_its_user(tmp_path: Path, server
         second = runs(executor)
         assert {a for a in second if second[a] != first[a]} == {"source.orders"}
         eventually("the new value is the one in use", lambda: plan(folder)["changes"] == [], 30)
-    for file in (folder / "state").rglob("*"):
-        assert not file.is_file() or not re.search(rb"the (first|second)", file.read_bytes())
 
-
-def test_a_sealed_vault_stops_no_query(tmp_path: Path, server: VaultStandIn) -> None:
-    folder = written(tmp_path, "${vault:secret/kafka#password}")
-    server.kept["secret/kafka"] = {"password": "the first"}
-
-    def warning() -> str:
-        return orders(folder)["warning"] or ""
-
-    with following(folder, secrets=Secrets(".", {}, RemoteSecrets(0.1))) as executor:
-        assert mzplan(folder, "apply", "--auto-approve").code == 0
-        first = runs(executor)
-        server.sealed = True
+        there.sealed = True
         eventually("the status shows it", lambda: bool(warning()), 30)
-        assert "${vault:secret/kafka#password}" in warning() and "vault operator unseal" in warning()
+        assert reference in warning() and "vault operator unseal" in warning()
         assert plan(folder)["changes"] == []
         # A restart uses the former value.
         assert mzplan(folder, "restart", "source.orders").code == 0
-        second = runs(executor)
-        assert second.keys() == first.keys() and second["source.other"] == first["source.other"]
-        server.sealed = False
+        third = runs(executor)
+        assert third.keys() == second.keys() and third["source.other"] == second["source.other"]
+        there.sealed = False
         eventually("the warning ends", lambda: not warning(), 30)
+    for file in (folder / "state").rglob("*"):
+        assert not file.is_file() or not re.search(rb"the (first|second)", file.read_bytes())
 
 
 def test_a_failed_query_is_retried_with_the_new_value_of_a_mounted_file(tmp_path: Path) -> None:
@@ -156,8 +139,8 @@ def test_a_failed_query_is_retried_with_the_new_value_of_a_mounted_file(tmp_path
 # --- what a reference may name
 
 
-def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, server: VaultStandIn) -> None:
-    server.kept = {f"secret/{one}/pg": {"password": "p"} for one in ("shop", "other")}
+def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, there: VaultStandIn) -> None:
+    there.kept = {f"secret/{one}/pg": {"password": "p"} for one in ("shop", "other")}
     path = tmp_path / "policy.toml"
     path.write_text('[[allow]]\nreferences = ["${vault:secret/shop/*}"]\nhosts = ["*"]\n')
     secrets = GuardedSecrets(".", read_policy(str(path)), {}, RemoteSecrets(60.0))
@@ -168,7 +151,7 @@ def test_secrets_that_the_policy_refuses_are_not_requested(tmp_path: Path, serve
     for other in ("secret/other/pg", "secret/shop/x/pg"):
         with pytest.raises(MzplanError, match="MZ106"):
             asked(f"${{vault:{other}#password}}")
-    assert server.asked == []
+    assert there.asked == []
     assert asked("${vault:secret/shop/pg#password}") == "p"
 
 
@@ -232,7 +215,5 @@ broken = Broken()
 
 def test_the_error_of_a_broken_provider_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     install_provider(monkeypatch, "tests.unit.secrets.test_secrets_watch:broken")
-    with pytest.raises(MzplanError, match="MZ261") as caught:
-        Secrets(".", {}, RemoteSecrets(60.0)).resolve("${keeper:x}")
-    text = str(caught.value.diagnostics[0])
-    assert "may contain" not in text and "RuntimeError" in text
+    found = refusal(lambda: Secrets(".", {}, RemoteSecrets(60.0)).resolve("${keeper:x}"))
+    assert found.code == "MZ261" and "may contain" not in str(found) and "RuntimeError" in str(found)
