@@ -14,12 +14,12 @@ import pytest
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.source.connector import PostgresSource
-from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
+from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
-from tests.support import Stopwatch
+from tests.support import Stopwatch, rows_of
 
 Row = dict[str, Any]
 
@@ -27,63 +27,34 @@ Row = dict[str, Any]
 def connection_of(dsn: str, **more: Any) -> dict[str, Any]:
     """Return the body of a connection to a database."""
     parts = urlsplit(dsn)
-    body = {
-        "type": "postgres",
-        "host": parts.hostname,
-        "port": parts.port,
-        "database": parts.path.strip("/"),
-        "user": parts.username,
-        "password": parts.password,
-    }
-    return {**body, **more}
+    server = {"host": parts.hostname, "port": parts.port, "database": parts.path.strip("/")}
+    return {"type": "postgres", **server, "user": parts.username, "password": parts.password, **more}
 
 
-def source(dsn: str, warehouse: Path, id_: str = "ab12", generation: int = 1, **body: Any) -> ResolvedQuery:
-    """Return a source of table public.t with key id. `body` overrides properties."""
-    given = {
-        "connection": "pg",
-        "tables": ["public.t"],
-        "schema": "id BIGINT, name STRING",
-        "key": ["id"],
-        **body,
-    }
-    description = Description(
-        address=Address("source", "orders"),
-        id=id_,
-        generation=generation,
-        digest="d",
-        type="postgres",
-        body=given,
-        connections={
-            "connection": InlinedConnection(
-                address=Address("connection", "pg"), type="postgres", body=connection_of(dsn)
-            )
-        },
-    )
-    return resolve(description, Secrets(warehouse, {}), str(warehouse), str(warehouse))
+class Reading:
+    """A running source, and the latest row of each key, merged as the collection's writer does: a change is
+    applied if its position is higher than the stored row's."""
 
-
-def endpoint(query: ResolvedQuery) -> PostgresInput:
-    """Return a new endpoint, as after a restart."""
-    return PostgresInputFactory(query).new_endpoint(endpoint_name(query), endpoint_config(query))
-
-
-class Collection:
-    """The latest row of each key, merged as the collection's writer does: a change is applied if its position
-    is higher than the stored row's."""
-
-    def __init__(self, *key: str):
+    def __init__(self, query: ResolvedQuery, *key: str):
         self.key = key
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.positions: dict[tuple[Any, ...], tuple[int, int]] = {}
-        self.deletes = 0
+        self._open(query)
 
-    def take(self, input_: PostgresInput, step: int) -> int:
+    def _open(self, query: ResolvedQuery) -> None:
+        self.query, name = query, endpoint_name(query)
+        self.input = PostgresInputFactory(query).new_endpoint(name, endpoint_config(query))
+
+    @property
+    def names(self) -> dict[int, str]:
+        return {key[0]: row["name"] for key, row in self.rows.items()}
+
+    def take(self, step: int) -> int:
         """Merge a step, and return its number of changes. A step may be merged twice."""
         changes: dict[tuple[Any, ...], Row] = {}
         count = 0
-        for part in input_.parts(step):
-            for batch in input_.batches(part):
+        for part in self.input.parts(step):
+            for batch in self.input.batches(part):
                 for row in batch.to_pylist():
                     count += 1
                     key = tuple(row[name] for name in self.key)
@@ -96,47 +67,46 @@ class Collection:
             if row.pop("_change") == "delete":
                 self.rows.pop(key, None)
                 self.positions.pop(key, None)
-                self.deletes += 1
             else:
                 self.positions[key] = _place(row)
                 self.rows[key] = {name: value for name, value in row.items() if name != "_position"}
         return count
 
-    def follow(self, input_: PostgresInput) -> list[int]:
+    def finish(self, step: int) -> int:
+        """Merge a step, and commit it downstream."""
+        count = self.take(step)
+        self.input.expire(step + 1)
+        return count
+
+    def offers(self, seconds: float = 10.0) -> bool:
+        """Return whether a new step is offered soon. Asks at least twice, because under load the log's end
+        may lag."""
+        waited, step = Stopwatch(), self.input.steps().stop
+        while not (found := self.input.offers(step)) and waited.seconds < seconds:
+            time.sleep(0.05)
+        return found or self.input.offers(step)
+
+    def commit(self) -> int:
+        """Wait for the next step, and make it durable without reading it."""
+        assert self.offers()
+        step = self.input.steps().stop
+        self.input.commit(step)
+        return step
+
+    def follow(self) -> list[int]:
         """Read all steps, and commit each downstream at once. Returns their numbers of changes.
 
         Begins with the durable steps, as after a crash.
         """
-        counts = []
-        for step in input_.steps():
-            counts.append(self.take(input_, step))
-            input_.expire(step + 1)
-        while offered(input_, step := input_.steps().stop, seconds=0.0):
-            input_.commit(step)
-            counts.append(self.take(input_, step))
-            input_.expire(step + 1)
+        counts = [self.finish(step) for step in self.input.steps()]
+        while self.offers(seconds=0.0):
+            counts.append(self.finish(self.commit()))
         return counts
-
-
-class Reading:
-    """A running source, and the collection of its rows."""
-
-    def __init__(self, query: ResolvedQuery, *key: str):
-        self.query, self.input, self.collection = query, endpoint(query), Collection(*key)
-
-    @property
-    def names(self) -> dict[int, str]:
-        return {key[0]: row["name"] for key, row in self.collection.rows.items()}
-
-    def follow(self) -> list[int]:
-        """Read all steps, and return their numbers of changes."""
-        return self.collection.follow(self.input)
 
     def restart(self, query: ResolvedQuery | None = None) -> None:
         """Open the source again, possibly with another description."""
         self.input.close()
-        self.query = query or self.query
-        self.input = endpoint(self.query)
+        self._open(query or self.query)
 
     def resume(self) -> list[int]:
         """Open the source again, and read all steps. Returns their numbers of changes."""
@@ -173,11 +143,24 @@ class Tables:
                 connection.execute(statement.encode())
 
     def rows(self, query: str) -> list[Any]:
-        with psycopg.connect(self.dsn) as connection:
-            return connection.execute(query.encode()).fetchall()
+        return rows_of(self.dsn, query)
 
     def query(self, id_: str = "ab12", **body: Any) -> ResolvedQuery:
-        return source(self.dsn, self.folder, id_, **body)
+        """Return a source of table public.t with key id. `body` overrides properties."""
+        table = {"tables": ["public.t"], "schema": "id BIGINT, name STRING", "key": ["id"]}
+        pg = Address("connection", "pg")
+        link = InlinedConnection(address=pg, type="postgres", body=connection_of(self.dsn))
+        description = Description(
+            address=Address("source", "orders"),
+            id=id_,
+            generation=1,
+            digest="d",
+            type="postgres",
+            body={"connection": "pg", **table, **body},
+            connections={"connection": link},
+        )
+        folder = str(self.folder)
+        return resolve(description, Secrets(folder, {}), folder, folder)
 
     def read(self, id_: str = "ab12", **body: Any) -> Reading:
         """Open a source, by default of table public.t with key id. It hasn't read anything yet."""
@@ -199,23 +182,6 @@ class Tables:
     def close(self) -> None:
         for reading in self.opened:
             reading.input.close()
-
-
-def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:
-    """Return whether a step is offered soon. Asks at least twice, because under load the log's end may
-    lag."""
-    waited = Stopwatch()
-    while not (found := input_.offers(step)) and waited.seconds < seconds:
-        time.sleep(0.05)
-    return found or input_.offers(step)
-
-
-def committed_step(input_: PostgresInput) -> int:
-    """Wait for the next step, and make it durable without reading it."""
-    step = input_.steps().stop
-    assert offered(input_, step)
-    input_.commit(step)
-    return step
 
 
 def _place(row: Row) -> tuple[int, int]:

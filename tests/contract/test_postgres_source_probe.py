@@ -15,7 +15,7 @@ from mzplan.connectors.postgres.source.replication import ReplicationLink
 from mzplan.connectors.postgres.statements import table_sql
 from mzplan.connectors.postgres.types import split_name
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from tests.contract.postgres_sources import Tables, offered
+from tests.contract.postgres_sources import Tables
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -200,11 +200,10 @@ def test_a_server_with_a_low_wal_level_or_without_slots(own_postgres: PostgresSe
         orders.input.offers(0)
     assert "max_wal_senders" in stopped.value.diagnostics[0].detail
     standby.close()
-    orders.input.offers(0)
-    orders.input.commit(0)
+    orders.commit()
     assert not orders.input.offers(1)
     shop.run("INSERT INTO t VALUES (1, 'a')", "CREATE TABLE other (x int)")
-    assert offered(orders.input, 1)
+    assert orders.offers()
     assert found(shop) == ()
     shop.close()
 
