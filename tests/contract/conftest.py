@@ -29,10 +29,9 @@ def object_server() -> Iterator[ObjectServer]:
 
 
 @pytest.fixture(scope="module")
-def postgres_store(
+def _postgres_store(
     postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Case, str]]:
-    """A store in PostgreSQL, and the address of its database, which is empty again for each test."""
     postgres.start()
     name = f"store_{next(_numbers)}"
     dsn = postgres.create_database(name)
@@ -40,14 +39,20 @@ def postgres_store(
     postgres.drop_database(name)
 
 
+@pytest.fixture
+def postgres_store(_postgres_store: tuple[Case, str]) -> tuple[Case, str]:
+    """A store in PostgreSQL, and the address of its database, which is empty again for each test."""
+    dsn = _postgres_store[1]
+    execute(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename ~ '^state_'")
+    execute(dsn, "DROP SCHEMA IF EXISTS mzplan CASCADE")
+    return _postgres_store
+
+
 @pytest.fixture(params=["local", "postgres", "object-store"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     match request.param:
         case "postgres":
-            made, dsn = request.getfixturevalue("postgres_store")
-            execute(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename ~ '^state_'")
-            execute(dsn, "DROP SCHEMA IF EXISTS mzplan CASCADE")
-            return made  # type: ignore[no-any-return]
+            return request.getfixturevalue("postgres_store")[0]  # type: ignore[no-any-return]
         case "object-store":
             server = request.getfixturevalue("object_server")
             return stores.object_store(tmp_path, server, f"bucket-{next(_numbers)}")

@@ -24,7 +24,7 @@ from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.event import Event
-from mzplan.model.history import CommitOutcome, CommitRecord
+from mzplan.model.history import CommitOutcome
 from mzplan.model.observed import Status
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
@@ -36,7 +36,7 @@ from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer, lock_refusal
-from tests.support import eventually, refusal, rows_of
+from tests.support import eventually, execute, refusal
 
 A = Address("connection", "k")
 # Spawn instead of fork: the object store library has threads, which don't survive a fork.
@@ -239,11 +239,8 @@ def test_a_damaged_state_is_refused_and_left_alone(make: Make) -> None:
     blob = store.backend.read(STATE_KEY)
     assert blob is not None
     newer = blob.data.replace(b'"format_version": 1', b'"format_version": 2')
-    for broken, code in (
-        (blob.data[:99], "MZ030"),
-        (blob.data.replace(b"a:1", b"b:1"), "MZ030"),
-        (newer, "MZ031"),
-    ):
+    edited = blob.data.replace(b"a:1", b"b:1")
+    for broken, code in ((blob.data[:99], "MZ030"), (edited, "MZ030"), (newer, "MZ031")):
         store.backend.write(STATE_KEY, broken)
         for ask in (store.read_state, lambda: store.commit(state(2), state(1))):
             refused(ask, code)
@@ -288,13 +285,9 @@ def test_a_lost_or_replaced_state_is_not_a_new_project(make: Make) -> None:
 
 
 def test_the_history_has_each_serial_and_its_outcome_once(make: Make) -> None:
-    store, before = make(), State(project="shop")
-    for serial in (1, 2, 3):
-        who = CommitRecord(time="2026-01-01T00:00:00+00:00", command="apply", user="u", host="h")
-        now = State(project="shop", lineage="l", serial=serial, commit=who)
-        make().commit(now, before)
-        before = now
-    ended = CommitOutcome(lineage="l", serial=3, time="2026-01-01T00:00:00+00:00", status="applied")
+    store = make()
+    commits(store, 3)
+    ended = CommitOutcome(lineage="l1", serial=3, time="2026-01-01T00:00:00+00:00", status="applied")
     store.write_outcome(ended)
     make().write_outcome(replace(ended, status="failed"))
     found = make().read_history()
@@ -349,11 +342,7 @@ S3 = {"backend": "object-store", "region": "us-east-1", **KEYS}
 @pytest.mark.parametrize(
     ("settings", "code", "says"),
     [
-        (
-            {**S3, "url": "s3://gone/teams/shop", "endpoint": "http://127.0.0.1:1"},
-            "MZ095",
-            "s3://gone/teams/shop",
-        ),
+        ({**S3, "url": "s3://gone/shop", "endpoint": "http://127.0.0.1:1"}, "MZ095", "s3://gone/shop"),
         ({"backend": "postgres", **NOWHERE}, "MZ095", ""),
         ({**S3, "url": "gopher://x/y"}, "MZ005", ""),
     ],
@@ -389,17 +378,12 @@ def test_the_declared_endpoint_wins_over_the_environment(
 def test_a_lost_connection_is_reopened(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
     name = database("lost")
     store = stores.postgres(tmp_path, postgres, name).make()
-    store.commit(state(1), EMPTY)
-
-    def end_sessions() -> None:
+    for serial in (1, 2):
+        commits(store, serial, first=serial)
         end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'state_{name}'"
-        rows_of(postgres.dsn(name), end)
-
-    end_sessions()
-    assert store.read_state() == state(1)
-    end_sessions()
-    store.commit(state(2), state(1))
-    assert store.read_state() == state(2)
+        execute(postgres.dsn(name), end)
+        assert store.read_state() == state(serial)
+        execute(postgres.dsn(name), end)
 
 
 def test_a_lost_answer_of_the_object_store_is_no_conflict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -9,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from mzplan.model.address import Address
@@ -20,7 +22,7 @@ from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import next_epoch
 from mzplan.store.journal import Dropped, Prepared, encode_journal
 from tests.contract import stores
-from tests.contract.stores import ObjectServer, opened
+from tests.contract.stores import ObjectServer, lock_refusal, opened
 from tests.support import execute, rows_of
 from tests.unit.cli_runs import apply, mzplan, write
 
@@ -79,20 +81,16 @@ def test_the_fix_of_a_lost_state_restores_it(tmp_path: Path) -> None:
     store = case.make()
     first, last = store.read_serial(1), store.read_state()
     history = {key: store.backend.read(key) for key in store.backend.list("history/")}
-    assert first is not None and last.serial == 3
-
-    def older() -> None:
-        blob = history["history/00000001.json"]
-        assert blob is not None
-        store.backend.write(STATE_KEY, blob.data)
-
-    for serial, lose in ((4, lambda: store.backend.delete(STATE_KEY)), (5, older)):
-        lose()
-        ran = None
+    older = history["history/00000001.json"]
+    assert first is not None and older is not None and last.serial == 3
+    for serial in (4, 5):
+        if serial == 4:
+            store.backend.delete(STATE_KEY)
+        else:
+            store.backend.write(STATE_KEY, older.data)
         for command in (("plan",), ("apply", "--auto-approve"), ("status",), ("state", "pull")):
             ran = mzplan(folder, *command, "--json")
             assert ran.code == 1 and ran.error()["code"] == "MZ030", command
-        assert ran is not None
         _, _, without_backup = ran.error()["hint"].partition("; or ")
         fix = re.findall(r"mzplan (state (?:pull|push)[^,;:]*)", without_backup)
         copy = str(tmp_path / "copy.json")
@@ -104,23 +102,7 @@ def test_the_fix_of_a_lost_state_restores_it(tmp_path: Path) -> None:
         assert {a: r.id for a, r in store.read_state().resources.items()} == {
             a: r.id for a, r in first.resources.items()
         }
-    kept = {key: store.backend.read(key) for key in history}
-    assert kept == history
-
-
-def on_each_backend(
-    folder: Path, server: Any, database: str, object_server: ObjectServer, bucket: str
-) -> list[tuple[Path, stores.Case]]:
-    """Return a checkout with each backend."""
-    folders = [folder / name for name in ("local", "postgres", "objects")]
-    for one in folders:
-        one.mkdir()
-    cases = (
-        stores.local(folders[0]),
-        stores.postgres(folders[1], server, database),
-        stores.object_store(folders[2], object_server, bucket),
-    )
-    return [(checkout(one, settings_of(case)), case) for one, case in zip(folders, cases, strict=True)]
+    assert {key: store.backend.read(key) for key in history} == history
 
 
 def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
@@ -153,7 +135,15 @@ def test_a_state_and_the_records_of_its_runners_move_between_backends(
     copy, carried = tmp_path / "state.json", tmp_path / "state.json.runners"
     dropped = Dropped.of(Address("sink", "gone"), "gone-id", 1, float(int(time.time())))
     prepared = Prepared(id="coming", from_id="some-id", step=3)
-    checkouts = on_each_backend(tmp_path, postgres, database("moving"), object_server, "moving")
+    folders = [tmp_path / name for name in ("local", "postgres", "objects")]
+    for one in folders:
+        one.mkdir()
+    cases = (
+        stores.local(folders[0]),
+        stores.postgres(folders[1], postgres, database("moving")),
+        stores.object_store(folders[2], object_server, "moving"),
+    )
+    checkouts = [(checkout(one, settings_of(case)), case) for one, case in zip(folders, cases, strict=True)]
     apply(checkouts[0][0])
     first = checkouts[0][1].make()
     first.write_journal("local", [dropped])
@@ -216,26 +206,80 @@ def looks_and_commits_nothing(folder: Path, requests: Sequence[str] = ()) -> Non
     assert ran.code == 1 and ran.error()["code"] == "MZ035", ran
 
 
+@pytest.fixture
+def dsn(postgres_store: tuple[stores.Case, str]) -> Iterator[str]:
+    """The address of a store's database. Login `reader` may become one that reads it, as for CI."""
+    execute(postgres_store[1], "CREATE ROLE reader LOGIN PASSWORD 'reads'")
+    yield postgres_store[1]
+    execute(postgres_store[1], "DROP OWNED BY reader; DROP ROLE reader")
+
+
+def grant(dsn: str) -> None:
+    execute(dsn, "GRANT USAGE ON SCHEMA mzplan TO reader; GRANT SELECT ON mzplan.blobs TO reader")
+
+
 def test_read_only_commands_need_only_read_rights_in_postgres(
-    postgres: Any, database: Callable[..., str], tmp_path: Path
+    postgres_store: tuple[stores.Case, str], dsn: str, tmp_path: Path
 ) -> None:
-    name = database("looking")
-    dsn, blobs = postgres.dsn(name), "SELECT * FROM mzplan.blobs ORDER BY key"
-    state = settings_of(stores.postgres(tmp_path, postgres, name))
-    execute(dsn, "CREATE ROLE looking_reader LOGIN PASSWORD 'reads'")
-    try:
-        (tmp_path / "reader").write_text("reads\n")
-        reading = {**state, "user": "looking_reader", "password": "${file:../reader}"}
-        reader = checkout(tmp_path / "reader-job", reading)
-        assert mzplan(reader, "plan").code == 0  # of a project without a commit
-        assert apply(checkout(tmp_path / "writer", {**state, "password": "${file:../pw}"})).code == 0
-        execute(dsn, "GRANT USAGE ON SCHEMA mzplan TO looking_reader")
-        execute(dsn, "GRANT SELECT ON mzplan.blobs TO looking_reader")
-        before = rows_of(dsn, blobs)
-        looks_and_commits_nothing(reader)
-        assert rows_of(dsn, blobs) == before
-    finally:
-        execute(dsn, "DROP OWNED BY looking_reader; DROP ROLE looking_reader")
+    state, blobs = settings_of(postgres_store[0]), "SELECT * FROM mzplan.blobs ORDER BY key"
+    (tmp_path / "login").write_text("reads\n")
+    reading = {**state, "user": "reader", "password": "${file:../login}"}
+    reader = checkout(tmp_path / "reader-job", reading)
+    assert mzplan(reader, "plan").code == 0  # of a project without a commit
+    (tmp_path / "pw").write_text(f"pw-{state['user']}\n")
+    assert apply(checkout(tmp_path / "writer", {**state, "password": "${file:../pw}"})).code == 0
+    grant(dsn)
+    before = rows_of(dsn, blobs)
+    looks_and_commits_nothing(reader)
+    assert rows_of(dsn, blobs) == before
+
+
+def test_a_read_only_login_blocks_no_commit(postgres_store: tuple[stores.Case, str], dsn: str) -> None:
+    make = postgres_store[0].make
+    with psycopg.connect(dsn, user="reader", password="reads", autocommit=True) as reader:
+        with make().lock("apply") as info:
+            assert make().holder() == info
+        grant(dsn)
+        with make().lock("apply"):
+            pass
+        assert make().holder() is None
+        for statement in (
+            "SELECT 1 FROM mzplan.blobs FOR UPDATE",
+            "SELECT 1 FROM mzplan.blobs FOR KEY SHARE",
+            "LOCK TABLE mzplan.blobs IN ROW SHARE MODE",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), reader.transaction():
+                reader.execute(statement.encode())
+        with reader.transaction():
+            reader.execute("LOCK TABLE mzplan.blobs IN ACCESS SHARE MODE")
+            with make().lock("apply"):
+                pass
+
+
+def test_a_session_without_a_command_is_named_and_an_idle_one_keeps_the_lock(
+    postgres_store: tuple[stores.Case, str], dsn: str
+) -> None:
+    make, writer = postgres_store[0].make, settings_of(postgres_store[0])["user"]
+    with make().lock("apply") as before:
+        pass
+    login = {"user": writer, "password": f"pw-{writer}", "application_name": "psql"}
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True, **login)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM mzplan.blobs WHERE key = 'lock.held' FOR UPDATE")
+        problem = lock_refusal(make())
+        pid = other.info.backend_pid
+        assert problem.code == "MZ033" and before.id not in problem.detail
+        assert f"login {writer} (pid {pid} of the database, application 'psql')" in problem.detail
+        assert f"mzplan state unlock session-{pid}" in problem.hint
+        ended = make().release(f"session-{pid}")
+        assert ended is not None and ended.pid == pid
+        with make().lock("apply", wait=5.0):
+            pass
+    # The server ends idle transactions.
+    execute(dsn, f"ALTER ROLE {writer} SET idle_in_transaction_session_timeout = '300ms'")
+    with make().lock("apply") as info:
+        time.sleep(1.0)
+        assert make().holder() == info
 
 
 def test_read_only_commands_need_only_read_keys_in_an_object_store(
