@@ -16,25 +16,22 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_description, prepare_target
 from mzplan.connectors.postgres.sink.connector import PostgresSink
-from mzplan.controller.executor import CheckResult
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Observation
 from mzplan.model.state import State
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.secrets.references import Secrets
-from mzplan.store.backends.local import LocalBackend
-from mzplan.store.store import Store, digest_of_state
+from mzplan.store.store import digest_of_state
 from tests.contract.postgres_sinks import SINK, SinkDatabase
 from tests.contract.postgres_sources import connection_of
-from tests.runners import runner_in_memory
-from tests.support import eventually
 from tests.unit import small_projects as small
+from tests.unit.runner.test_runner import World
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
+CONNECTOR = PostgresSink()
 ROLE = "maker_role"
 SCHEMA = "id BIGINT NOT NULL, state STRING"
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
@@ -77,61 +74,58 @@ def run_fix(server: SinkDatabase, found: Diagnostic) -> None:
 
 
 def test_create_makes_a_table_and_later_a_column(server: SinkDatabase) -> None:
-    sink = PostgresSink()
     server.run("DROP SCHEMA new")
     query, outputs = creating(server, "state")
-    before = sink.probe(query, outputs)
+    before = CONNECTOR.probe(query, outputs)
     assert codes(before) == [("error", "MZ054")], before.diagnostics
     run_fix(server, before.diagnostics[0])
-    found = sink.probe(query, outputs)
+    found = CONNECTOR.probe(query, outputs)
     assert codes(found) == [("notice", "MZ045")] and found.must_create
     assert server.rows("SELECT to_regclass('new.\"Orders\"')") == [(None,)]  # a probe creates nothing
 
     with ThreadPoolExecutor(4) as pool:  # like runners that know nothing of each other
         list(pool.map(lambda _: PostgresSink().prepare(query, outputs), range(8)))
-    assert sink.probe(query, outputs) == Probe(upstream=found.upstream)
-    sink.prepare(query, outputs)
+    assert CONNECTOR.probe(query, outputs) == Probe(upstream=found.upstream)
+    CONNECTOR.prepare(query, outputs)
     columns = [("id", "bigint"), ("state", "text")]
     assert server.rows(COLUMNS) == columns
 
     wider, more = creating(server, "state", 'CAST(id AS DECIMAL(5,1)) AS `the "n`')
-    assert codes(sink.probe(wider, more)) == [("notice", "MZ045")]
-    sink.prepare(wider, more)
+    assert codes(CONNECTOR.probe(wider, more)) == [("notice", "MZ045")]
+    CONNECTOR.prepare(wider, more)
     columns.append(('the "n', "numeric(5,1)"))
     assert server.rows(COLUMNS) == columns
-    assert codes(sink.probe(wider, more)) == []
-    sink.prepare(query, outputs)  # a column that is no longer written stays
+    assert codes(CONNECTOR.probe(wider, more)) == []
+    CONNECTOR.prepare(query, outputs)  # a column that is no longer written stays
     assert server.rows(COLUMNS) == columns
 
 
 def test_existing_columns_that_differ_are_not_changed(server: SinkDatabase) -> None:
-    sink = PostgresSink()
     create_table(server, "id bigint PRIMARY KEY, state boolean")
     # A column of another type is an error, as without `create`, and no missing column is created.
     query, outputs = creating(server, "state", "id AS more")
-    found = sink.probe(query, outputs)
+    found = CONNECTOR.probe(query, outputs)
     assert codes(found) == [("error", "MZ053")] and not found.must_create
-    sink.prepare(query, outputs)
+    CONNECTOR.prepare(query, outputs)
     assert len(server.rows(COLUMNS)) == 2
     # The role may write into another role's table, but not add a column.
     query, outputs = creating(server, "id AS more")
-    (refused,) = sink.probe(query, outputs).diagnostics
+    (refused,) = CONNECTOR.probe(query, outputs).diagnostics
     assert refused.code == "MZ054" and "ownership of table Orders, to add columns" in refused.detail
     with pytest.raises(MzplanError, match="MZ059") as problem:  # it lost the privilege after the check
-        sink.prepare(query, outputs)
+        CONNECTOR.prepare(query, outputs)
     assert "must be owner" in str(problem.value.diagnostics[0])
     run_fix(server, refused)
-    assert codes(sink.probe(query, outputs)) == []
+    assert codes(CONNECTOR.probe(query, outputs)) == []
 
 
 def test_the_runner_creates_columns_of_unknown_type(server: SinkDatabase) -> None:
-    sink = PostgresSink()
     query, outputs = creating(server, "id * '2' AS twice")
-    found = sink.probe(query, outputs)
+    found = CONNECTOR.probe(query, outputs)
     assert codes(found) == [("notice", "MZ045")] and "twice ..." in found.diagnostics[0].hint
-    sink.prepare(query, outputs)
-    assert codes(sink.probe(query, outputs)) == [("notice", "MZ045")]
-    sink.prepare(query, (outputs[0], Output(name="twice", type="BIGINT")))
+    CONNECTOR.prepare(query, outputs)
+    assert codes(CONNECTOR.probe(query, outputs)) == [("notice", "MZ045")]
+    CONNECTOR.prepare(query, (outputs[0], Output(name="twice", type="BIGINT")))
     assert server.rows(COLUMNS) == [("id", "bigint"), ("twice", "bigint")]
 
 
@@ -153,7 +147,6 @@ DIFFERENCES = {
 
 def test_the_printed_alter_fixes_every_difference_and_keeps_the_values(server: SinkDatabase) -> None:
     """An existing table gets an ALTER TABLE, which says if it converts values."""
-    sink = PostgresSink()
     columns = [f"{name} {type_}" for name, (type_, *_) in DIFFERENCES.items()]
     create_table(server, ", ".join([*columns, "l int NOT NULL"]))
     values = [value for _, value, _, _ in DIFFERENCES.values()]
@@ -161,12 +154,12 @@ def test_the_printed_alter_fixes_every_difference_and_keeps_the_values(server: S
     outputs = [Output(name=name, type=type_) for name, (_, _, type_, _) in DIFFERENCES.items()]
     outputs.append(Output(name="m", type="MAP<STRING,INT>"))
     query = server.query(ROLE, **UPSERT)
-    (found,) = sink.probe(query, outputs).diagnostics
+    (found,) = CONNECTOR.probe(query, outputs).diagnostics
     assert (found.severity, found.code) == ("error", "MZ053")
     assert "or the table (this converts its values):\nALTER TABLE" in found.hint
     assert "CREATE" not in found.hint
     run_fix(server, found)
-    assert codes(sink.probe(query, outputs)) == []
+    assert codes(CONNECTOR.probe(query, outputs)) == []
     (row,) = server.rows(f'SELECT {", ".join(DIFFERENCES)} FROM new."Orders"')
     assert list(map(str, row)) == [after for *_, after in DIFFERENCES.values()]
     types = dict(server.rows(COLUMNS))
@@ -174,76 +167,62 @@ def test_the_printed_alter_fixes_every_difference_and_keeps_the_values(server: S
 
 
 def test_differences_that_only_the_sink_can_fix(server: SinkDatabase) -> None:
-    sink = PostgresSink()
     create_table(server, "id int PRIMARY KEY, n int GENERATED ALWAYS AS (id) STORED")
     outputs = [Output(name="n", type="INT"), Output(name="twice", type=None)]
-    (found,) = sink.probe(server.query(ROLE, mode="append"), outputs).diagnostics
+    (found,) = CONNECTOR.probe(server.query(ROLE, mode="append"), outputs).diagnostics
     assert found.code == "MZ053" and "column id is NOT NULL" in found.detail and "ALTER" not in found.hint
     assert "(only Spark knows the type of twice, so declare it: CAST(… AS …) AS twice)" in found.hint
     missing = server.query(ROLE, mode="append", table="new.none")
-    (found,) = (one for one in sink.probe(missing, outputs).diagnostics if one.code == "MZ052")
+    (found,) = (one for one in CONNECTOR.probe(missing, outputs).diagnostics if one.code == "MZ052")
     assert "create it (replace `...` with a type; only Spark knows it):\nCREATE TABLE" in found.hint
 
 
 def test_create_widens_a_narrow_column(server: SinkDatabase) -> None:
-    sink = PostgresSink()
     create_table(server, "id int PRIMARY KEY, n numeric(4,2)")
     server.run(f'ALTER TABLE new."Orders" OWNER TO {ROLE}')
     outputs = [Output(name="id", type="BIGINT"), Output(name="n", type="DECIMAL(9,2)")]
     query = server.query(ROLE, **UPSERT, create=True)
-    (notice,) = sink.probe(query, outputs).diagnostics
+    (notice,) = CONNECTOR.probe(query, outputs).diagnostics
     assert (notice.severity, notice.code) == ("notice", "MZ045")
     assert "ALTER COLUMN id TYPE bigint" in notice.hint
-    sink.prepare(query, outputs)
-    assert sink.probe(query, outputs).diagnostics == ()
+    CONNECTOR.prepare(query, outputs)
+    assert CONNECTOR.probe(query, outputs).diagnostics == ()
     assert server.rows(COLUMNS) == [("id", "bigint"), ("n", "numeric(9,2)")]
 
 
-class Checking(InMemoryExecutor):
-    """Probes and creates targets like Spark's executor, but runs no queries."""
-
-    def check(self, description: Description, secrets: Secrets) -> CheckResult:
-        return check_description(description, secrets, Connectors())
-
-    def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        return prepare_target(description, secrets, Connectors(), outputs_without_spark, ".", ".")
-
-
-class Running:
-    """A store, and a runner that creates tables."""
-
-    def __init__(self, folder: Path, pool: ThreadPoolExecutor):
-        self.store = Store(LocalBackend(folder / "state"), "shop")
-        lease = self.store.leases.acquire("local", "test")
-        assert lease is not None
-        self.executor, secrets = Checking("shop"), Secrets(".", {"PW": "pw"})
-        self.runner = runner_in_memory(self.store, self.executor, lease, pool, secrets=secrets)
-
-    def settle(self) -> None:
-        eventually("no work is under way", lambda: not self.runner.tick())
-
-    def seen(self) -> Observation | None:
-        self.runner.tick()
-        status = self.store.read_status("local")
-        return status.observations.get(SINK) if status is not None else None
-
-    def eventually_has(self, **fields: Any) -> Observation:
-        """Wait until the sink's observation has these fields."""
-
-        def has() -> bool:
-            seen = self.seen()
-            return seen is not None and all(getattr(seen, name) == value for name, value in fields.items())
-
-        eventually(f"the sink has {fields}", has)
-        seen = self.seen()
-        assert seen is not None
-        return seen
-
-
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with ThreadPoolExecutor(4) as pool:
-        yield Running(tmp_path, pool)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A runner whose executor probes and creates targets like Spark's, but runs no queries."""
+    monkeypatch.setenv("PW", "pw")
+    made, secrets = World(tmp_path), Secrets(".")
+
+    def prepare(sink: Description, _: Secrets) -> tuple[Diagnostic, ...]:
+        return prepare_target(sink, secrets, Connectors(), outputs_without_spark, ".", ".")
+
+    made.executor.check_result = lambda query: check_description(query, secrets, Connectors())
+    made.executor.prepare = prepare  # type: ignore[method-assign]
+    yield made
+    made.pool.shutdown()
+    made.runner.proposals.close()
+
+
+def settle(world: World) -> None:
+    world.until(lambda: not world.runner.tick())
+
+
+def eventually_has(world: World, **fields: Any) -> Observation:
+    """Do rounds until the sink's observation has these fields."""
+
+    def seen() -> Observation | None:
+        world.now += 0.1
+        status = world.store.read_status("local")
+        found = status.observations.get(SINK) if status is not None else None
+        return found if all(getattr(found, name, None) == value for name, value in fields.items()) else None
+
+    world.until(seen)
+    found = seen()
+    assert found is not None
+    return found
 
 
 def state_of(server: SinkDatabase, serial: int, table: str, *select: str) -> State:
@@ -262,16 +241,16 @@ def state_of(server: SinkDatabase, serial: int, table: str, *select: str) -> Sta
     return replace(made, serial=serial)
 
 
-def test_a_proposal_changes_no_table(server: SinkDatabase, running: Running) -> None:
+def test_a_proposal_changes_no_table(server: SinkDatabase, world: World) -> None:
     """The author of a proposal may not be allowed to commit, so only committed sinks create anything."""
     server.run(f"CREATE TABLE new.payroll (id bigint PRIMARY KEY); ALTER TABLE new.payroll OWNER TO {ROLE}")
-    store = running.store
+    store = world.store
 
     def proposed(state: State, **claims: Any) -> list[tuple[str, str]]:
         proposal = store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
         forged = {**encode(proposal), "prepares": True, **claims}
         store.backend.write(f"proposals/{proposal.id}.json", json.dumps(forged).encode())
-        running.settle()
+        settle(world)
         answer = store.proposals.read_answer(proposal)
         assert answer is not None
         store.proposals.withdraw(proposal.id)
@@ -282,8 +261,8 @@ def test_a_proposal_changes_no_table(server: SinkDatabase, running: Running) -> 
     # The sink that is about to be committed, and others, with an existing and a missing table.
     for forged in (wanted, state_of(server, 1, "new.payroll", "state"), state_of(server, 1, "new.other")):
         assert proposed(forged) == [("notice", "MZ045")] and server.rows(TABLES) == payroll
-    store.commit(wanted, State(project="shop"))
-    running.settle()
+    world.commit(wanted)
+    settle(world)
     made = [("new.made", "id"), ("new.made", "state")]
     assert server.rows(TABLES) == [*made, *payroll]
     # A copy of the committed sink, also of its digest and serial, with another table.
@@ -295,31 +274,30 @@ def test_a_proposal_changes_no_table(server: SinkDatabase, running: Running) -> 
         assert proposed(forged, **claims) == [("notice", "MZ045")]
         assert server.rows(TABLES) == [*made, *payroll]
     # A sink of an earlier commit, whose table was dropped.
-    store.commit(state_of(server, 2, "new.later"), wanted)
-    running.settle()
+    world.commit(state_of(server, 2, "new.later"))
+    settle(world)
     server.run("DROP TABLE new.made")
     assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ045")]
     assert server.rows(TABLES) == [("new.later", "id"), *payroll]
 
 
 def test_a_column_dropped_by_hand_is_recreated_only_by_a_planned_restart(
-    server: SinkDatabase, running: Running
+    server: SinkDatabase, world: World
 ) -> None:
     state = state_of(server, 1, "new.made", "state")
     wanted = state.resources[SINK]
-    running.store.commit(state, State(project="shop"))
-    running.eventually_has(condition="running", digest=wanted.digest)
+    world.commit(state)
+    eventually_has(world, condition="running", digest=wanted.digest)
     server.run("ALTER TABLE new.made DROP COLUMN state")
-    found = running.runner.controller.inspect(describe(wanted, state.resources))
+    found = world.runner.controller.inspect(describe(wanted, state.resources))
     assert [(one.severity, one.code) for one in found] == [("notice", "MZ045"), ("error", "MZ053")]
-    (name,) = (one.name for one in running.executor.reports() if one.name.address == SINK)
-    running.executor.fail_query(name, "the column is gone")
-    seen = running.eventually_has(condition="failed", error_code="MZ053")
+    world.fail(SINK, "the column is gone")
+    seen = eventually_has(world, condition="failed", error_code="MZ053")
     assert "ADD COLUMN" in str(seen.error) and "mzplan restart sink." in str(seen.error)
     assert server.rows(TABLES) == [("new.made", "id")]
 
     again = replace(wanted, restart_token=1)
     again = replace(again, digest=digest_of(again, {**state.resources, SINK: again}))
-    running.store.commit(replace(state, serial=2, resources={**state.resources, SINK: again}), state)
-    running.eventually_has(condition="running", digest=again.digest)
+    world.commit(replace(state, serial=2, resources={**state.resources, SINK: again}))
+    eventually_has(world, condition="running", digest=again.digest)
     assert server.rows(TABLES) == [("new.made", "id"), ("new.made", "state")]
