@@ -34,6 +34,7 @@ CREATE TABLE shop.orders (id bigint PRIMARY KEY, state kinds.state, n serial);
 def server(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[SinkDatabase]:
     columns = "id BIGINT NOT NULL, state STRING"
     made = SinkDatabase(postgres, database("privileges"), columns, "shop.orders", FORMER, ROLE)
+    made.run(TABLE)
     yield made
     made.close()
 
@@ -48,13 +49,27 @@ def allow(server: SinkDatabase, query: ResolvedQuery) -> str:
     return script
 
 
-def test_the_printed_script_is_sufficient_for_another_user(server: SinkDatabase) -> None:
+def test_the_printed_script_is_sufficient_for_another_user_and_each_line_necessary(
+    server: SinkDatabase,
+) -> None:
     """The staging table and the ledger belong to the former user."""
-    server.run(TABLE)
     first = allow(server, server.query(FORMER, **KEYED))
     assert "CREATE ON DATABASE" in first and "stage_" not in first
     write(server.query(FORMER, **KEYED), 0, epoch=1)
     query = server.query(ROLE, **KEYED)
+    # Each line of the script is necessary, and together they are sufficient.
+    (found,) = probed(query)
+    lines = [line for line in found.hint.splitlines()[1:] if f"TO {ROLE}" in line]
+    assert len(lines) == 8
+    for left_out in lines:
+        if "OWNER TO" in left_out:
+            continue  # only for other columns
+        for line in lines:
+            if line != left_out and not ("OWNER TO" in line and "SCHEMA mzplan" in left_out):
+                server.run(line)
+        with pytest.raises(psycopg.Error, match="permission denied"):
+            write(query, 1, epoch=2)
+        server.run(f"ALTER TABLE mzplan.{writer_of(query).stage} OWNER TO {FORMER}; DROP OWNED BY {ROLE}")
     script = allow(server, query)
     of_shop = ("ON SCHEMA shop", "ON SCHEMA kinds", "orders_n_seq", "INSERT, SELECT, UPDATE, DELETE ON shop")
     own = "CREATE ON SCHEMA mzplan", "UPDATE ON mzplan.writers", "UPDATE, DELETE ON mzplan.steps", "OWNER TO"
@@ -66,7 +81,6 @@ def test_the_printed_script_is_sufficient_for_another_user(server: SinkDatabase)
 
 def test_missing_privileges_on_objects_created_since_the_probe_are_explained(server: SinkDatabase) -> None:
     """At validation, both roles may create schema mzplan. One creates it, and the other then needs grants."""
-    server.run(TABLE)
     allow(server, server.query(FORMER))
     query = server.query(ROLE)
     allow(server, query)
@@ -81,27 +95,8 @@ def test_missing_privileges_on_objects_created_since_the_probe_are_explained(ser
     write(query, 1, epoch=2)
 
 
-def test_each_line_of_the_script_is_necessary(server: SinkDatabase) -> None:
-    server.run(TABLE)
-    allow(server, server.query(FORMER, **KEYED))
-    write(server.query(FORMER, **KEYED), 0, epoch=1)
-    query = server.query(ROLE, **KEYED)
-    (found,) = probed(query)
-    lines = [line for line in found.hint.splitlines()[1:] if f"TO {ROLE}" in line]
-    assert len(lines) == 8
-    for left_out in lines:
-        if "OWNER TO" in left_out:
-            continue  # only for other columns
-        for line in lines:
-            if line != left_out and not ("OWNER TO" in line and "SCHEMA mzplan" in left_out):
-                server.run(line)
-        with pytest.raises(psycopg.Error, match="permission denied"):
-            write(query, 1, epoch=2)
-        server.run(f"ALTER TABLE mzplan.{writer_of(query).stage} OWNER TO {FORMER}; DROP OWNED BY {ROLE}")
-
-
 def test_append_needs_only_the_right_to_insert(server: SinkDatabase) -> None:
-    server.run("CREATE SCHEMA shop; CREATE TABLE shop.orders (id bigint, state text)")
+    server.run("DROP TABLE shop.orders; CREATE TABLE shop.orders (id bigint, state text)")
     query = server.query(ROLE, keyed=False, mode="append")
     script = allow(server, query)
     assert "GRANT INSERT ON shop.orders" in script and "SELECT" not in script
@@ -117,7 +112,6 @@ def test_append_needs_only_the_right_to_insert(server: SinkDatabase) -> None:
 
 
 def test_a_read_only_role_is_reported_with_a_fix(server: SinkDatabase) -> None:
-    server.run(TABLE)
     query = server.query(ROLE, **KEYED)
     allow(server, query)
     server.run(f"ALTER ROLE {ROLE} SET default_transaction_read_only = on")
@@ -157,11 +151,10 @@ def own_objects(server: SinkDatabase) -> set[str]:
 
 
 def test_removing_the_last_sink_drops_the_schema(server: SinkDatabase) -> None:
-    server.run(TABLE)
     first, second, again = (server.query(FORMER, generation=one, **KEYED) for one in (1, 2, 3))
     allow(server, first)
-    for step, query in enumerate((first, second)):
-        write(query, 0, epoch=step + 1)
+    write(first, 0, epoch=1)
+    write(second, 0, epoch=2)
     PostgresSink().forget(first)
     assert own_objects(server) == {"mzplan.writers", "mzplan.steps", f"mzplan.{writer_of(second).stage}"}
     write(second, 1, epoch=2)
@@ -176,7 +169,6 @@ def test_removing_the_last_sink_drops_the_schema(server: SinkDatabase) -> None:
 
 
 def test_a_schema_that_may_not_be_dropped_stays(server: SinkDatabase) -> None:
-    server.run(TABLE)
     server.run(f"CREATE SCHEMA mzplan AUTHORIZATION {FORMER}")  # a role that could not make it anew
     of_former = server.query(FORMER, **KEYED)
     allow(server, of_former)
