@@ -49,9 +49,7 @@ def allow(server: SinkDatabase, query: ResolvedQuery) -> str:
     return script
 
 
-def test_the_printed_script_is_sufficient_for_another_user_and_each_line_necessary(
-    server: SinkDatabase,
-) -> None:
+def test_another_user_needs_each_line_of_the_printed_script_and_no_more(server: SinkDatabase) -> None:
     """The staging table and the ledger belong to the former user."""
     first = allow(server, server.query(FORMER, **KEYED))
     assert "CREATE ON DATABASE" in first and "stage_" not in first

@@ -48,16 +48,13 @@ def progress(step: int, found: ContentHash | None = None, name: str = SOURCE, **
     return {**fields, **more}
 
 
-def timed(
-    step: int, at: float, took: float, oldest: float | None = None, name: str = SOURCE
-) -> dict[str, Any]:
+def timed(step: int, at: float, took: float, oldest: float | None = None, name: str = SOURCE) -> Any:
     """Return the progress of a micro-batch that began `at` seconds after BEGAN, with the time of its oldest
     record."""
-    began = datetime.fromtimestamp(BEGAN + at, UTC).isoformat(timespec="milliseconds")
+    began = datetime.fromtimestamp(BEGAN + at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     times = {"mzplan_times": {"oldest": int((BEGAN + oldest) * 1000)}} if oldest is not None else {}
     durations = {"addBatch": 1, "triggerExecution": int(took * 1000)}
-    timestamp = began.replace("+00:00", "Z")
-    return progress(step, name=name, timestamp=timestamp, durationMs=durations, observedMetrics=times)
+    return progress(step, name=name, timestamp=began, durationMs=durations, observedMetrics=times)
 
 
 def indexed(query: StoredSource | StoredSink) -> list[StepRecord]:
