@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tests.support import execute
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
+    from tests.contract.postgres_sinks import SinkDatabase
     from tests.contract.postgres_sources import Tables
 
 _numbers = itertools.count(1)
@@ -73,3 +75,12 @@ def shop(database: Callable[..., str], postgres: PostgresServer, tmp_path: Path)
     made = Tables(postgres.dsn(database()), tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def sinks(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Callable[..., SinkDatabase]]:
+    """``sinks(columns, table, *roles)``: a new database with sinks of these columns into the table."""
+    from tests.contract.postgres_sinks import SinkDatabase
+
+    with ExitStack() as made:
+        yield lambda *given: made.enter_context(closing(SinkDatabase(postgres, database(), *given)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,17 +11,10 @@ import pytest
 from mzplan.model.diagnostics import Diagnostic
 from tests.contract.postgres_sinks import SinkDatabase, probed, stage
 
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
-
 
 @pytest.fixture
-def shop(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[SinkDatabase]:
-    made = SinkDatabase(
-        postgres, database("keys"), "id BIGINT, email STRING, at TIMESTAMP NOT NULL", "public.t"
-    )
-    yield made
-    made.close()
+def shop(sinks: Callable[..., SinkDatabase]) -> SinkDatabase:
+    return sinks("id BIGINT, email STRING, at TIMESTAMP NOT NULL", "public.t")
 
 
 def probe(shop: SinkDatabase, ddl: str, **body: Any) -> tuple[Diagnostic, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,9 +28,6 @@ from tests.contract.postgres_sources import connection_of
 from tests.unit import small_projects as small
 from tests.unit.runner.test_runner import World
 
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
-
 CONNECTOR = PostgresSink()
 ROLE = "maker_role"
 SCHEMA = "id BIGINT NOT NULL, state STRING"
@@ -47,13 +44,12 @@ ORDER BY 1, a.attnum
 
 
 @pytest.fixture
-def server(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[SinkDatabase]:
+def server(sinks: Callable[..., SinkDatabase]) -> SinkDatabase:
     """A database whose role may create tables in schema `new`."""
-    made = SinkDatabase(postgres, database("making"), SCHEMA, "new.Orders", ROLE)
+    made = sinks(SCHEMA, "new.Orders", ROLE)
     made.run(f"CREATE SCHEMA mzplan AUTHORIZATION {ROLE}")
     made.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    yield made
-    made.close()
+    return made
 
 
 def creating(server: SinkDatabase, *select: str) -> tuple[ResolvedQuery, tuple[Output, ...]]:

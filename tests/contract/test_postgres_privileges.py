@@ -3,9 +3,9 @@ script is sufficient to write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,9 +18,6 @@ from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.model.diagnostics import MzplanError
 from tests.contract.postgres_sinks import SinkDatabase, probed, write
 
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
-
 FORMER, ROLE = "former_role", "next_role"
 KEYED: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
 TABLE = """\
@@ -31,12 +28,10 @@ CREATE TABLE shop.orders (id bigint PRIMARY KEY, state kinds.state, n serial);
 
 
 @pytest.fixture
-def server(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[SinkDatabase]:
-    columns = "id BIGINT NOT NULL, state STRING"
-    made = SinkDatabase(postgres, database("privileges"), columns, "shop.orders", FORMER, ROLE)
+def server(sinks: Callable[..., SinkDatabase]) -> SinkDatabase:
+    made = sinks("id BIGINT NOT NULL, state STRING", "shop.orders", FORMER, ROLE)
     made.run(TABLE)
-    yield made
-    made.close()
+    return made
 
 
 def allow(server: SinkDatabase, query: ResolvedQuery) -> str:
