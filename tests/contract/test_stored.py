@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from mzplan.connectors.api.connector import AdoptingSource
 from mzplan.model.address import Address
 from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.folder import exists, write_text
+from mzplan.warehouse.folder import exists, open_folder, write_text
 from mzplan.warehouse.storage import remove_storage
 from tests.left_by_hand import leave
 from tests.support import refusal
@@ -28,7 +25,6 @@ SOURCE = AdoptingSource(
     connection={},
     directory=".",
 )
-Remove = Callable[[str], None]
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -43,18 +39,9 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     return f"s3a://warehouses/{tmp_path.name}"
 
 
-@pytest.fixture
-def remove(warehouse: str, request: pytest.FixtureRequest) -> Remove:
-    def delete(place: str) -> None:
-        if not place.startswith("s3a:"):
-            path = Path(place)
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-            return
-        server = request.getfixturevalue("object_server")
-        url = f"{server.url}/{place.removeprefix('s3a://')}"
-        urllib.request.urlopen(urllib.request.Request(url, method="DELETE")).read()
-
-    return delete
+def remove(place: str) -> None:
+    folder, _, name = place.rpartition("/")
+    open_folder(folder).delete(name)
 
 
 def make_table(table: str, id_: str) -> str:
@@ -71,7 +58,7 @@ def codes(warehouse: str, address: Address = A, place: tuple[str, int] = ("o", 1
 
 
 def test_a_missing_or_replaced_checkpoint_or_collection_is_reported(
-    warehouse: str, remove: Remove, request: pytest.FixtureRequest
+    warehouse: str, request: pytest.FixtureRequest
 ) -> None:
     if warehouse.startswith("s3a:"):
         server = request.getfixturevalue("object_server")
