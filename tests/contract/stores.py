@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.resources import ProjectSettings
@@ -41,7 +42,7 @@ class Case:
     the process that holds it."""
 
     make: Make
-    refusing: Callable[[], contextlib.AbstractContextManager[None]]
+    refusing: Callable[[], contextlib.AbstractContextManager[object]]
     frees: bool = True
 
 
@@ -161,13 +162,5 @@ def object_store(folder: Path, server: ObjectServer, bucket: str) -> Case:
         "access_key_id": "an-id",
         "secret_access_key": "${file:key}",
     }
-
-    @contextlib.contextmanager
-    def full() -> Iterator[None]:
-        server.refuse = True
-        try:
-            yield
-        finally:
-            server.refuse = False
-
+    full = partial(mock.patch.object, server, "refuse", True)
     return Case(partial(opened, str(folder), state), full, frees=False)

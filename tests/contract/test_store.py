@@ -387,19 +387,16 @@ def test_a_lost_connection_is_reopened(postgres: Any, database: Callable[..., st
 
 
 def test_a_lost_answer_of_the_object_store_is_no_conflict(
-    object_server: ObjectServer, tmp_path: Path
+    object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library retries, and the condition doesn't hold because of its own first write."""
     store = stores.object_store(tmp_path, object_server, "lost-answers").make()
     store.commit(state(1), EMPTY)
-    object_server.late = True
-    try:
-        for serial in (2, 3, 4):
-            object_server.fails_at = len(object_server.requests) + serial - 2
-            store.commit(state(serial), state(serial - 1))
-        assert object_server.requests[object_server.fails_at] == "PUT"
-    finally:
-        object_server.late, object_server.fails_at = False, -1
+    monkeypatch.setattr(object_server, "late", True)
+    for serial in (2, 3, 4):
+        monkeypatch.setattr(object_server, "fails_at", len(object_server.requests) + serial - 2)
+        store.commit(state(serial), state(serial - 1))
+    assert object_server.requests[object_server.fails_at] == "PUT"
     assert store.read_state() == state(4) and store.serials() == [1, 2, 3]
 
 
