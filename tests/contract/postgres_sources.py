@@ -27,8 +27,15 @@ Row = dict[str, Any]
 def connection_of(dsn: str, **more: Any) -> dict[str, Any]:
     """Return the body of a connection to a database."""
     parts = urlsplit(dsn)
-    server = {"host": parts.hostname, "port": parts.port, "database": parts.path.strip("/")}
-    return {"type": "postgres", **server, "user": parts.username, "password": parts.password, **more}
+    body = {
+        "type": "postgres",
+        "host": parts.hostname,
+        "port": parts.port,
+        "database": parts.path.strip("/"),
+        "user": parts.username,
+        "password": parts.password,
+    }
+    return {**body, **more}
 
 
 class Reading:

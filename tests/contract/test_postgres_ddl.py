@@ -14,17 +14,12 @@ import pytest
 
 from examples.servers.pgbinaries import find_programs
 from tests.support import execute, rows_of
-from tests.unit.cli_runs import mzplan
+from tests.unit.cli_runs import PROJECT, mzplan
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
 ROLE = "Ddl \"r'ole"
-PROJECT = """\
-version: 1
-project: shop
-instances: {far: {type: cluster}}
-"""
 FILES = """\
 connections:
   pg: &pg
@@ -74,7 +69,7 @@ def folder(
     execute(postgres.dsn(one), 'CREATE TABLE crm."peo\'ple" (id bigint PRIMARY KEY)')
     monkeypatch.setenv("DDL_PW", "pw")
     text = FILES.replace("PORT", str(postgres.port)).replace("DATABASE", one).replace("OTHER", other)
-    (tmp_path / "mzplan.yaml").write_text(PROJECT)
+    (tmp_path / "mzplan.yaml").write_text(PROJECT % "cluster")
     (tmp_path / "all.yaml").write_text(text.replace("ROLE", ROLE.replace('"', '\\"')))
     yield tmp_path
     for name in (one, other):

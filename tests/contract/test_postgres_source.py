@@ -154,7 +154,6 @@ LONG = "123456789012345678901234567890123456789.5"
 TYPES = {
     "a boolean": ("BOOLEAN", "true", True),
     "b smallint": ("SMALLINT", "-32768", -32768),
-    "c integer": ("INT", "2147483647", 2147483647),
     "d bigint": ("BIGINT", "-9223372036854775808", -(2**63)),
     "e numeric(20,4)": ("DECIMAL(20,4)", "1234567890.1234", Decimal("1234567890.1234")),
     "f numeric": ("STRING", LONG, LONG),
@@ -164,10 +163,8 @@ TYPES = {
     "j timestamptz": ("TIMESTAMP", "'2024-02-29 12:00:00.123456+02'", INSTANT),
     "k timestamp": ("TIMESTAMP_NTZ", "'2024-02-29 12:00:00.5'", datetime(2024, 2, 29, 12, 0, 0, 500000)),
     "l date": ("DATE", "'1900-01-31'", date(1900, 1, 31)),
-    "m time": ("STRING", "'23:59:59.5'", "23:59:59.5"),
     "o jsonb": ("STRING", """'{"b": [1, null], "a": "x"}'""", '{"a": "x", "b": [1, null]}'),
     "q bytea": ("BINARY", "'\\x00ff'", b"\x00\xff"),
-    "r int[]": ("ARRAY<INT>", "'{1,NULL,3}'", [1, None, 3]),
     "s text[]": ("ARRAY<STRING>", """'{"a,b","NULL",NULL,"q\\"x\\\\y"}'""", ["a,b", "NULL", None, 'q"x\\y']),
     "t int[][]": ("ARRAY<ARRAY<INT>>", "'{{1,2},{3,4}}'", [[1, 2], [3, 4]]),
     "u mood": ("STRING", "'happy'", "happy"),
@@ -179,7 +176,6 @@ TYPES = {
     "ab varchar(5)": ("VARCHAR(5)", "'ab'", "ab"),
     "ad integer": ("BIGINT", "5", 5),
     "ae integer": ("DECIMAL(12,2)", "5", Decimal("5.00")),
-    "af pair": ("STRING", "ROW(1, NULL)", "(1,)"),
     "ag nothing": ("STRING", "ROW(NULL, NULL)", "(,)"),
     "ah real": ("DOUBLE", "0.1", 0.10000000149011612),
     "ai real[]": ("ARRAY<DOUBLE>", "'{0.1,Infinity,NULL}'", [0.10000000149011612, float("inf"), None]),
@@ -252,11 +248,9 @@ def test_a_snapshot_may_exceed_the_roles_statement_timeout(shop: Tables) -> None
 
 
 UNFIT = [
-    ("numeric", "'NaN'", "DECIMAL(10,2)"),
     ("numeric", "1.005", "DECIMAL(10,2)"),
     ("timestamptz", "'infinity'", "TIMESTAMP"),
     ("timestamp", "'-infinity'", "TIMESTAMP_NTZ"),
-    ("date", "'infinity'", "DATE"),
     ("date", "'0044-03-15 BC'", "DATE"),
     ("bigint", "3000000000", "INT"),
     ("varchar(9)", "'abcdef'", "VARCHAR(5)"),

@@ -45,11 +45,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"schema": "id BIGINT, name BIGINT"},
         "name is generated",
     ),
-    "MZ230 delimiters and sizes": (
-        f"{T} box[], n numeric(5,-2), m numeric(50,10)); {FULL}",
-        {"schema": "id BIGINT, name ARRAY<STRING>, n INT, m INT"},
-        r"not ARRAY<STRING>; declare it as STRING.* not INT; .* DECIMAL\(7,0\).* not INT; .* STRING",
-    ),
+    "MZ230 delimiters": (f"{T} box[]); {FULL}", {"schema": "id BIGINT, name ARRAY<STRING>"}, "as STRING"),
     "MZ228": ("CREATE TABLE t (id bigint, name varchar(40))", {}, "no unique index"),
     "MZ228 identity": (
         "CREATE TABLE t (id bigint UNIQUE, name varchar(40) PRIMARY KEY)",
