@@ -6,9 +6,6 @@ import contextlib
 import itertools
 import json
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,38 +35,6 @@ def checkout(folder: Path, state: dict[str, Any]) -> Path:
 def settings_of(case: stores.Case) -> dict[str, Any]:
     """Return the settings of this backend for mzplan.yaml."""
     return dict(case.make.args[1])  # type: ignore[attr-defined]
-
-
-_SLOW = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
-import mzplan.operations.validation as validation
-from mzplan.cli.main import main
-
-def reach(*_, **__):
-    print("locked", flush=True)
-    time.sleep(60)
-
-validation.reach = reach
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_ended_by_a_signal_leaves_no_lock(
-    object_server: ObjectServer, tmp_path: Path, number: signal.Signals
-) -> None:
-    case = stores.object_store(tmp_path, object_server, f"ended-{number}")
-    folder = checkout(tmp_path, settings_of(case))
-    command = [sys.executable, "-c", _SLOW, "-C", str(folder), "apply", "--auto-approve"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "locked\n" in iter(process.stdout.readline, "")
-    assert case.make().holder() is not None
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err.endswith("Interrupted: nothing was changed.\n"), err
-    assert case.make().holder() is None
 
 
 def test_the_fix_of_a_lost_state_restores_it(tmp_path: Path) -> None:
