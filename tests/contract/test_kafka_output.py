@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from pyarrow import RecordBatch
 
@@ -23,6 +23,7 @@ from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, output_contract
 from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH, row_hashes
+from tests.integration.committed import committed
 from tests.support import eventually
 
 if TYPE_CHECKING:
@@ -101,17 +102,7 @@ def _committed(bootstrap: str, topic: str) -> list[Any]:
 
     levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
     eventually("all transactions have ended", lambda: len(set(map(end, levels))) == 1)
-    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values: list[Any] = []
-    try:
-        while (message := consumer.poll(30)) is not None and message.error() is None:
-            values.append(json.loads(message.value() or b"null"))
-    finally:
-        consumer.close()
-    assert message is not None and message.error().name() == "_PARTITION_EOF"
-    return values
+    return [value for _, _, value in committed(bootstrap, topic)]
 
 
 TestKafkaOutput = output_contract(kafka_output)
