@@ -72,9 +72,8 @@ def make(case: Case) -> Make:
 def shop(database: Callable[..., str], postgres: PostgresServer, tmp_path: Path) -> Iterator[Tables]:
     from tests.contract.postgres_sources import Tables
 
-    made = Tables(postgres.dsn(database()), tmp_path)
-    yield made
-    made.close()
+    with closing(Tables(postgres.dsn(database()), tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture

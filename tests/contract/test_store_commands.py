@@ -48,6 +48,7 @@ def test_the_fix_of_a_lost_state_restores_it(tmp_path: Path) -> None:
     history = {key: store.backend.read(key) for key in store.backend.list("history/")}
     older = history["history/00000001.json"]
     assert first is not None and older is not None and last.serial == 3
+    ids = {a: r.id for a, r in first.resources.items()}
     for serial in (4, 5):
         if serial == 4:
             store.backend.delete(STATE_KEY)
@@ -62,11 +63,9 @@ def test_the_fix_of_a_lost_state_restores_it(tmp_path: Path) -> None:
         for command in fix:
             ran = mzplan(folder, *command.replace("FILE", copy).split())
             assert ran.code == 0, ran
-        assert store.read_state().serial == serial
-        assert store.read_state().lineage == last.lineage
-        assert {a: r.id for a, r in store.read_state().resources.items()} == {
-            a: r.id for a, r in first.resources.items()
-        }
+        found = store.read_state()
+        assert (found.serial, found.lineage) == (serial, last.lineage)
+        assert {a: r.id for a, r in found.resources.items()} == ids
     assert {key: store.backend.read(key) for key in history} == history
 
 

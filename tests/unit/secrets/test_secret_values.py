@@ -4,7 +4,7 @@ once they are validated and committed."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ import pytest
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.runner.loop import Runner
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import Description, references_of
@@ -21,6 +20,7 @@ from tests.support import eventually
 from tests.unit.cli_runner import leading
 from tests.unit.cli_runs import Ran, mzplan
 from tests.unit.secrets.test_rotation import queries
+from tests.unit.secrets.test_secrets_watch import runs
 
 PROJECT = "version: 1\nproject: shop\n"
 PIPELINE = """\
@@ -57,14 +57,11 @@ class Server(InMemoryExecutor):
 
 
 class World:
-    def __init__(self, folder: Path, server: Server, runner: Runner, secrets: Secrets):
-        self.folder, self.server, self.runner, self.secrets = folder, server, runner, secrets
+    def __init__(self, folder: Path, server: Server, secrets: Secrets):
+        self.folder, self.server, self.secrets = folder, server, secrets
 
     def apply(self, *options: str) -> Ran:
         return mzplan(self.folder, "apply", "--auto-approve", "--json", "--wait", "2m", *options)
-
-    def runs(self) -> dict[str, str]:
-        return {str(address): report.run_id for address, report in self.server.running().items()}
 
 
 @contextmanager
@@ -73,13 +70,10 @@ def started(folder: Path, environment: dict[str, str]) -> Iterator[World]:
     server, secrets, values = Server("shop"), Secrets(str(folder), environment), ReceivedSecretValues()
     assert runtime_folder(folder) is not None
     with leading(folder, server, secrets=secrets, secret_values=values) as runner:
-        path = folder / ".mzplan" / "local.sock"
-        listener = WakeListener(path, values.receive, runner.controller.wake_event)
-        listener.start()
-        try:
-            yield World(folder, server, runner, secrets)
-        finally:
-            listener.close()
+        path, wake = folder / ".mzplan" / "local.sock", runner.controller.wake_event
+        with closing(WakeListener(path, values.receive, wake)) as listener:
+            listener.start()
+            yield World(folder, server, secrets)
 
 
 @pytest.fixture
@@ -98,16 +92,16 @@ def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_commands_hand_over_only_validated_values(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = world.runs()
+    before = runs(world.server)
     monkeypatch.setenv("HANDED_PG", "wrong")
     refused = world.apply()
     assert refused.code != 0 and [d["code"] for d in refused.json()["diagnostics"]] == ["MZ051"]
-    assert world.secrets.environment == {"HANDED_PG": "right"} and world.runs() == before
+    assert world.secrets.environment == {"HANDED_PG": "right"} and runs(world.server) == before
     # A query that fails resumes with its former value.
     report = next(r for a, r in world.server.running().items() if a.kind == "sink")
     world.server.fail_query(report.name, "the server was restarted")
     run = before["sink.out"]
-    eventually("it resumes", lambda: world.runs().get("sink.out", run) != run, 120)
+    eventually("it resumes", lambda: runs(world.server).get("sink.out", run) != run, 120)
     commands = "resume sink.out, restart source.orders, pause source.orders, resume source.orders"
     for command in commands.split(", "):
         assert mzplan(world.folder, *command.split(), "--wait", "5s").code == 0
@@ -118,14 +112,14 @@ def test_commands_hand_over_only_validated_values(world: World, monkeypatch: pyt
     assert mzplan(world.folder, "restart", "sink.out", "--wait", "20s").code == 0
     assert world.secrets.environment == {"HANDED_PG": "second"}
     # A new value is validated, and used after the commit.
-    before = world.runs()
+    before = runs(world.server)
     world.server.password = "third"
     monkeypatch.setenv("HANDED_PG", "third")
     applied = world.apply()
     assert applied.code == 0, applied
     assert [c["address"] for c in applied.json()["changes"]] == ["sink.out"]
     assert world.secrets.environment == {"HANDED_PG": "third"}
-    assert {a for a, run in world.runs().items() if before[a] != run} == {"sink.out"}
+    assert {a for a, run in runs(world.server).items() if before[a] != run} == {"sink.out"}
 
 
 def test_an_apply_without_changes_provides_a_missing_value(

@@ -89,9 +89,9 @@ def test_hadoop_packages_follow_the_line() -> None:
 
 @pytest.fixture
 def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ivy's folder with one pinned jar."""
+    """Ivy's folder with one of two pinned jars."""
     pins = tmp_path / "jars.sha256"
-    pins.write_text(f"# pins\n{RIGHT}  {NAME}\n")
+    pins.write_text(f"# pins\n{RIGHT}  {NAME}\n{RIGHT}  {BEFORE}\n")
     monkeypatch.setattr(jars, "_PINS", pins)
     for folder in ("jars", "cache/org.x/tool/jars"):
         (tmp_path / folder).mkdir(parents=True)
@@ -145,16 +145,13 @@ def test_every_package_that_a_schema_names_is_pinned(line: SparkLine) -> None:
     assert line.before_spark is None or line.before_spark in line.packages
 
 
-def test_our_lz4_is_on_the_class_path_before_spark_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_lz4_is_on_the_class_path_before_spark_s(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once Ivy has downloaded it, Java starts again."""
-    monkeypatch.setattr(jars, "_PINS", tmp_path / "pins")
-    (tmp_path / "pins").write_text(f"{RIGHT}  {BEFORE}\n")
-    jar = tmp_path / "jars" / BEFORE
+    jar = ivy / "jars" / BEFORE
     paths, ended = [], []
 
     def launch(conf: Any) -> Any:
         paths.append(conf.get("spark.driver.extraClassPath"))
-        jar.parent.mkdir(exist_ok=True)
         jar.write_bytes(b"x")  # as Ivy downloads it
         gateway = MagicMock()
         gateway.jvm.java.lang.System.getProperty.return_value = jar.as_uri()
@@ -163,7 +160,7 @@ def test_our_lz4_is_on_the_class_path_before_spark_s(tmp_path: Path, monkeypatch
     monkeypatch.setattr(session, "_launch", launch)
     monkeypatch.setattr(session, "_end", ended.append)
     monkeypatch.setattr("pyspark.SparkContext._ensure_initialized", lambda **given: None)
-    given = {"spark.jars.ivy": str(tmp_path), "spark.driver.extraClassPath": "/own"}
+    given = {"spark.jars.ivy": str(ivy), "spark.driver.extraClassPath": "/own"}
     conf = settings.configuration_of("a", given, {}, line=OLDEST)
     session._start(conf, OLDEST)
     assert paths[-1] == f"{jar}:/own" and (len(paths), len(ended)) == (2, 1)
