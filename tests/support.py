@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -162,6 +164,19 @@ def refusal(ask: Callable[[], object]) -> Diagnostic:
         ask()
     (found,) = caught.value.diagnostics
     return found
+
+
+@contextmanager
+def full_disk(largest: int) -> Iterator[None]:
+    """No file of this process can grow over so many bytes: a write fails in the middle, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def rows_of(dsn: str, query: str) -> list[tuple[Any, ...]]:

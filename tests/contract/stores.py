@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
-import signal
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +15,7 @@ from unittest import mock
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.resources import ProjectSettings
 from mzplan.store.store import Store, open_store
-from tests.support import refusal
+from tests.support import full_disk, refusal
 
 Make = Callable[[], Store]
 
@@ -47,20 +45,7 @@ class Case:
 
 
 def local(folder: Path) -> Case:
-    return Case(partial(opened, str(folder), {"backend": "local", "path": "state"}), full_disk)
-
-
-@contextlib.contextmanager
-def full_disk(bytes_: int = 2000) -> Iterator[None]:
-    """Limit the files of this process to so many bytes."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, limit[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
+    return Case(partial(opened, str(folder), {"backend": "local", "path": "state"}), partial(full_disk, 2000))
 
 
 def postgres(folder: Path, server: Any, database: str) -> Case:

@@ -12,7 +12,7 @@ from mzplan.host import files
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded_folder import write_whole
 from mzplan.warehouse.stored_files import stored_in
-from tests.contract.stores import full_disk
+from tests.support import full_disk
 from tests.unit.cli_runs import apply, mzplan, write
 
 
