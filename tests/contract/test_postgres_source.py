@@ -64,7 +64,8 @@ def test_a_durable_step_is_the_same_whenever_it_is_read(shop: Tables) -> None:
     """Steps have whole transactions. One exceeds the decoder's buffer, and two are interleaved."""
     shop.run(TABLE)
     orders = shop.read()
-    orders.commit()
+    orders.input.offers(0)
+    orders.input.commit(0)
     with psycopg.connect(shop.dsn) as first, psycopg.connect(shop.dsn) as second:
         first.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 60000) g")
         second.execute("INSERT INTO t VALUES (-1, 'other')")
@@ -97,7 +98,8 @@ def test_the_slot_advances_after_expire_and_when_idle(shop: Tables, monkeypatch:
     def confirmed() -> int:
         return int(shop.rows(lsn)[0][0])
 
-    orders.commit()
+    orders.input.offers(0)
+    orders.input.commit(0)
     begun = confirmed()
     shop.run("INSERT INTO t VALUES (1, 'a')")
     assert orders.commit() == 1

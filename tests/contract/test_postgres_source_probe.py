@@ -196,7 +196,8 @@ def test_a_server_with_a_low_wal_level_or_without_slots(own_postgres: PostgresSe
         orders.input.offers(0)
     assert "max_wal_senders" in stopped.value.diagnostics[0].detail
     standby.close()
-    orders.commit()
+    orders.input.offers(0)
+    orders.input.commit(0)
     assert not orders.input.offers(1)
     shop.run("INSERT INTO t VALUES (1, 'a')", "CREATE TABLE other (x int)")
     assert orders.offers()

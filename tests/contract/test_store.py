@@ -24,7 +24,7 @@ from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.event import Event
-from mzplan.model.history import CommitOutcome
+from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.observed import Status
 from mzplan.model.state import State
 from mzplan.model.times import instant_text
@@ -278,8 +278,12 @@ def test_a_lost_or_replaced_state_is_not_a_new_project(make: Make) -> None:
 
 
 def test_the_history_has_each_serial_and_its_outcome_once(make: Make) -> None:
-    store = make()
-    commits(store, 3)
+    store, before = make(), EMPTY
+    for serial in (1, 2, 3):
+        who = CommitRecord(time="2026-01-01T00:00:00+00:00", command="apply", user="u", host="h")
+        now = replace(state(serial), commit=who)
+        make().commit(now, before)
+        before = now
     ended = CommitOutcome(lineage="lineage-1", serial=3, time="2026-01-01T00:00:00+00:00", status="applied")
     store.write_outcome(ended)
     make().write_outcome(replace(ended, status="failed"))
