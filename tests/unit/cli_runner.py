@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from mzplan.controller.executor import CheckResult
 from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.runner.loop import Runner
 from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -55,3 +59,17 @@ def following(
     executor = InMemoryExecutor("shop")
     with leading(folder, executor, instance, secrets):
         yield executor
+
+
+def rejecting(*addresses: str, code: str = "MZ050", exit_code: ExitCode = ExitCode.ERROR) -> Any:
+    """A runner's check that rejects these queries, and records every query that it is asked about."""
+    asked: list[str] = []
+
+    def check(description: Description) -> CheckResult:
+        asked.append(str(description.address))
+        if str(description.address) not in addresses:
+            return CheckResult()
+        found = Diagnostic(code=code, summary="no", address=description.address, exit_code=exit_code)
+        return CheckResult(diagnostics=(found,))
+
+    return check, asked

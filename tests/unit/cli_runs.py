@@ -28,6 +28,7 @@ sinks:
   out: {type: console, from: orders}
   few: {type: console, from: orders, rows: 3}
 """
+STATE = Path("state") / "mzplan.state.json"
 CODES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 64, 130}
 
 
@@ -64,6 +65,12 @@ def edit(folder: Path, before: str, after: str, name: str = "pipeline.yaml") -> 
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after))
+
+
+def add_settings(folder: Path, text: str) -> None:
+    """Append to the project's settings."""
+    with (folder / "mzplan.yaml").open("a") as settings:
+        settings.write(text)
 
 
 def run(*arguments: str, stdin: str = "", terminal: bool = False) -> Ran:

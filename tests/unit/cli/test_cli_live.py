@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,24 +11,23 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.schema.description import Description
-from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.cli_runner import following, rejecting
+from tests.unit.cli_runs import PROJECT, Ran, apply, mzplan, write
 
+# Nothing listens on port 9.
 SERVERS = """\
 connections:
-  k: {{type: kafka, brokers: ["127.0.0.1:{port}"]}}
-  pg:
-    {{type: postgres, host: 127.0.0.1, port: {port}, database: d, user: a, password: "${{file:secrets/pg}}"}}
-  here: {{type: files, path: data}}
-  spare: {{type: files, path: spare}}
+  k: {type: kafka, brokers: ["127.0.0.1:9"]}
+  pg: {type: postgres, host: 127.0.0.1, port: 9, database: d, user: a, password: "${file:secrets/pg}"}
+  here: {type: files, path: data}
+  spare: {type: files, path: spare}
 sources:
-  orders: {{connection: k, topic: orders, format: {{type: json, schema: "id BIGINT"}}}}
-  lines: {{connection: here, path: inbox, format: {{type: json, schema: "id BIGINT"}}}}
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
+  lines: {connection: here, path: inbox, format: {type: json, schema: "id BIGINT"}}
 sinks:
-  orders_pg: {{from: orders, connection: pg, table: public.orders}}
-  out: {{type: console, from: orders}}
+  orders_pg: {from: orders, connection: pg, table: public.orders}
+  out: {type: console, from: orders}
 """
 
 
@@ -38,16 +36,10 @@ UNVALIDATED = (*APPROVED, "--no-live")
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-@pytest.fixture
-def servers(tmp_path: Path, closed_port: int) -> Path:
+def servers(tmp_path: Path) -> Path:
     """A project whose servers don't exist, on an instance without a runner."""
     write(tmp_path, "cluster")
-    (tmp_path / "pipeline.yaml").write_text(SERVERS.format(port=closed_port))
+    (tmp_path / "pipeline.yaml").write_text(SERVERS)
     return tmp_path
 
 
@@ -55,27 +47,6 @@ def commit(folder: Path, *command: str) -> None:
     """Commit without a validation, and without a runner that starts the queries."""
     ran = mzplan(folder, *(command or ("apply",)), *UNVALIDATED)
     assert ran.code == 8, ran
-
-
-def prepare_servers(folder: Path) -> None:
-    """Create the password and the folder that the connections name."""
-    (folder / "secrets").mkdir()
-    (folder / "secrets" / "pg").write_text("geheim\n")
-    (folder / "data" / "inbox").mkdir(parents=True)
-
-
-def rejecting(*addresses: str, code: str = "MZ050", exit_code: ExitCode = ExitCode.ERROR) -> Any:
-    """A runner's check that rejects these queries, and records every query that it is asked about."""
-    asked: list[str] = []
-
-    def check(description: Description) -> CheckResult:
-        asked.append(str(description.address))
-        if str(description.address) not in addresses:
-            return CheckResult()
-        found = Diagnostic(code=code, summary="no", address=description.address, exit_code=exit_code)
-        return CheckResult(diagnostics=(found,))
-
-    return check, asked
 
 
 def codes(ran: Ran) -> dict[str, str]:
@@ -99,7 +70,7 @@ def unvalidated(ran: Ran) -> list[str]:
 # --- by the runner
 
 
-def test_only_plan_live_asks_the_runner_and_changes_nothing(tmp_path: Path) -> None:
+def test_only_live_commands_ask_the_runner_and_change_nothing(tmp_path: Path) -> None:
     write(tmp_path, "cluster")
     with following(tmp_path) as executor:
         apply(tmp_path)
@@ -115,13 +86,7 @@ def test_only_plan_live_asks_the_runner_and_changes_nothing(tmp_path: Path) -> N
         assert codes(ran) == {"source.orders": "MZ050"}
         executor.check_result = lambda description: CheckResult()
         assert mzplan(tmp_path, "plan", "--live", "--detailed-exitcode").code == 2
-        assert files_of(tmp_path) == before
-        assert len([what for what, _ in executor.log if what == "start"]) == 3
-
-
-def test_validate_live_asks_about_every_query(tmp_path: Path) -> None:
-    write(tmp_path, "cluster")
-    with following(tmp_path) as executor:
+        # `validate --live` asks about every query.
         executor.check_result, asked = rejecting()
         ran = mzplan(tmp_path, "validate", "--live", "--json")
         assert ran.code == 0
@@ -130,6 +95,8 @@ def test_validate_live_asks_about_every_query(tmp_path: Path) -> None:
         executor.check_result, _ = rejecting("sink.out", "source.orders")
         ran = mzplan(tmp_path, "validate", "--live", "--json")
         assert ran.code == 1 and codes(ran) == {"sink.out": "MZ050", "source.orders": "MZ050"}
+        assert files_of(tmp_path) == before
+        assert len([what for what, _ in executor.log if what == "start"]) == 3
 
 
 # --- from here
@@ -138,27 +105,26 @@ def test_validate_live_asks_about_every_query(tmp_path: Path) -> None:
 def test_without_a_runner_live_checks_every_server_from_here(
     servers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even where Spark isn't installed."""
+    """Even where Spark isn't installed. The paths and secrets are those of the project."""
     for name in [n for n in sys.modules if n.partition(".")[0] in ("pyspark", "pandas")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    prepare_servers(servers)
-    ran = mzplan(servers, "apply", "--auto-approve", "--live", "--json")
-    assert ran.code == 1
-    assert codes(ran) == {"source.orders": "MZ050", "sink.orders_pg": "MZ050"}
-    assert "geheim" not in ran.out + ran.err
-    assert "from here: no runner of instance local is alive" in ran.err
-    assert not (servers / "state" / "mzplan.state.json").exists()
-
-
-def test_a_check_from_here_uses_the_paths_and_secrets_of_the_project(servers: Path) -> None:
     ran = mzplan(servers, "validate", "--live", "--send-secrets", "--json")
     found = {d["address"]: d for d in ran.json()["diagnostics"]}
     assert found["sink.orders_pg"]["code"] == "MZ056"
     assert "${file:secrets/pg}" in found["sink.orders_pg"]["summary"]
     assert found["source.lines"]["code"] == "MZ057"
     assert str(servers / "data" / "inbox") in json.dumps(found["source.lines"])
+    (servers / "secrets").mkdir()
+    (servers / "secrets" / "pg").write_text("geheim\n")
+    (servers / "data" / "inbox").mkdir(parents=True)
+    ran = mzplan(servers, "apply", "--auto-approve", "--live", "--json")
+    assert ran.code == 1
+    assert codes(ran) == {"source.orders": "MZ050", "sink.orders_pg": "MZ050"}
+    assert "geheim" not in ran.out + ran.err
+    assert "from here: no runner of instance local is alive" in ran.err
+    assert not (servers / "state" / "mzplan.state.json").exists()
 
 
 def test_a_defect_in_one_check_hides_no_other_result(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +168,8 @@ def test_a_change_that_starts_nothing_needs_no_validation(servers: Path) -> None
     assert mzplan(servers, "backfill", "source.orders", "--cancel", *APPROVED).code == 8
 
 
-def test_an_unused_connection_is_validated_before_it_is_committed(servers: Path, closed_port: int) -> None:
-    given = f"type: postgres, host: 127.0.0.1, port: {closed_port}, database: d, user: a"
-    lone = f"connections: {{k: {{{given}}}}}\n"
+def test_an_unused_connection_is_validated_before_it_is_committed(servers: Path) -> None:
+    lone = "connections: {k: {type: postgres, host: 127.0.0.1, port: 9, database: d, user: a}}\n"
     (servers / "pipeline.yaml").write_text(lone)
     ran = mzplan(servers, "apply", *APPROVED)
     assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, used by no running query" in ran.err
@@ -212,8 +177,7 @@ def test_an_unused_connection_is_validated_before_it_is_committed(servers: Path,
     assert ran.code == 0 and unvalidated(ran) == ["connection.k, used by no running query"]
     changed = ("alter", "ALTER CONNECTION k SET PORT = 1", "--auto-approve", "--json")
     assert mzplan(servers, *changed).error()["code"] == "MZ149"
-    settings = (servers / "mzplan.yaml").read_text()
-    (servers / "mzplan.yaml").write_text(settings.replace("type: cluster", "type: embedded"))
+    (servers / "mzplan.yaml").write_text(PROJECT % "embedded")
     assert mzplan(servers, "apply", *UNVALIDATED).code == 0
     # The runner would be started here, so this process has the same network and values.
     ran = mzplan(servers, *changed)
@@ -300,8 +264,10 @@ def test_a_command_that_starts_a_query_validates_it_before_the_commit(servers: P
     assert ran.code == (0 if name == "state push" else 8) and unvalidated(ran), ran
 
 
-def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
+def test_a_rename_or_a_push_into_an_empty_store_is_validated_by_a_live_runner(servers: Path) -> None:
     commit(servers)
+    pulled, state = servers / "pulled.json", servers / "state"
+    assert mzplan(servers, "state", "pull", "--out", str(pulled)).code == 0
     before = files_of(servers)
     renamed = ("state", "mv", "sink.orders_pg", "sink.renamed", "--json")
     with following(servers) as executor:
@@ -310,12 +276,6 @@ def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
     assert ran.code == 1 and codes(ran) == {"sink.renamed": "MZ051"}
     assert files_of(servers) == before
     assert mzplan(servers, *renamed).code == 0  # no runner is alive, so this starts nothing
-
-
-def test_a_push_into_an_empty_store_is_validated_by_a_live_runner(servers: Path) -> None:
-    commit(servers)
-    pulled, state = servers / "pulled.json", servers / "state"
-    assert mzplan(servers, "state", "pull", "--out", str(pulled)).code == 0
     push = ("state", "push", str(pulled), "--json")
     state.rename(servers / "former")
     with following(servers) as executor:
@@ -339,11 +299,11 @@ def test_a_dry_instance_contacts_no_server(tmp_path: Path) -> None:
     assert mzplan(tmp_path, "plan", "--live").code == 0
 
 
-def test_validate_live_contacts_unused_connections(servers: Path, closed_port: int) -> None:
+def test_validate_live_contacts_unused_connections(servers: Path) -> None:
     (servers / "pipeline.yaml").write_text(
         "connections:\n  spare: {type: files, path: spare}\n"
-        f"  k: {{type: kafka, brokers: ['127.0.0.1:{closed_port}']}}\n"
-        f"  r: {{type: schema-registry, url: 'http://127.0.0.1:{closed_port}'}}\n"
+        "  k: {type: kafka, brokers: ['127.0.0.1:9']}\n"
+        "  r: {type: schema-registry, url: 'http://127.0.0.1:9'}\n"
     )
     ran = mzplan(servers, "validate", "--live", "--json")
     assert ran.code == 1
@@ -359,16 +319,12 @@ def test_a_check_from_here_compares_a_checkpoint_on_this_machine(
     from mzplan.connectors.api.queries import Probe
     from mzplan.connectors.kafka.probe import KafkaProbe
 
-    (servers / "pipeline.yaml").write_text(
-        "connections:\n  k: {type: kafka, brokers: ['a:9092']}\n"
-        "sources:\n  orders: {connection: k, topic: t, format: {type: json, schema: id BIGINT}}\n"
-    )
-    commit(servers)
+    commit(write(servers, "cluster"))
     state = json.loads((servers / "state" / "mzplan.state.json").read_text())
     checkpoint = servers / "warehouse" / "checkpoints" / state["resources"]["source.orders"]["id"] / "g1"
     (checkpoint / "spark" / "offsets").mkdir(parents=True)
     (checkpoint / "spark" / "offsets" / "0").write_text("x")
-    found = {"type": "kafka", "cluster_id": "one", "topic": "t", "topic_id": None, "partitions": 1}
+    found = {"type": "kafka", "cluster_id": "one", "topic": "orders", "topic_id": None, "partitions": 1}
     (checkpoint / "upstream.json").write_text(json.dumps({"format_version": 1, "upstream": found}))
     monkeypatch.setattr(
         KafkaProbe, "probe", lambda self, query: Probe(upstream={**found, "cluster_id": "two"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ from click.shell_completion import ShellComplete
 
 from mzplan.cli.context import COMPLETE, Invocation
 from mzplan.cli.main import cli
-from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.observed import Condition, Observation
+from mzplan.model.observed import Condition
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.selection import Selection, choose
 from mzplan.render.status import in_order, status_to_json
-from tests.unit.cli_runner import following
+from tests.unit.cli_runner import following, rejecting
 from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.runner.test_status import seen_of
 from tests.unit.small_projects import at, commit, console, kafka, postgres, project, resource, sink, source
 
 STATE = commit(
@@ -66,11 +64,8 @@ def test_names_are_a_union_and_options_narrow_it(fields: dict[str, Any], found: 
 
 def test_status_is_sorted_by_an_option() -> None:
     def one(name: str, lag: int | None, rows: int | None) -> QueryStatus:
-        seen = Observation(
-            address=at(f"sink.{name}"), generation=1, digest="", wanted_digest="", wanted_generation=1,
-            condition="running", lag=lag, total_rows=rows,
-        )  # fmt: skip
-        return QueryStatus(resource=STATE.resources[at(f"sink.{name}")], observation=seen)
+        seen = seen_of(at(f"sink.{name}"), lag=lag, total_rows=rows)
+        return QueryStatus(resource=STATE.resources[seen.address], observation=seen)
 
     queries = (one("c10", 5, None), one("c2", None, 7), one("c1", 50, 7))
 
@@ -103,15 +98,6 @@ def dry(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def alive(tmp_path: Path) -> Iterator[Path]:
-    """A project with a live runner."""
-    started(tmp_path, "cluster")
-    with following(tmp_path):
-        apply(tmp_path, "--no-live")
-        yield tmp_path
-
-
 def paused(folder: Path) -> set[str]:
     found = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
     return {address for address, one in found.items() if one.get("override") == "paused"}
@@ -121,37 +107,34 @@ def serial(folder: Path) -> int:
     return int(mzplan(folder, "status", "--json").json()["serial"])
 
 
-def test_a_change_of_many_queries_is_one_serial_and_is_followed(alive: Path) -> None:
-    folder = alive
-    assert mzplan(folder, "status", "--exit-code").code == 0
-    before = serial(folder)
-    ran = mzplan(folder, "pause", "sink.c*", "source.orders", "--json", "--wait", "30s")
-    assert ran.code == 0, ran
-    document = ran.json()
-    assert serial(folder) == document["serial"] == before + 1
-    assert [one["address"] for one in document["changes"]] == ["source.orders", "sink.c2", "sink.c10"]
-    assert {one["status"] for one in document["changes"]} == {"applied"}
-    assert paused(folder) == {"source.orders", "sink.c2", "sink.c10"}
-
-    ran = mzplan(folder, "pause", "sink.c2", "sink.few")
-    assert ran.code == 0 and "Already paused, so unchanged: sink.c2\n" in ran.err
-    assert paused(folder) == {"source.orders", "sink.c2", "sink.c10", "sink.few"}
-    shown = mzplan(folder, "status", "--condition", "paused", "--label", "team=shop", "--json").json()
-    assert [one["address"] for one in shown["queries"]] == ["sink.c2", "sink.c10"]
-
-    assert mzplan(folder, "resume", "--condition", "paused", "--wait", "30s").code == 0
-    assert serial(folder) == before + 3 and paused(folder) == set()
-    ran = mzplan(folder, "restart", "--connection", "k", "--label", "team=shop")
-    assert ran.code == 0 and "No query of the state matches: --connection k --label team=shop" in ran.err
-    assert mzplan(folder, "restart", "--connection", "k", "sink.out", "--json").json()["changes"] == []
-    assert serial(folder) == before + 3
-    assert "pause sink.c* source.orders" in mzplan(folder, "history", "show", str(before + 1)).out
-
-
-def test_a_change_of_many_queries_without_a_runner(tmp_path: Path) -> None:
+def test_a_change_of_many_queries_is_one_serial_and_is_followed_if_a_runner_is_alive(tmp_path: Path) -> None:
     folder = started(tmp_path, "cluster")
     with following(folder):
         apply(folder, "--no-live")
+        assert mzplan(folder, "status", "--exit-code").code == 0
+        before = serial(folder)
+        ran = mzplan(folder, "pause", "sink.c*", "source.orders", "--json", "--wait", "30s")
+        assert ran.code == 0, ran
+        document = ran.json()
+        assert serial(folder) == document["serial"] == before + 1
+        assert [one["address"] for one in document["changes"]] == ["source.orders", "sink.c2", "sink.c10"]
+        assert {one["status"] for one in document["changes"]} == {"applied"}
+        assert paused(folder) == {"source.orders", "sink.c2", "sink.c10"}
+
+        ran = mzplan(folder, "pause", "sink.c2", "sink.few")
+        assert ran.code == 0 and "Already paused, so unchanged: sink.c2\n" in ran.err
+        assert paused(folder) == {"source.orders", "sink.c2", "sink.c10", "sink.few"}
+        shown = mzplan(folder, "status", "--condition", "paused", "--label", "team=shop", "--json").json()
+        assert [one["address"] for one in shown["queries"]] == ["sink.c2", "sink.c10"]
+
+        assert mzplan(folder, "resume", "--condition", "paused", "--wait", "30s").code == 0
+        assert serial(folder) == before + 3 and paused(folder) == set()
+        ran = mzplan(folder, "restart", "--connection", "k", "--label", "team=shop")
+        assert ran.code == 0 and "No query of the state matches: --connection k --label team=shop" in ran.err
+        assert mzplan(folder, "restart", "--connection", "k", "sink.out", "--json").json()["changes"] == []
+        assert serial(folder) == before + 3
+        assert "pause sink.c* source.orders" in mzplan(folder, "history", "show", str(before + 1)).out
+
     ran = mzplan(folder, "pause", "sink.c*", "--wait", "0s", "--json")
     assert ran.code == 8 and {one["address"] for one in ran.json()["pending"]} >= {"sink.c2", "sink.c10"}
     assert paused(folder) == {"sink.c2", "sink.c10"}
@@ -179,21 +162,14 @@ def test_steps_of_one_address_keep_their_document(dry: Path) -> None:
     assert mzplan(dry, "steps", "sink.c*").out.count("dry") == 2
 
 
-@pytest.mark.parametrize(
-    ("selection", "addresses"),
-    [
-        (("sink.c*",), ["sink.c2", "sink.c10"]),
-        ((), ["sink.c2", "sink.c10", "sink.c20", "source.orders"]),
-        (("--condition", "failed"), []),
-    ],
-)
-def test_logs_of_many_queries(dry: Path, selection: tuple[str, ...], addresses: list[str]) -> None:
+def test_logs_of_many_queries(dry: Path) -> None:
     log = dry / ".mzplan" / "local.log"
     log.parent.mkdir(exist_ok=True)
-    names = ("sink.c2", "sink.c10", "sink.c20", "source.orders")
+    names = ["sink.c2", "sink.c10", "sink.c20", "source.orders"]
     log.write_text("".join(f"2026-01-31T10:00:00.123Z INFO mzplan.runner: {name} began\n" for name in names))
-    ran = mzplan(dry, "logs", *selection)
-    assert ran.code == 0 and [line.split()[3] for line in ran.out.splitlines()] == addresses
+    for selection, found in ((["sink.c*"], names[:2]), ([], names), (["--condition", "failed"], [])):
+        ran = mzplan(dry, "logs", *selection)
+        assert ran.code == 0 and [line.split()[3] for line in ran.out.splitlines()] == found
 
 
 @pytest.mark.parametrize("command", ["pause", "status", "logs"])
@@ -215,31 +191,25 @@ def test_a_wrong_selection_is_a_usage_error(dry: Path, command: str) -> None:
         assert "--connection" in refused().err
 
 
-@pytest.mark.parametrize(
-    ("words", "incomplete", "offered"),
-    [
+def test_the_shell_completes(dry: Path) -> None:
+    for words, incomplete, offered in (
         (("pause",), "sink.c", ["sink.c2", "sink.c10"]),
         (("steps", "sink.c2"), "so", ["source.orders"]),
         (("status", "--connection"), "", ["k"]),
         (("restart", "--label"), "t", ["team=shop"]),
         (("logs", "--condition"), "re", ["rejected"]),
         (("status", "--sort"), "", ["lag", "rows", "name"]),
-    ],
-)
-def test_the_shell_completes(dry: Path, words: tuple[str, ...], incomplete: str, offered: list[str]) -> None:
-    shell = ShellComplete(cli, {"obj": Invocation()}, "mzplan", COMPLETE)
-    found = shell.get_completions(["-C", str(dry), *words], incomplete)
-    assert [item.value for item in found] == offered
+    ):
+        shell = ShellComplete(cli, {"obj": Invocation()}, "mzplan", COMPLETE)
+        found = shell.get_completions(["-C", str(dry), *words], incomplete)
+        assert [item.value for item in found] == offered
 
 
 @pytest.mark.parametrize("command", ["restart", "resume"])
 def test_a_command_follows_and_judges_only_its_own_queries(tmp_path: Path, command: str) -> None:
     write(tmp_path, "cluster")
-    refused = Diagnostic(code="MZ050", summary="no", detail="Nobody answers.")
     with following(tmp_path) as executor:
-        executor.check_result = lambda description: CheckResult(
-            diagnostics=(refused,) if str(description.address) == "sink.out" else ()
-        )
+        executor.check_result, _ = rejecting("sink.out")
         assert mzplan(tmp_path, "apply", "--auto-approve", "--no-live").code == 8
         if command == "resume":
             assert mzplan(tmp_path, "pause", "sink.few").code == 0
