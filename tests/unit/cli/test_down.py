@@ -6,7 +6,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,13 @@ import pytest
 
 from mzplan.config import load_project
 from mzplan.host.local_folder import runtime_file
-from mzplan.host.processes import is_alive, started_at
+from mzplan.host.processes import started_at
 from mzplan.runner import embedded
 from mzplan.runner.wake import WakeListener, listener_pid
 from mzplan.store.formats import encode_lease
 from mzplan.store.leases import new_lease
 from mzplan.store.store import open_store
-from tests.unit.cli_runs import mzplan
+from tests.unit.cli_runs import add_settings, mzplan, write
 
 # What a runner does as soon as it leads: the same arguments, in the same folder.
 RUNNER = """
@@ -38,16 +37,10 @@ threading.Event().wait()
 """
 
 
-def project(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "mzplan.yaml").write_text("version: 1\nproject: shop\nwarehouse: ./warehouse\n")
-    return folder
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(embedded, "LISTEN_WAIT", 0.2)
-    return project(tmp_path / "own")
+    return write(tmp_path / "own", "embedded")
 
 
 @contextlib.contextmanager
@@ -77,15 +70,14 @@ def forge(folder: Path, pid: int, instance: str = "local", **fields: str) -> Non
 
 def ended(started: subprocess.Popen[bytes]) -> bool:
     """Whether the process has ended. Waits a little, because a signal arrives later."""
-    until = time.monotonic() + 0.3
-    while is_alive(started.pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not is_alive(started.pid)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        started.wait(0.3)
+    return started.returncode is not None
 
 
 def test_the_runner_of_another_project_is_not_ended(folder: Path) -> None:
     """Neither if its arguments are those of this project's runner, nor if a link leads to its socket."""
-    other = project(folder.parent / "other")
+    other = write(folder.parent / "other", "embedded")
     imitated = ("-C", str(folder), "run", "--instance", "local")
     imitation = (sys.executable, "-c", "import time; time.sleep(600)", *imitated)
     with runner(other) as theirs, process(*imitation) as imitating:
@@ -119,8 +111,7 @@ def test_down_without_a_runner_stops_nothing(folder: Path) -> None:
 
 
 def test_a_process_that_a_lease_names_is_not_ended_and_keeps_no_other_runner_alive(folder: Path) -> None:
-    with (folder / "mzplan.yaml").open("a") as file:
-        file.write("instances: {a: {type: embedded}, local: {type: embedded}}\n")
+    add_settings(folder, "  a: {type: embedded}\n")
     with process("sleep", "600") as victim, runner(folder) as own:
         forge(folder, victim.pid, "a")
         ran = mzplan(folder, "down", "--json")
