@@ -13,22 +13,10 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, edit, mzplan, write
+from tests.unit.cli_runs import STATE, Ran, edit, mzplan, write
 
 YES = ("apply", "--auto-approve")
-STATE = Path("state") / "mzplan.state.json"
 Scenario = Callable[[Path], Ran]
-SCENARIOS: list[tuple[int, str, Scenario]] = []
-
-
-def means(code: int, meaning: str) -> Callable[[Scenario], Scenario]:
-    """Register a scenario, which starts in an applied project and returns how the tested command ends."""
-
-    def keep(scenario: Scenario) -> Scenario:
-        SCENARIOS.append((code, meaning, scenario))
-        return scenario
-
-    return keep
 
 
 def lose_status(folder: Path) -> None:
@@ -36,13 +24,11 @@ def lose_status(folder: Path) -> None:
     (folder / "state" / "status" / "local.json").unlink()
 
 
-@means(0, "done")
 def done(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
     return mzplan(folder, *YES)
 
 
-@means(0, "nothing to do")
 def nothing(folder: Path) -> Ran:
     again = mzplan(folder, *YES)
     assert again.code == 0 and "No changes: serial 1" in again.out
@@ -50,15 +36,14 @@ def nothing(folder: Path) -> Ran:
     return mzplan(folder, "plan", "--detailed-exitcode")
 
 
-@means(0, "changes and drift, without --detailed-exitcode")
 def not_detailed(folder: Path) -> Ran:
+    """Changes and drift, without --detailed-exitcode."""
     edit(folder, "a:9092", "b:9092")
     lose_status(folder)
     assert mzplan(folder, "drift").code == 0
     return mzplan(folder, "plan")
 
 
-@means(1, "an error")
 def wrong(folder: Path) -> Ran:
     edit(folder, "connection: k", "connection: none")
     for command in (("validate",), ("plan",), YES):
@@ -67,18 +52,11 @@ def wrong(folder: Path) -> Ran:
     return ran
 
 
-@means(1, "a failed validation: nothing was committed")
-def invalid(folder: Path) -> Ran:
-    return led(folder, Diagnostic(code="MZ050", summary="it is not reached"))
-
-
-@means(2, "changes pending")
 def changes(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
     return mzplan(folder, "plan", "--detailed-exitcode")
 
 
-@means(3, "drift")
 def drift(folder: Path) -> Ran:
     lose_status(folder)
     ran = mzplan(folder, "plan", "--detailed-exitcode", "--json")
@@ -86,23 +64,22 @@ def drift(folder: Path) -> Ran:
     return mzplan(folder, "drift", "--detailed-exitcode")
 
 
-@means(4, "changes and drift")
 def both(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
     lose_status(folder)
     return mzplan(folder, "plan", "--detailed-exitcode")
 
 
-@means(5, "the plan is stale")
 def stale(folder: Path) -> Ran:
+    """The plan is stale."""
     edit(folder, "a:9092", "b:9092")
     assert mzplan(folder, "plan", "--out", str(folder / "p.plan")).code == 0
     assert mzplan(folder, *YES).code == 0
     return mzplan(folder, "apply", str(folder / "p.plan"))
 
 
-@means(6, "the state is locked")
 def locked(folder: Path) -> Ran:
+    """The state is locked."""
     with Store(LocalBackend(folder / "state"), "shop").lock("apply"):
         assert mzplan(folder, "plan").code == 0  # reading needs no lock
         ran = mzplan(folder, "pause", "sink.out")
@@ -110,8 +87,8 @@ def locked(folder: Path) -> Ran:
     return ran
 
 
-@means(7, "refused: a replacement that nobody allowed")
 def replaced(folder: Path) -> Ran:
+    """Refused: a replacement that nobody allowed."""
     edit(folder, "topic: orders", "topic: other")
     ran = mzplan(folder, *YES)
     assert "error[MZ040]" in ran.err
@@ -121,8 +98,8 @@ def replaced(folder: Path) -> Ran:
     return ran
 
 
-@means(7, "refused: prevent_destroy")
 def prevented(folder: Path) -> Ran:
+    """Refused: prevent_destroy."""
     edit(folder, "rows: 3", "lifecycle: {prevent_destroy: true}")
     assert mzplan(folder, *YES).code == 0
     destroyed = mzplan(folder, "destroy", "--auto-approve")
@@ -132,21 +109,13 @@ def prevented(folder: Path) -> Ran:
     return ran
 
 
-@means(7, "refused: another upstream")
 def upstream(folder: Path) -> Ran:
+    """Refused: another upstream."""
     return led(folder, Diagnostic(code="MZ043", summary="another cluster", exit_code=ExitCode.REFUSED))
 
 
-@means(7, "refused: no runner is alive to validate it")
-def unvalidated(folder: Path) -> Ran:
-    write(folder, "cluster", broker="b")
-    ran = mzplan(folder, *YES)
-    assert "error[MZ149]" in ran.err
-    return ran
-
-
-@means(8, "committed, and no runner is alive")
 def no_runner(folder: Path) -> Ran:
+    """Committed, and no runner is alive."""
     write(folder, "cluster", broker="b")
     ran = mzplan(folder, *YES, "--no-live", "--wait", "0s", "--json")
     document = ran.json()
@@ -157,15 +126,15 @@ def no_runner(folder: Path) -> Ran:
     return ran
 
 
-@means(8, "committed, and rejected")
 def rejected(folder: Path) -> Ran:
+    """Committed, and rejected."""
     ran = led(folder, Diagnostic(code="MZ050", summary="it is not reached"), "--no-live")
     assert "rejected" in ran.err
     return ran
 
 
-@means(8, "committed, and failed")
 def failed(folder: Path) -> Ran:
+    """Committed, and failed."""
     write(folder, "cluster", broker="b")
     with following(folder) as executor:
         executor.fail_start = lambda description: "it does not start"
@@ -174,7 +143,6 @@ def failed(folder: Path) -> Ran:
     return ran
 
 
-@means(64, "usage")
 def usage(folder: Path) -> Ran:
     edit(folder, "a:9092", "b:9092")
     assert mzplan(folder, "apply").code == 64  # nobody can be asked
@@ -194,9 +162,24 @@ def led(folder: Path, problem: Diagnostic, *more: str) -> Ran:
     return ran
 
 
+# Each scenario starts in an applied project, and returns how the tested command ends.
+SCENARIOS: dict[int, list[Scenario]] = {
+    0: [done, nothing, not_detailed],
+    1: [wrong],
+    2: [changes],
+    3: [drift],
+    4: [both],
+    5: [stale],
+    6: [locked],
+    7: [replaced, prevented, upstream],
+    8: [no_runner, rejected, failed],
+    64: [usage],
+}
+
+
 @pytest.mark.parametrize(
     ("code", "scenario"),
-    [pytest.param(code, one, id=f"{code} {meaning}") for code, meaning, one in SCENARIOS],
+    [pytest.param(c, one, id=f"{c} {one.__name__}") for c, found in SCENARIOS.items() for one in found],
 )
 def test_a_command_ends_with_the_documented_code(code: int, scenario: Scenario, tmp_path: Path) -> None:
     write(tmp_path)
@@ -207,4 +190,4 @@ def test_a_command_ends_with_the_documented_code(code: int, scenario: Scenario, 
 
 def test_every_code_of_the_contract_has_a_scenario() -> None:
     """Except for 130, the code of an interrupted command (test_cli_ending.py)."""
-    assert {code for code, *_ in SCENARIOS} == {int(code) for code in ExitCode}
+    assert set(SCENARIOS) == {int(code) for code in ExitCode}
