@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -12,7 +14,6 @@ import pytest
 from mzplan.cli import progress
 from mzplan.cli.main import COMMANDS, cli
 from mzplan.cli.progress import ProgressLines
-from mzplan.cli.streams import Streams
 from mzplan.model.address import Address
 from mzplan.model.resources import Configuration
 from mzplan.operations.project import Outcome
@@ -26,34 +27,13 @@ def landscape(broker: str) -> Configuration:
     return project(kafka(brokers=[broker]), *(source(f"s{number:03}") for number in range(99)))
 
 
-def test_queries_with_one_cause_are_all_named_only_if_verbose() -> None:
-    plan = build_plan(landscape("b:9092"), commit(landscape("a:9092")))
-    text, whole = (render_plan(plan, whole=whole) for whole in (False, True))
-    assert "more: -v lists them all" in text and "s098" not in text
+def test_queries_with_one_cause_are_all_named_if_verbose_and_deleted_ones_always() -> None:
+    state = commit(landscape("a:9092"))
+    whole = render_plan(build_plan(landscape("b:9092"), state), whole=True)
     assert all(f"s{number:03}" in whole for number in range(99)) and "more" not in whole
 
-
-def test_deleted_queries_are_always_named() -> None:
-    text = render_plan(plan_destroy(commit(landscape("a:9092"))))
+    text = render_plan(plan_destroy(state))
     assert "- 99 queries are deleted: destroyed by hand" in text and "s098" in text and "s000" in text
-
-
-class Screen(Streams):
-    """A terminal or a log that records its output."""
-
-    def __init__(self, live: bool) -> None:
-        super().__init__()
-        self.lives, self.text = live, ""
-
-    @property
-    def is_live(self) -> bool:
-        return self.lives
-
-    def err(self, text: str) -> None:
-        self.text += f"{text}\n"
-
-    def live(self, text: str) -> None:
-        self.text += text
 
 
 def applied(number: int) -> Outcome:
@@ -65,7 +45,8 @@ def test_progress_is_one_block_on_a_terminal_and_lines_in_a_log(
     live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "width", lambda: 80)
-    screen = Screen(live)
+    said: list[str] = []
+    screen: Any = SimpleNamespace(is_live=live, err=lambda line: said.append(f"{line}\n"), live=said.append)
     shown = ProgressLines(screen, clock=lambda: 100.0)
     for number in range(10):
         shown.outcome(applied(number))
@@ -74,15 +55,16 @@ def test_progress_is_one_block_on_a_terminal_and_lines_in_a_log(
     shown.waiting(dict(list(waiting.items())[:5]), 13.0)
     shown.outcome(replace(applied(99), status="failed", reason="no"))
     shown.close()
-    assert "  ✗ source.s99: failed after 1.0 s: no\n" in screen.text
-    assert screen.text.count("✓ source.") == (3 if live else 10)
+    text = "".join(said)
+    assert "  ✗ source.s99: failed after 1.0 s: no\n" in text
+    assert text.count("✓ source.") == (3 if live else 10)
     if live:
         block = "5 starting: source.w0, source.w1, source.w2 and 2 more\n    2 stopping: source.w5, source.w6"
-        assert block in screen.text and "; 10 applied" in screen.text
-        assert "\r\x1b[2A\x1b[J  … 13 s: waiting for 5 queries: 5 starting" in screen.text
-        assert screen.text.endswith("  ✓ 7 queries more: applied\n")
+        assert block in text and "; 10 applied" in text
+        assert "\r\x1b[2A\x1b[J  … 13 s: waiting for 5 queries: 5 starting" in text
+        assert text.endswith("  ✓ 7 queries more: applied\n")
     else:
-        assert "\x1b" not in screen.text
+        assert "\x1b" not in text
 
 
 def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
