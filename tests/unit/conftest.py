@@ -1,4 +1,4 @@
-"""Runners in memory, which are closed in the end."""
+"""Runners in memory, which are closed in the end, and a committed state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from mzplan.model.state import State
     from tests.unit.runner.test_runner import World
     from tests.unit.runner.test_runner_handover import Worlds
 
 # How long an example takes is a matter of what else the machine does.
 settings.register_profile("mzplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mzplan")
+
+
+@pytest.fixture
+def state() -> State:
+    """The committed project of most tests of plans."""
+    from tests.unit.small_projects import commit, shop
+
+    return commit(shop())
 
 
 @pytest.fixture
@@ -26,6 +35,15 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield made
     made.pool.shutdown()
     made.runner.proposals.close()
+
+
+@pytest.fixture
+def alive(world: World) -> World:
+    """One whose source and sink run."""
+    from tests.unit.runner.test_runner import make_state
+
+    world.apply(make_state(1))
+    return world
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import pytest
-
 from mzplan.model.plan import DriftItem
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
@@ -32,11 +30,6 @@ from tests.unit.small_projects import (
 )
 
 EMPTY = State(project="shop")
-
-
-@pytest.fixture
-def state() -> State:
-    return commit(shop())
 
 
 # --- JSON
@@ -87,17 +80,6 @@ def test_long_lists_are_shortened_and_the_json_follows_the_change() -> None:
     state = commit(project(kafka(), postgres(), source(), *sinks))
     seen = {address.name: {"condition": "failed"} for address in state.resources}
     assert "  and 13 more\n" in render_plan(build_plan(shop(), state, observe(state, **seen)))
-
-
-def test_escape_codes_of_values_never_reach_the_terminal(state: State) -> None:
-    plan = build_plan(
-        shop(k=kafka(brokers=["\x1b[31mred"], options={"\x1b]0;title\x07": "x"}, description="\x9b31m")),
-        state,
-    )
-    assert "\x1b" not in render_plan(plan) and "\x9b" not in render_plan(plan)
-    coloured = render_plan(plan, colour=True)
-    assert "\x1b[36m⟳\x1b[0m" in coloured
-    assert "\x1b[31m" not in coloured and "\x1b]" not in coloured
 
 
 # --- the graph
@@ -200,15 +182,6 @@ def test_an_odd_resource_is_not_grouped_and_a_group_shows_every_server() -> None
     servers = [kafka(f"k{n}", brokers=["evil:1" if n == 7 else f"b{n}:9092"]) for n in range(12)]
     text = render_plan(build_plan(project(*servers), State(project="shop")))
     assert "evil:1" in text and "b11:9092" in text and "more" not in text
-
-
-def test_a_long_host_is_shown_with_its_end() -> None:
-    long = "eu-west." * 28
-    state = commit(shop(shop_kafka=kafka(brokers=[f"{long}shop.example:9092"])))
-    plan = build_plan(shop(shop_kafka=kafka(brokers=[f"{long}evil.example:9092"])), state)
-    above, _, _ = render_plan_markdown(plan).partition("<details>")
-    for text in (render_plan(plan).partition("\n\n")[0], above):
-        assert "shop.example:9092 → " in text and "evil.example:9092" in text
 
 
 def test_only_the_changed_lines_of_a_long_text_are_shown() -> None:

@@ -49,7 +49,7 @@ def test_every_code_point_that_is_ignored_by_default_is_escaped() -> None:
 
 
 def test_every_output_escapes_unseen_characters() -> None:
-    text = f"a{UNSEEN}b"
+    text = f"a{UNSEEN}\x1b[5m\x1b]0;title\x07\x9b31mb"
     before = commit(shop())
     plan = build_plan(shop(k=kafka(brokers=[f"{text}:1"], description=text, options={text: text})), before)
     plan = replace(
@@ -69,8 +69,9 @@ def test_every_output_escapes_unseen_characters() -> None:
         documents := safe_json(json.dumps(plan_to_json(plan), ensure_ascii=False)),
         safe_json(json.dumps(diagnostics_to_json(plan.diagnostics), ensure_ascii=False)),
     ]
+    assert "\x1b[36m⟳\x1b[0m" in shown[1]  # its own colours
     for one in shown:
-        assert not set(UNSEEN) & set(one)
+        assert not set(f"{UNSEEN}\x07\x9b") & set(one) and "\x1b[5m" not in one and "\x1b]" not in one
         for char in UNSEEN:
             assert any(escape in one for escape in (safe(char), json.dumps(char)[1:-1])), char
     assert json.loads(documents) == json.loads(json.dumps(plan_to_json(plan)))

@@ -26,11 +26,6 @@ HOSTILE = (
 )
 
 
-@pytest.fixture
-def state() -> State:
-    return commit(shop())
-
-
 def outside(text: str) -> str:
     """The comment without its fences and code spans: what a forge reads as Markdown."""
     kept, closing = [], ""
@@ -200,12 +195,13 @@ def test_no_long_value_beside_it_hides_where_a_connection_leads() -> None:
     assert f"https://{HOST}/v1" in render_plan_markdown(made)
 
 
-def test_one_of_many_brokers_is_shown_whole() -> None:
+def test_one_of_many_brokers_is_shown_whole_and_a_long_one_with_its_end() -> None:
     def brokers(last: str) -> list[str]:
         return [*(f"b{n}.{last}:9092" for n in range(30)), f"{last}:9092", "z:9092"]
 
-    state = commit(shop(shop_kafka=kafka(brokers=brokers("corp.example"))))
+    state = commit(shop(shop_kafka=kafka(brokers=brokers(f"{'eu-west.' * 28}shop.example"))))
     plan = build_plan(shop(shop_kafka=kafka(brokers=brokers(HOST))), state)
     above, _, _ = render_plan_markdown(plan).partition("<details>")
     assert "1 connection leads elsewhere" in above and f"b0.{HOST}:9092" in above
-    assert f"{HOST}:9092" in render_plan(plan).partition("\n\n")[0]
+    for text in (render_plan(plan).partition("\n\n")[0], above):
+        assert "shop.example:9092 → " in text and f"{HOST}:9092" in text
