@@ -19,25 +19,18 @@ from mzplan.model.state import Canary, ProjectStatus, QueryStatus, State
 from mzplan.model.times import instant
 from mzplan.operations.events import EventFilter, explain, read_events
 from mzplan.render.status import render_status, status_to_json
-from mzplan.schema.description import describe
 from mzplan.store.event_log import FOLDER
 from mzplan.store.formats import encode_lease
 from mzplan.store.leases import new_lease
 from mzplan.store.store import Store
-from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state, refusing
+from tests.unit.runner.test_runner import ORDERS, SINK, World, edited, make_state, refusing
 from tests.unit.runner.test_runner_handover import Worlds
 
 
-def committed(serial: int, detail: str = "new", cause: str = "change", **more: object) -> State:
+def committed(serial: int, detail: str = "new", cause: str = "change", **more: Any) -> State:
     """A state whose source has a cause."""
-    state = make_state(serial, **more)  # type: ignore[arg-type]
     because = Cause(cause=cause, serial=serial, detail=detail)  # type: ignore[arg-type]
-    return replace(
-        state,
-        resources={
-            a: one if a.is_connection else replace(one, because=because) for a, one in state.resources.items()
-        },
-    )
+    return edited(make_state(serial, **more), ORDERS, SINK, because=because)
 
 
 def cause_of(status: Status) -> Cause:
@@ -76,9 +69,7 @@ def test_starts_stops_failures_and_recoveries_have_causes(world: World) -> None:
     moved = world.apply(committed(2, "brokers[0] a:1 → b:1", broker="b:1"))
     assert brief(moved) == ("change", 2, "brokers[0] a:1 → b:1")
     world.fail(ORDERS, "the disk is full")
-    world.settle()
-    world.now += 5.0
-    assert brief(world.settle()) == ("retry", 2, "attempt 2, 1 s after [MZ064] the disk is full")
+    assert brief(world.later(5.0)) == ("retry", 2, "attempt 2, 1 s after [MZ064] the disk is full")
     explained = explain(world.store, ORDERS)
     assert explained.cause is not None and explained.cause.cause == "retry"
     world.apply(committed(3, "paused by hand", "hand", broker="b:1", paused=True))
@@ -115,8 +106,7 @@ def test_the_cause_of_a_fallback_names_the_failure(world: World) -> None:
     world.executor.fail_start = lambda one: "no" if one.digest == failing else None
     world.commit(committed(2, broker="b:1"))
     for passed in (0.0, 70.0, 5.0):
-        world.now += passed
-        status = world.settle()
+        status = world.later(passed)
     assert brief(status) == ("retry", 2, "fallback after [MZ064] no.")
 
 
@@ -165,9 +155,7 @@ def test_the_causes_of_a_canary_and_of_its_fallback(world: World) -> None:
     canary = Canary(address=ORDERS, serial=2, holds=(SINK,), wait=60.0)
     world.executor.triggers_at_once = False
     world.commit(replace(committed(2, broker="b:1"), canaries=(canary,)))
-    for _ in range(100):
-        world.runner.tick()
-    assert brief(world.status()) == ("canary", 2, "goes first, before 1 other query")
+    world.until(lambda: brief(world.status()) == ("canary", 2, "goes first, before 1 other query"))
     world.fail(ORDERS)
     for _ in range(100):
         world.runner.tick()
@@ -202,8 +190,7 @@ def test_events_of_refusals_ddl_and_secrets(world: World) -> None:
     world.apply(committed(2, broker="b:1"))
     (refused,) = events(world.store, "refused")
     assert (refused.address, refused.code) == (ORDERS, "MZ052")
-    world.store.proposals.make("local", (describe(first.resources[ORDERS], first.resources),))
-    world.settle()
+    world.answer(first, ORDERS)
     assert "refused before its commit" in events(world.store, "refused")[-1].detail
     world.runner.controller.queries.retry_with_secrets({"${env:PW}", "${file:/run/x}"})
     world.settle()

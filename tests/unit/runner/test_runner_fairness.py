@@ -1,55 +1,50 @@
-"""Long or repeatedly failing starts don't delay the other queries of a runner."""
+"""Neither starts that are long or keep failing nor proposals delay the other queries of a runner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+import math
+import threading
+import time
 
 import pytest
 
+from mzplan.connectors.api.queries import Probe
+from mzplan.controller.executor import CheckResult
 from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
-from mzplan.model.state import State
-from mzplan.model.tasks import Task
-from mzplan.schema.description import digest_of
+from mzplan.model.diagnostics import MzplanError
+from mzplan.runner import proposals as runner_proposals
+from mzplan.schema.description import describe
 from tests.tasks import backfill
-from tests.unit.runner.test_runner import ORDERS, SINK, Blocked, World, make_state, rename, starts
+from tests.unit.runner.test_runner import (
+    ORDERS,
+    SINK,
+    Blocked,
+    World,
+    make_state,
+    rename,
+    starts,
+    with_copies,
+)
 
-SEVEN = backfill(7, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
-
-
-def with_sources(state: State, *names: str, tasks: tuple[Task, ...] = ()) -> State:
-    """Return the state with these sources added."""
-    resources = dict(state.resources)
-    for name in names:
-        address = Address("source", name)
-        made = replace(resources[ORDERS], address=address, id=name, tasks=tasks)
-        resources[address] = replace(made, digest=digest_of(made, resources))
-    return replace(state, resources=resources)
+TASK = backfill(1, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 
 
 @pytest.fixture
-def narrow(tmp_path: Path) -> Iterator[World]:
+def narrow(world: World) -> World:
     """A runner whose shared pool has one thread."""
-
-    class Narrow(World):
-        def new_runner(self) -> None:
-            self.pool.shutdown()
-            self.pool = WorkPool(1)
-            super().new_runner()
-            self.runner.controller.queries.short_lane.limit = 1
-
-    made = Narrow(tmp_path / "state")
-    yield made
-    made.pool.shutdown()
-    made.runner.proposals.close()
+    world.pool.shutdown()
+    world.pool = WorkPool(1)
+    world.runner.proposals.close()
+    world.next_runner()
+    world.runner.controller.queries.short_lane.limit = 1
+    return world
 
 
 def test_long_backfills_delay_nothing_else(narrow: World) -> None:
     long = ("a", "b", "c")
     slow = Blocked(narrow.executor, "start", *(Address("source", name) for name in long))
-    narrow.commit(with_sources(make_state(1), *long, tasks=(replace(SEVEN, serial=1),)))
+    narrow.commit(with_copies(make_state(1), ORDERS, *long, tasks=(TASK,)))
     try:
         narrow.rounds()
         assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
@@ -65,7 +60,7 @@ def test_failed_queries_start_last(narrow: World) -> None:
     """Even if all queries are due at once, and the failed query has the largest lag."""
     bad = Address("source", "bad")
     narrow.executor.fail_start = lambda d: "no server" if d.address == bad else None
-    narrow.apply(with_sources(make_state(1), "bad"))
+    narrow.apply(with_copies(make_state(1), ORDERS, "bad"))
     narrow.runner.controller.queries.previous_lags = {bad: 10**6}
     assert starts(narrow) == ["source.orders", "sink.orders_out"]
     begun: list[Address | str] = []
@@ -94,3 +89,38 @@ def test_a_query_is_renamed_during_a_long_start(world: World) -> None:
         ("stop", "sink.orders_out"),
         ("start", "sink.new_name"),
     ]
+
+
+# --- proposals
+
+
+def test_an_endless_check_is_answered_and_delays_no_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_proposals, "TIME_LIMIT", 0.5)
+    ended, state = threading.Event(), make_state(1)
+    sink = describe(state.resources[SINK], state.resources)
+
+    def never(*_: object) -> CheckResult:
+        ended.wait(60)
+        return CheckResult()
+
+    monkeypatch.setattr(world.runner.controller, "validate", never)
+    try:
+        proposals = [world.store.proposals.make("local", (sink,) * 8) for _ in range(8)]
+        began = time.monotonic()
+        world.runner.tick()
+        assert {o.condition for o in world.apply(state).observations.values()} == {"running"}
+        while world.runner.proposals.poll():
+            time.sleep(0.01)
+        assert time.monotonic() - began < 2.5, "each is answered within the limit, however many there are"
+        answered = [world.store.proposals.read_answer(one) for one in proposals]
+        assert {d.code for one in answered if one is not None for d in one.diagnostics} == {"MZ290"}
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("upstream", [{"id": b"x"}, {"id": math.nan}, {"id": "x" * (1 << 20)}])
+def test_an_unstorable_identity_is_refused(upstream: dict[str, object]) -> None:
+    with pytest.raises(MzplanError, match="can't be stored"):
+        Probe(upstream=upstream)

@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.model.resources import MetricsPlace, Retries
-from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status import status_to_json
 from mzplan.runner import metrics
@@ -27,6 +26,7 @@ from mzplan.runner.metrics import MetricsServer, serve_metrics
 from mzplan.runner.status_writer import STATUS_INTERVAL
 from tests.support import eventually
 from tests.unit.runner.test_runner import ORDERS, World, make_state, starts
+from tests.unit.runner.test_status import shown
 
 # --- retries
 
@@ -50,8 +50,7 @@ def test_a_query_that_keeps_failing_is_not_retried_until_it_changes(world: World
     (item,) = [item for item in drift if item.address == str(ORDERS)]
     assert item.kind == "failed-query" and "Given up after 3 failures" in item.detail
     world.executor.fail_start = lambda description: None
-    world.now += 1000.0
-    assert world.settle().observations[ORDERS].condition == "failed"  # the query hasn't changed
+    assert world.later(1000.0).observations[ORDERS].condition == "failed"  # the query hasn't changed
     changed = world.apply(make_state(2, broker="b:1"))
     assert changed.observations[ORDERS].condition in ("starting", "running")
     assert "source.orders" in starts(world)
@@ -160,8 +159,7 @@ def test_the_first_row_count_of_a_run_is_reported_at_once(world: World) -> None:
     for rows, reported in ((0, 0), (None, 0), (7, 0)):
         world.progress(ORDERS, run_rows=rows)
         assert world.settle().observations[ORDERS].run_rows == reported
-    world.now += STATUS_INTERVAL
-    assert world.settle().observations[ORDERS].run_rows == 7
+    assert world.later(STATUS_INTERVAL).observations[ORDERS].run_rows == 7
 
 
 def test_counters_outlive_runs_and_failures(world: World) -> None:
@@ -169,32 +167,28 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.executor.counters[ORDERS] = Counters(rows=120, batches=7)
     world.apply(make_state(1))
     world.progress(ORDERS, batch_seconds=0.5, latency_seconds=2.3456, late_rows=3)
-    world.now += STATUS_INTERVAL
-    seen = world.settle().observations[ORDERS]
+    seen = world.later(STATUS_INTERVAL).observations[ORDERS]
     assert seen.counters == Counters(rows=120, batches=7)  # its first start isn't a restart
     assert (seen.batch_seconds, seen.latency_seconds, seen.late_rows) == (0.5, 2.346, 3)
     for failures in range(2):
         world.fail(ORDERS, "the disk is full")
-        world.settle()
-        world.now += 2.0 * (failures + 1)
-        world.settle()
+        world.later(2.0 * (failures + 1))
     seen = world.apply(make_state(2, broker="b:1")).observations[ORDERS]
     assert seen.counters == Counters(rows=120, batches=7, restarts=3, retries=2)
     assert (seen.batch_seconds, seen.latency_seconds, seen.late_rows) == (None, None, None)  # in this run
     paused = world.apply(make_state(3, broker="b:1", paused=True)).observations[ORDERS]
     assert (paused.condition, paused.counters) == ("paused", seen.counters)
-    query = QueryStatus(resource=world.committed.resources[ORDERS], observation=paused)
-    (shown,) = status_to_json(ProjectStatus(serial=3, instances=(), queries=(query,)))["queries"]
-    assert shown["counters"] == {"rows": 120, "batches": 7, "restarts": 3, "retries": 2}
-    assert (shown["batch_seconds"], shown["latency_seconds"]) == (None, None)
+    (found,) = status_to_json(shown(paused))["queries"]
+    assert found["counters"] == {"rows": 120, "batches": 7, "restarts": 3, "retries": 2}
+    assert (found["batch_seconds"], found["latency_seconds"]) == (None, None)
     with serving(world) as server:
         text = asked(server)[1]
     assert "# TYPE mzplan_query_restarts_total counter" in text
-    found = samples(text)
-    assert found["mzplan_query_rows_total", "source.orders"] == 120.0
-    assert found["mzplan_query_retries_total", "source.orders"] == 2.0
+    values = samples(text)
+    assert values["mzplan_query_rows_total", "source.orders"] == 120.0
+    assert values["mzplan_query_retries_total", "source.orders"] == 2.0
     for cause in ("change", "retry"):
-        assert found["mzplan_query_starts_total", cause, "source.orders"] == 2.0
+        assert values["mzplan_query_starts_total", cause, "source.orders"] == 2.0
 
 
 def test_metrics_connections_are_limited_in_number_and_time(
@@ -228,9 +222,7 @@ def test_a_port_in_use_is_a_warning(world: World, caplog: pytest.LogCaptureFixtu
     with serving(world) as first:
         for place in (MetricsPlace(port=first.port), MetricsPlace(port=1, host="no such host")):
             assert serve_metrics(world.runner, place, "s3://bucket/w", drift_of_instance) is None
-    warnings = [
-        r.getMessage() for r in caplog.records if r.name == "mzplan.metrics" and r.levelname == "WARNING"
-    ]
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(warnings) == 2
     assert f":{first.port}" in warnings[0] and "Fix: choose a free port" in warnings[0]
     assert world.apply(make_state(1)).serial == 1

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 from unittest import mock
 
@@ -52,32 +54,21 @@ def serve(world: World) -> None:
 
 
 def test_a_failed_query_is_restarted_while_proposals_are_unreadable(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    alive: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.apply(make_state(1))
     with monkeypatch.context() as outage:
-        outage.setattr(world.store.proposals, "open", away)
-        world.fail(SINK)
-        world.settle()
-        world.now += 10.0
-        assert world.settle().observations[SINK].condition == "running"
+        outage.setattr(alive.store.proposals, "open", away)
+        alive.fail(SINK)
+        assert alive.later(10.0).observations[SINK].condition == "running"
     messages = [r.getMessage() for r in caplog.records if "proposals" in r.getMessage()]
     assert len(messages) == 1 and "[MZ095]" in messages[0]  # not each round
-    asked = world.store.proposals.make(
-        "local", (world.runner.controller.queries.desired()[ORDERS].description,)
-    )
-    world.settle()
-    assert world.store.proposals.read_answer(asked) is not None
+    assert alive.answer(alive.committed, ORDERS).diagnostics == ()
 
 
 def test_a_failed_command_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = world.runner.controller
     with monkeypatch.context() as broken:
-
-        def refused(*_: object) -> None:
-            raise StorageError("not now")
-
-        broken.setattr(controller, "set_read_policy", refused)
+        broken.setattr(controller, "set_read_policy", mock.Mock(side_effect=StorageError("not now")))
         world.commit(make_state(1))
         world.runner.tick()
         assert (world.runner.serial, world.executor.running()) == (-1, {})
@@ -86,32 +77,27 @@ def test_a_failed_command_is_repeated(world: World, monkeypatch: pytest.MonkeyPa
     assert {type(state.policy) for _, state in controller.collections()} == {LagDuration}
 
 
-def test_a_runner_without_its_engine_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_without_its_engine_ends_at_once(alive: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can't open another engine. If it kept renewing its lease, no runner would run its queries."""
-    world.apply(make_state(1))
-
-    def gone() -> Any:
-        raise ExecutorGoneError("Java has ended.")
-
-    monkeypatch.setattr(world.executor, "reports", gone)
+    gone = mock.Mock(side_effect=ExecutorGoneError("Java has ended."))
+    monkeypatch.setattr(alive.executor, "reports", gone)
     with pytest.raises(ExecutorGoneError):
-        serve(world)
+        serve(alive)
 
 
 def test_a_runner_survives_failed_rounds_but_ends_if_they_fail_for_minutes(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    alive: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Foreign files in a warehouse may raise any exception. The queries continue, and each round retries.
 
     A successful round resets the count. So does an outage of the store, which costs the lease anyway.
     """
-    world.apply(make_state(1))
-    controller = world.runner.controller
+    controller = alive.runner.controller
     process, rounds = controller.process, 0
 
     def broken() -> None:
         nonlocal rounds
-        rounds, world.now = rounds + 1, world.now + 100.0
+        rounds, alive.now = rounds + 1, alive.now + 100.0
         if rounds == 4:
             return process()
         if rounds == 7:
@@ -121,7 +107,7 @@ def test_a_runner_survives_failed_rounds_but_ends_if_they_fail_for_minutes(
     monkeypatch.setattr(controller, "process", broken)
     monkeypatch.setattr(controller, "ready", lambda: None)
     with pytest.raises(RoundsFailedError, match="for 300 s: RecursionError: maximum"):
-        world.runner.serve(threading.Event())
+        alive.runner.serve(threading.Event())
     assert rounds == 11
     logged = [r for r in caplog.records if "failed unexpectedly: RecursionError" in r.getMessage()]
     assert len(logged) == 3 and logged[0].exc_info  # once for rounds 1–3, 5–6 and 8–10
@@ -131,10 +117,7 @@ def test_an_engine_that_fails_to_open_ends_the_runner_whatever_it_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     executor = InMemoryExecutor("shop")
-
-    def refused() -> None:
-        raise ConnectionRefusedError("Java is not there any more")
-
+    refused = mock.Mock(side_effect=ConnectionRefusedError("Java is not there any more"))
     monkeypatch.setattr(executor, "open", refused)
     problem: list[MzplanError] = []
     stopping, woken = threading.Event(), threading.Event()
@@ -173,16 +156,15 @@ def test_an_empty_lease_of_another_instance_is_waited_for(worlds: Worlds) -> Non
 
 
 def test_a_runner_without_its_lease_ends_during_an_outage_of_the_store(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    alive: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.apply(make_state(1))
     for name in ("state_version", "read_state", "write_status"):
-        monkeypatch.setattr(world.store, name, away)
-    monkeypatch.setattr(world.store.proposals, "open", away)
-    world.runner.controller.instances.loss = "the store has not answered for 10 s"
+        monkeypatch.setattr(alive.store, name, away)
+    monkeypatch.setattr(alive.store.proposals, "open", away)
+    alive.runner.controller.instances.loss = "the store has not answered for 10 s"
     with pytest.raises(NotAttachedError):
-        serve(world)
-    assert world.executor.running() == {}
+        serve(alive)
+    assert alive.executor.running() == {}
 
 
 def lead(*answers: object, stand_by: bool = True, led: bool = True) -> object:
@@ -275,41 +257,29 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def reason(world: World, at_once: list[float], when: Callable[[], None]) -> str:
     """Return why a watchdog ends the runner, once `when` has happened."""
-    reasons: list[str] = []
-    failed = threading.Event()
-
-    def fail(why: str) -> None:
-        reasons.append(why)
-        failed.set()
-
-    watching = Watchdog(world.runner, fail, lambda why: None)
+    reasons = Queue[str]()
+    watching = Watchdog(world.runner, reasons.put, lambda why: None)
     watching.start()
-    assert not failed.wait(0.05)
+    time.sleep(0.05)
+    assert reasons.empty()
     when()
-    assert failed.wait(10)
+    why = reasons.get(timeout=10)
     watching.close()
     assert at_once == [shutdown.DEAD_ENGINE_SECONDS]
-    return reasons[0]
+    return why
 
 
-def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_once: list[float]) -> None:
-    world.apply(make_state(1))
-
-    def die() -> None:
-        world.executor.failure = "Java has ended."
-
-    assert reason(world, at_once, die) == "Java has ended."
-    assert ("kill", "") in world.executor.log  # hanging calls return
+def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(alive: World, at_once: list[float]) -> None:
+    die = partial(setattr, alive.executor, "failure", "Java has ended.")
+    assert reason(alive, at_once, die) == "Java has ended."
+    assert ("kill", "") in alive.executor.log  # hanging calls return
 
 
 def test_a_loop_without_finished_rounds_ends_the_runner(
     world: World, at_once: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "MAX_CHECKS", 1_000_000)
-
-    def hang() -> None:
-        monkeypatch.setattr(watchdog, "MAX_CHECKS", 20)
-
+    hang = partial(monkeypatch.setattr, watchdog, "MAX_CHECKS", 20)
     assert reason(world, at_once, hang).startswith("No round of the runner has ended for")
 
 

@@ -157,9 +157,8 @@ def test_the_slowest_query_counts_the_longer_of_wait_and_last_step(world: World)
     world.executor.cores = 2
     status = world.settle()
     assert status.cores == 2 and status.slowest == pytest.approx(39.0, abs=5.0)  # a trigger of 1 s
-    world.now += 10.0
     world.progress(ORDERS, last_progress_at=time.time(), batch_seconds=61.0)
-    assert world.settle().slowest == pytest.approx(60.0, abs=5.0)
+    assert world.later(10.0).slowest == pytest.approx(60.0, abs=5.0)
     assert "queries share 2 cores; the slowest waits 60 s: give the runner more cores" in status_text(world)
     world.executor.cores = 0
     status = world.settle()
@@ -176,12 +175,9 @@ def test_a_failed_query_resumes_and_counts_as_failed_until_its_first_trigger(
     before = world.apply(make_state(1)).observations[ORDERS]
     world.executor.triggers_at_once = False
     with caplog.at_level(logging.INFO, "mzplan.runner"):
-        world.fail(ORDERS, "the disk is full")
-        failed = world.settle().observations[ORDERS]
-        assert failed.condition == "failed" and failed.retry_at is not None
-        assert failed.retry_at == pytest.approx(time.time() + 1.0, abs=30.0)
-        world.now += 2.0
-        again = world.settle().observations[ORDERS]
+        failed = world.fail(ORDERS, "the disk is full").observations[ORDERS]
+        assert failed.condition == "failed" and failed.retry_at == pytest.approx(time.time() + 1.0, abs=30.0)
+        again = world.later(2.0).observations[ORDERS]
     assert ORDERS in world.executor.running()
     assert (again.condition, again.error) == ("failed", "the disk is full")
     lines = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
@@ -191,16 +187,14 @@ def test_a_failed_query_resumes_and_counts_as_failed_until_its_first_trigger(
     assert (healed.condition, healed.error, healed.retry_at) == ("running", None, None)
     assert healed.query_id == before.query_id  # the same checkpoint
     assert healed.failures == 1
-    world.now += 70.0  # it has run for long enough
-    assert world.settle().observations[ORDERS].failures == 0
+    assert world.later(70.0).observations[ORDERS].failures == 0  # it has run for long enough
 
 
 def fail_for_minutes(world: World, condition: str) -> None:
     """Commit a state whose source fails again and again, until its next attempt is a minute away."""
     world.commit(make_state(1))
     for _ in range(8):
-        world.settle()
-        world.now += 61.0
+        world.later(61.0)
     seen = until(world, lambda seen: seen.failures > 6)
     assert seen.condition == condition and seen.retry_at is not None
 
@@ -246,14 +240,12 @@ def test_a_fix_with_several_lines_is_shown_in_full_and_can_be_run() -> None:
 # --- faults of servers
 
 
-def test_a_fault_of_a_running_query_has_its_fix(world: World) -> None:
-    world.apply(make_state(1))
+def test_a_fault_of_a_running_query_has_its_fix(alive: World) -> None:
     for address in (ORDERS, SINK):
-        world.progress(address, lag=0)
-    world.executor.faults = lambda one: (DOWN,)
-    world.now += 5.0
-    until(world, lambda seen: seen.at_fault is not None)
-    statuses = {"local": world.settle()}
+        alive.progress(address, lag=0)
+    alive.executor.faults = lambda one: (DOWN,)
+    until(alive, lambda seen: seen.at_fault is not None)
+    statuses = {"local": alive.settle()}
     seen = statuses["local"].observations
     assert (seen[ORDERS].condition, seen[ORDERS].at_fault) == ("running", KAFKA)
     assert seen[SINK].at_fault is None  # it uses no server
@@ -261,15 +253,14 @@ def test_a_fault_of_a_running_query_has_its_fix(world: World) -> None:
     status = shown(seen[ORDERS])
     assert [query.condition for query in status.queries] == ["degraded"] and has_failed(status)
     for rotated, kind in (({}, "connection-unreachable"), ({ORDERS: ("${env:K}",)}, "secret-rotated")):
-        drift = drift_between(world.committed, statuses, {"local": True}, rotated)
+        drift = drift_between(alive.committed, statuses, {"local": True}, rotated)
         assert [(one.address, one.kind) for one in drift] == [("source.orders", kind)]
     text = render_status(status)
     assert "source.orders: error[MZ154]: connection.k is at fault: Kafka does not answer." in text
     assert "\n  Since 2" in text
     assert "mzplan alter \"ALTER CONNECTION k SET BROKERS = ('new-host:9092')\"" in text
-    world.executor.faults = lambda one: ()
-    world.now += 5.0
-    until(world, lambda seen: seen.at_fault is None)
+    alive.executor.faults = lambda one: ()
+    until(alive, lambda seen: seen.at_fault is None)
 
 
 def test_a_failed_query_is_retried_when_its_server_answers_again(world: World) -> None:
@@ -286,15 +277,13 @@ def test_a_failed_query_is_retried_when_its_server_answers_again(world: World) -
     assert healed.started_because is not None and "answers again" in healed.started_because.detail
 
 
-def test_a_server_that_answers_has_not_moved(world: World) -> None:
+def test_a_server_that_answers_has_not_moved(alive: World) -> None:
     """If a server refuses a password, another host doesn't help, so the status shows the right fix."""
     hint = "check user and password of connection.k."
     refused = Diagnostic(code="MZ051", summary="PostgreSQL refused the credentials", hint=hint)
-    world.apply(make_state(1))
-    world.executor.faults = lambda one: (refused,)
-    world.now += 5.0
-    assert until(world, lambda seen: seen.at_fault is not None).fault_fix == hint
-    status = read_project_status(project_of(world))
+    alive.executor.faults = lambda one: (refused,)
+    assert until(alive, lambda seen: seen.at_fault is not None).fault_fix == hint
+    status = read_project_status(project_of(alive))
     (query,) = (one for one in status.queries if one.resource.address == ORDERS)
     assert query.observation is not None and query.observation.at_fault == KAFKA and query.repair is None
     text = render_status(replace(status, queries=(query,)))
@@ -493,12 +482,10 @@ def test_without_a_status_apply_waits_only_for_the_plans_queries(world: World) -
 def test_a_sink_that_waits_for_its_source_has_its_own_code(world: World) -> None:
     state = make_state(1)
     held = "waits for generation 1 of source.orders to start"
-    wanted = {address: state.resources[address].digest for address in (ORDERS, SINK)}
+    rejected = {"condition": "rejected", "error": "refused", "error_code": "MZ050"}
     seen = {
-        ORDERS: seen_of(
-            ORDERS, condition="rejected", wanted_digest=wanted[ORDERS], error="refused", error_code="MZ050"
-        ),
-        SINK: seen_of(SINK, condition="running", wanted_digest=wanted[SINK], held=held),
+        address: seen_of(address, wanted_digest=state.resources[address].digest, **more)
+        for address, more in ((ORDERS, rejected), (SINK, {"held": held}))
     }
     _, outcomes = follow(world, state, {SINK}, replace(EMPTY, serial=1, observations=seen))
     assert outcomes[SINK].code == "MZ065"
@@ -513,7 +500,7 @@ def test_each_command_notes_that_a_dry_instance_runs_nothing(tmp_path: Path) -> 
     assert "No query is committed" in mzplan(folder, "status").out
     assert mzplan(folder, "apply", "--auto-approve").code == 0
     never = "Its instance local is dry: it runs and stores nothing."
-    assert mzplan(folder, "steps", "source.orders").out == f"source.orders has no steps. {never}\n"
+
     verified = mzplan(folder, "verify", "source.orders")
     assert (verified.code, verified.out) == (0, f"source.orders has no steps to verify. {never}\n")
     refused = mzplan(folder, "--json", "snapshot", "source.orders").error()
