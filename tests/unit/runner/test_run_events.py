@@ -19,7 +19,7 @@ from mzplan.runner.run_events.watch import RunEvent, RunWatch
 from mzplan.schema.description import Description, describe
 from mzplan.secrets.resolved import remember
 from tests.event_collector import check_event
-from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state, refusing, second_generation
+from tests.unit.runner.test_runner import ORDERS, SINK, World, edited, make_state, refusing, second_generation
 
 Seen = list[tuple[str, str]]
 
@@ -68,10 +68,8 @@ def test_a_replaced_paused_or_destroyed_query_completes_its_run(watched: Watched
     watched.new(make_state(1))
     second = second_generation(make_state(2))
     assert watched.new(second) == of_both("COMPLETE", "START")
-    paused = replace(second.resources[SINK], override="paused")
-    assert watched.new(replace(second, serial=3, resources={**second.resources, SINK: paused})) == [
-        ("COMPLETE", "sink.orders_out")
-    ]
+    paused = replace(edited(second, SINK, override="paused"), serial=3)
+    assert watched.new(paused) == [("COMPLETE", "sink.orders_out")]
     assert watched.new(replace(make_state(4), resources={})) == [("COMPLETE", "source.orders")]
 
 
@@ -84,8 +82,7 @@ def test_a_failed_run_has_its_error_and_another_run_follows(watched: Watched, wo
     assert watched.new(make_state(2, broker="b:1")) == []
     world.fail(ORDERS, "the broker says no")
     for _ in range(2):
-        world.now += 5.0
-        world.settle()
+        world.later(5.0)
     failed, began = watched.events
     assert (failed.kind, failed.error, failed.rows) == ("FAIL", "the broker says no", 70)
     assert (began.kind, began.error, began.rows) == ("START", None, None)
@@ -101,23 +98,13 @@ def describing(
     address: str, type_: str, body: dict[str, Any], connection: dict[str, Any] | None = None
 ) -> Description:
     """A query with a connection, and for a sink the source `orders` of three columns."""
-    linked, source = Address("connection", "c"), Address("source", "orders")
     columns = "id BIGINT, name STRING, payload STRUCT<city: STRING>"
-    resources = {
-        source: ResourceState(
-            address=source,
-            id="s",
-            type="kafka",
-            body={"topic": "t", "format": {"type": "json", "schema": columns}},
-        )
-    }
-    references = {}
+    resources = dict(make_state(1, format={"type": "json", "schema": columns}).resources)
+    where, linked = Address.parse(address), Address("connection", "c")
+    references = {"from": ORDERS} if where.kind == "sink" else {}
     if connection is not None:
         resources[linked] = ResourceState(address=linked, id="c", type=connection["type"], body=connection)
         references["connection"] = linked
-    where = Address.parse(address)
-    if where.kind == "sink":
-        references["from"] = source
     made = ResourceState(address=where, id="q", type=type_, body=body, references=references)
     return describe(made, resources)
 
@@ -135,7 +122,8 @@ POSTGRES = {
     "password": "${env:PG_PASSWORD}",
 }
 JSON = {"type": "json", "schema": "id BIGINT"}
-TABLES = {"tables": ["public.a", "stock.b"], "schema": "id BIGINT", "key": ["id"], "include": ["table"]}
+TWO = ["public.a", "stock.b"]
+TABLES = {"tables": TWO, "schema": "id BIGINT", "key": ["id"], "include": ["table"]}
 
 
 TOPIC = {"topic": "t", "format": JSON}
@@ -146,37 +134,29 @@ LAKE = {"type": "files", "path": "s3a://someone@lake/raw/"}
 FILES = {"path": "in/orders", "format": JSON}
 TABLE = {"type": "files", "path": "lake"}
 BROKER, DATABASE = "kafka://b1.example:9093", "postgres://db.example:5432"
+ITS_OWN, READ = (("file", f"/warehouse/collections/{id_}/g1") for id_ in "qs")
 
 
 @pytest.mark.parametrize(
-    ("type_", "body", "connection", "reads", "writes"),
+    ("query", "type_", "body", "connection", "reads", "writes"),
     [
-        ("kafka", TO_TOPIC, KAFKA, [(BROKER, "t")], [(BROKER, "bad")]),
-        ("kafka", TO_FOLDER, KAFKA, [(BROKER, "t")], [("file", "/project/b")]),
-        ("postgres", TABLES, POSTGRES, [(DATABASE, "shop.public.a"), (DATABASE, "shop.stock.b")], []),
-        ("files", FILES, LAKE, [("s3://lake", "raw/in/orders")], []),
-        ("local", {"schema": "id BIGINT"}, None, [], []),
+        ("source.q", "kafka", TO_TOPIC, KAFKA, [(BROKER, "t")], [ITS_OWN, (BROKER, "bad")]),
+        ("source.q", "kafka", TO_FOLDER, KAFKA, [(BROKER, "t")], [ITS_OWN, ("file", "/project/b")]),
+        ("source.q", "postgres", TABLES, POSTGRES, [(DATABASE, f"shop.{t}") for t in TWO], [ITS_OWN]),
+        ("source.q", "files", FILES, LAKE, [("s3://lake", "raw/in/orders")], [ITS_OWN]),
+        ("source.q", "local", {"schema": "id BIGINT"}, None, [], [ITS_OWN]),
+        ("sink.q", "kafka", {"topic": "out"}, KAFKA, [READ], [(BROKER, "out")]),
+        ("sink.q", "postgres", {"table": "t"}, POSTGRES, [READ], [(DATABASE, "shop.public.t")]),
+        ("sink.q", "postgres", {"table": "a.t"}, SOCKET, [READ], [("postgres://localhost:5432", "shop.a.t")]),
+        ("sink.q", "delta", {"path": "t"}, TABLE, [READ], [("file", "/project/lake/t")]),
+        ("sink.q", "console", {}, None, [READ], []),
     ],
 )
-def test_the_lineage_of_a_source(type_: str, body: Any, connection: Any, reads: Seen, writes: Seen) -> None:
-    found = lineage(describing("source.q", type_, body, connection))
+def test_the_lineage_of_a_query(
+    query: str, type_: str, body: Any, connection: Any, reads: Seen, writes: Seen
+) -> None:
+    found = lineage(describing(query, type_, body, connection))
     assert [tuple(one.name) for one in found.inputs] == reads
-    assert [tuple(one.name) for one in found.outputs] == [("file", "/warehouse/collections/q/g1"), *writes]
-
-
-@pytest.mark.parametrize(
-    ("type_", "body", "connection", "writes"),
-    [
-        ("kafka", {"topic": "out"}, KAFKA, [(BROKER, "out")]),
-        ("postgres", {"table": "t"}, POSTGRES, [(DATABASE, "shop.public.t")]),
-        ("postgres", {"table": "a.t"}, SOCKET, [("postgres://localhost:5432", "shop.a.t")]),
-        ("delta", {"path": "t"}, TABLE, [("file", "/project/lake/t")]),
-        ("console", {}, None, []),
-    ],
-)
-def test_the_lineage_of_a_sink(type_: str, body: Any, connection: Any, writes: Seen) -> None:
-    found = lineage(describing("sink.q", type_, body, connection))
-    assert [tuple(one.name) for one in found.inputs] == [("file", "/warehouse/collections/s/g1")]
     assert [tuple(one.name) for one in found.outputs] == writes
 
 
