@@ -26,35 +26,30 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text()
 KUBERNETES = ROOT / "examples" / "kubernetes"
 
 
-def manifests() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((KUBERNETES / "manifests.yaml").read_text()))
+MANIFESTS = list(yaml.safe_load_all((KUBERNETES / "manifests.yaml").read_text()))
+BY_KIND = {one["kind"]: one for one in MANIFESTS}
 
 
 def test_the_manifests_are_valid() -> None:
-    kinds = []
-    for one in manifests():
+    for one in MANIFESTS:
         kubernetes_validate.validate(one, "1.37", strict=True)
-        kinds.append(one["kind"])
         assert one["kind"] == "Namespace" or one["metadata"]["namespace"] == "mzplan"
-    assert {"StatefulSet", "Service", "Role", "ConfigMap"} < set(kinds)
+    assert {"StatefulSet", "Service", "Role", "ConfigMap"} < set(BY_KIND)
 
 
 def test_the_kubernetes_example_encrypts_and_limits_its_traffic() -> None:
-    by_kind = {one["kind"]: one for one in manifests()}
-    policy, service = by_kind["NetworkPolicy"]["spec"], by_kind["Service"]["spec"]
+    policy, service = BY_KIND["NetworkPolicy"]["spec"], BY_KIND["Service"]["spec"]
     assert policy["podSelector"] == {} and policy["policyTypes"] == ["Ingress"]
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     assert opened == {port["port"] for port in service["ports"]} and all(r["from"] for r in policy["ingress"])
-    spark = by_kind["ConfigMap"]["data"]["spark-defaults.conf"]
+    spark = BY_KIND["ConfigMap"]["data"]["spark-defaults.conf"]
     for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
         assert re.search(rf"^{re.escape(name)} +true$", spark, re.MULTILINE), name
 
 
 def test_the_manifests_agree_with_each_other(tmp_path: Path, monkeypatch: Any) -> None:
-    by_kind = {one["kind"]: one for one in manifests()}
-    pods, service = by_kind["StatefulSet"]["spec"], by_kind["Service"]
-    settings = by_kind["ConfigMap"]["data"]
-    for name, text in settings.items():
+    pods, service = BY_KIND["StatefulSet"]["spec"], BY_KIND["Service"]
+    for name, text in BY_KIND["ConfigMap"]["data"].items():
         (tmp_path / name).write_text(text)
     project = load_project(str(tmp_path))
     (runner,) = pods["template"]["spec"]["containers"]
@@ -72,7 +67,7 @@ def test_the_manifests_agree_with_each_other(tmp_path: Path, monkeypatch: Any) -
 
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     given = _spark_defaults()
-    assert given["spark.kubernetes.driver.pod.name"] == f"{by_kind['StatefulSet']['metadata']['name']}-0"
+    assert given["spark.kubernetes.driver.pod.name"] == f"{BY_KIND['StatefulSet']['metadata']['name']}-0"
     pod, namespace = given["spark.kubernetes.driver.pod.name"], given["spark.kubernetes.namespace"]
     assert given["spark.driver.host"] == f"{pod}.{pods['serviceName']}.{namespace}.svc"
     ports = {p["name"]: str(p["port"]) for p in service["spec"]["ports"]}

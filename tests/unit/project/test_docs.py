@@ -1,4 +1,4 @@
-"""The documentation builds without a network, and its commands print what the pages show."""
+"""The documentation builds without a network, and what its pages and the README show and name is true."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from mzplan.cli.main import cli
 from tests.docs_commands import DOCS, commands
 from tests.machines import run_page
+from tests.unit.cli_runs import add_settings
 from tests.warm_commands import warm_mzplan
 
 ROOT = DOCS.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 DRY = sorted((DOCS / "how-to").glob("*.md"))
 
 
@@ -40,20 +44,14 @@ def test_every_command_of_the_docs_is_run_by_a_test() -> None:
         assert not commands(page) or page in DRY or page.name in ("tutorial.md", "deploy.md"), page
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site without a network: its proxy does not exist."""
-    folder = tmp_path_factory.mktemp("site")
+def test_the_site_fetches_nothing(tmp_path: Path) -> None:
+    """It is built without a network: the proxy does not exist."""
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     environment = {**os.environ, **nowhere}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-def test_the_site_fetches_nothing(site: Path) -> None:
-    pages = list(site.rglob("*.html"))
+    pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 12
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -104,13 +102,26 @@ def test_the_reference_matches_the_code(tmp_path: Path) -> None:
 
 def test_the_first_steps_of_the_readme_work(tmp_path: Path) -> None:
     """The example on a dry instance. The tutorial runs the same project on Spark."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = readme.partition("Without any server, files only:\n\n```sh\n")[2].partition("```")[0].splitlines()
+    lines = README.partition("Without any server, files only:\n\n```sh\n")[2].partition("```")[0].splitlines()
     assert lines[0] == "make setup" and len(lines) == 4
     shutil.copytree(ROOT / "examples" / "files", tmp_path / "examples" / "files")
-    settings = tmp_path / "examples" / "files" / "mzplan.yaml"
-    settings.write_text(settings.read_text() + "instances: {local: {type: dry}}\n")
+    add_settings(tmp_path / "examples" / "files", "instances: {local: {type: dry}}\n")
     for line in lines[1:]:
         command = line.replace(".venv/bin/mzplan", warm_mzplan())
         done = subprocess.run(command.split(), cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_plan_in_the_readme_is_what_mzplan_prints() -> None:
+    golden = (ROOT / "tests/cases/broker_moved/plan.txt").read_text(encoding="utf-8")
+    assert f"$ mzplan plan\n{golden.rstrip()}\n```" in README
+
+
+def test_the_commands_and_make_targets_in_the_readme_exist() -> None:
+    named = set(re.findall(r"^\| `mzplan (\w+)|`mzplan (\w+)|/ `(\w+)`", README, flags=re.M))
+    words = {word for found in named for word in found if word}
+    assert words >= {"plan", "apply", "status", "destroy", "down"}
+    assert words <= set(cli.list_commands(click.Context(cli)))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, flags=re.M):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target

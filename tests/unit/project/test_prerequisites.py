@@ -11,9 +11,8 @@ import pytest
 
 SCRIPT = Path(__file__).parents[3] / "tools" / "prerequisites.sh"
 JAVA = {"java": "echo 'openjdk version \"17.0.9\"' >&2"}
-JAVA_8 = {"java": "echo 'java version \"1.8.0_392\"' >&2"}
+
 OLD_PYTHON = {"old": 'case "$2" in "") ;; *) [ "$1" = --version ] && echo Python 3.9.2; exit 1;; esac'}
-DEBIAN = "ID=debian\nVERSION_ID=12\n"
 
 
 def install(folder: Path, programs: dict[str, str]) -> None:
@@ -35,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 def run(path: Path, *arguments: str, **more: str) -> tuple[int, str]:
     release = path.parent / "os-release"
-    release.write_text(DEBIAN)
+    release.write_text("ID=debian\nVERSION_ID=12\n")
     environment = {"PATH": str(path), "SBIN": "/nowhere", "OS_RELEASE": str(release), **more}
     done = subprocess.run(["/bin/sh", SCRIPT, *arguments], capture_output=True, text=True, env=environment)
     return done.returncode, done.stdout + done.stderr
@@ -55,7 +54,7 @@ def test_everything_missing_is_listed_at_once(path: Path) -> None:
     ("programs", "python", "says", "says_not"),
     [
         (JAVA, "", "", " "),
-        (JAVA_8, "", "'java' is Java 8;", "npm"),
+        ({"java": "echo 'java version \"1.8.0_392\"' >&2"}, "", "'java' is Java 8;", "npm"),
         ({**JAVA, **OLD_PYTHON}, "old", "make PYTHON=python3.12", "apt-get"),
         (JAVA, "none", "there is no 'none'", "npm"),
     ],
