@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from mzplan.model.address import Address
-from mzplan.operations.project import Outcome
+from mzplan.operations.project import Reporter
 
 
-class SilentReporter:
+class SilentReporter(Reporter):
     def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def stage(self, text: str) -> None: ...
-
-    def detail(self, text: str) -> None: ...
-
-    def committing(self, serial: int) -> None: ...
-
-    def committed(self, serial: int) -> None: ...
-
-    def outcome(self, outcome: Outcome) -> None: ...
-
-    def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None: ...
