@@ -1,20 +1,22 @@
-"""Times convert to Kafka's options and back without a change."""
+"""Times and durations mean the same on the command line, in the files and in Kafka's options."""
 
 from __future__ import annotations
 
 import itertools
 from datetime import date, timedelta
 
+import click
 import pytest
 
-from mzplan.model.times import instant, instant_text
+from mzplan.cli.arguments import DURATION
+from mzplan.model.times import instant, instant_text, milliseconds, seconds
 from mzplan.schema.validators import is_valid
 
 SOURCE = {"connection": "k", "topic": "t", "format": {"type": "raw"}}
 
 
 @pytest.mark.parametrize(
-    ("text", "milliseconds", "back"),
+    ("text", "since_1970", "back"),
     [
         ("2026-11-01T08:00:00+01:00", 1_793_516_400_000, "2026-11-01T07:00:00Z"),
         ("2026-11-01T07:00:00.25Z", 1_793_516_400_250, "2026-11-01T07:00:00.250Z"),
@@ -23,9 +25,9 @@ SOURCE = {"connection": "k", "topic": "t", "format": {"type": "raw"}}
         ("1970-01-01T00:00:00+01:00", 0, "1970-01-01T00:00:00Z"),
     ],
 )
-def test_a_time_is_read_and_written(text: str, milliseconds: int, back: str) -> None:
-    assert instant(text) == milliseconds
-    assert instant_text(milliseconds) == back
+def test_a_time_is_read_and_written(text: str, since_1970: int, back: str) -> None:
+    assert instant(text) == since_1970
+    assert instant_text(since_1970) == back
     assert is_valid("source.kafka", {**SOURCE, "start_offsets": text})
 
 
@@ -43,3 +45,18 @@ def test_the_schema_accepts_existing_days_only() -> None:
         text = f"{year}-{month:02}-{day:02}"
         accepted = is_valid("source.kafka", {**SOURCE, "start_offsets": f"{text}T00:00:00Z"})
         assert accepted == (text in existing), text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500ms", 0.5), ("90s", 90.0), ("5m", 300.0), ("2h", 7200.0), ("1d", 86_400.0)]
+)
+def test_a_duration_is_read_alike_everywhere(text: str, expected: float) -> None:
+    assert seconds(text) == DURATION.convert(text, None, None) == expected
+    assert milliseconds(text) == expected * 1000
+
+
+@pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "1.5s", "5 m", "1w"])
+def test_a_wrong_duration_is_refused_on_the_command_line(text: str) -> None:
+    assert seconds(text) == 0.0
+    with pytest.raises(click.BadParameter, match="is not a duration"):
+        DURATION.convert(text, None, None)
