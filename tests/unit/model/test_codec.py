@@ -73,27 +73,16 @@ JSON: dict[str, Any] = {
     "edges": [["source.a", "sink.b"]],
     "anything": [None, {"z": 1}],
 }
-WHOLE = Whole(
-    text="x",
-    number=1.0,
-    flag=True,
-    word="yes",
-    leaves={
-        A: Leaf(at=A, size=Size.BIG, below={"k": Inner(id="i", inner=(Inner(id="j"),))}),
-        B: Leaf(at=B, size=Size.SMALL),
-    },
-    pair=Pair(A, 2),
-    edges=((A, B),),
-    anything=[None, {"z": 1}],
-    names=("x",),
-)
 
 
 def test_values_are_read_as_they_were_written() -> None:
-    assert decode(Whole, {**JSON, "more": "of a newer mzplan"}) == WHOLE
-    assert encode(WHOLE) == {**JSON, "body": {}, "count": 3, "nothing": None}
-    assert decode(Whole, encode(WHOLE)) == WHOLE
-    assert list(encode(WHOLE)["leaves"]) == ["sink.b", "source.a"]
+    whole = decode(Whole, {**JSON, "more": "of a newer mzplan"})
+    big = Leaf(at=A, size=Size.BIG, below={"k": Inner(id="i", inner=(Inner(id="j"),))})
+    assert whole.leaves == {A: big, B: Leaf(at=B, size=Size.SMALL)}
+    assert (whole.pair, whole.edges, whole.names) == (Pair(A, 2), ((A, B),), ("x",))
+    assert encode(whole) == {**JSON, "body": {}, "count": 3, "nothing": None}
+    assert decode(Whole, encode(whole)) == whole
+    assert list(encode(whole)["leaves"]) == ["sink.b", "source.a"]
 
 
 def test_given_fields_are_not_read_and_others_are_required() -> None:
