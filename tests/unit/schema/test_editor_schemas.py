@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import pytest
 import yaml
 
 from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas
@@ -43,9 +42,8 @@ def test_a_valid_project_is_valid_in_an_editor() -> None:
         assert is_valid(name, file.read_text()), file
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_valid_file_is_valid_alone() -> None:
+    for text in (
         "",
         "sinks:",
         "connections: {p: {type: postgres, host: h, port: '${var.p}', database: d, user: u}}",
@@ -56,15 +54,12 @@ def test_a_valid_project_is_valid_in_an_editor() -> None:
         "sinks: {s: {for_each: [a], from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}'}}",
         "views: {v: {query_file: sql/v.sql}}",
         "views: {v: {query_file: '${var.file}'}}",
-    ],
-)
-def test_a_valid_file_is_valid_alone(text: str) -> None:
-    assert is_valid(PIPELINE, text)
+    ):
+        assert is_valid(PIPELINE, text), text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_wrong_file_is_wrong_alone() -> None:
+    for text in (
         "connections: {k: {type: '${var.t}', brokers: [a:1]}}",  # nor does validate take it
         "connections: {k: {brokers: [a:1]}}",
         "connections: {k: {type: kafka, brokers: [a:1], host: h}}",
@@ -74,10 +69,8 @@ def test_a_valid_file_is_valid_alone(text: str) -> None:
         "sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}",
         "sinks: {s: {type: console, from: v, query_file: v.sql}}",
         "views: {v: {query_file: v.txt}}",
-    ],
-)
-def test_a_wrong_file_is_wrong_alone(text: str) -> None:
-    assert not is_valid(PIPELINE, text)
+    ):
+        assert not is_valid(PIPELINE, text), text
 
 
 def test_a_connector_of_another_package_has_a_schema(site: Path) -> None:

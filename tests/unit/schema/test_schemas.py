@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 
 from mzplan.model.address import KINDS, Kind
 from mzplan.schema import loading
 from mzplan.schema.dialect import fault_of, schema_folder
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.loading import load_schema, schema_names
+from mzplan.schema.loading import load_schema, schema_names, types_of
 from mzplan.schema.properties import walk_properties
 
 
@@ -38,18 +39,17 @@ def test_a_schema_is_complete_and_takes_no_unknown_key(name: str) -> None:
     assert "$ref" not in json.dumps(schema), "every reference is filled in"
     assert schema["additionalProperties"] is False
     assert {"type", "description", "labels", "lifecycle"} <= set(schema["properties"])
-    for where, inner in walk_properties(schema):
+    properties = list(walk_properties(schema))
+    for where, inner in properties:
         assert inner.get("description"), where
         if inner.get("type") == "object" and "properties" in inner:
             assert inner.get("additionalProperties") is False, f"{where} would take any key"
+        if "default" in inner:
+            assert jsonschema_rs.Draft202012Validator(inner).is_valid(inner["default"]), where
+        for type_ in inner.get("x-reference-types", ()):
+            assert f"{inner['x-reference']}.{type_}" in schema_names()
     kind, _, type_ = name.partition(".")
     assert kind in KINDS and schema["properties"]["type"]["const"] == type_
-
-
-@pytest.mark.parametrize("name", schema_names())
-def test_names_of_sql_options_are_unique_and_rules_point_at_a_property(name: str) -> None:
-    schema = load_schema(name)
-    properties = list(walk_properties(schema))
     names = [inner[word] for _, inner in properties for word in ("x-sql", "x-sql-one") if inner.get(word)]
     assert len(names) == len(set(names))
     assert all(inner["type"] == "array" for _, inner in properties if "x-sql-one" in inner)
@@ -60,24 +60,13 @@ def test_names_of_sql_options_are_unique_and_rules_point_at_a_property(name: str
             part = part["properties"][key]
 
 
-@pytest.mark.parametrize("name", schema_names())
-def test_defaults_are_valid_and_references_lead_somewhere(name: str) -> None:
-    import jsonschema_rs
-
-    for where, inner in walk_properties(load_schema(name)):
-        if "default" in inner:
-            assert jsonschema_rs.Draft202012Validator(inner).is_valid(inner["default"]), where
-        for type_ in inner.get("x-reference-types", ()):
-            assert f"{inner['x-reference']}.{type_}" in schema_names()
-    kind, _, type_ = name.partition(".")
-    if kind == "connection":
-        found = resource_kind("connection", type_)
-        query: Kind
-        for query in ("source", "sink"):
-            wanted = found.query_type(query)
-            # A type may be named before its schema is there, but not the other way round.
-            if wanted is not None and f"{query}.{wanted}" in schema_names():
-                reference = next(
-                    r for r in resource_kind(query, wanted).references if r.kinds == ("connection",)
-                )
-                assert type_ in reference.types
+@pytest.mark.parametrize("type_", types_of("connection"))
+def test_a_connection_gives_a_type_that_refers_to_it(type_: str) -> None:
+    found = resource_kind("connection", type_)
+    query: Kind
+    for query in ("source", "sink"):
+        wanted = found.query_type(query)
+        # A type may be named before its schema is there, but not the other way round.
+        if wanted is not None and f"{query}.{wanted}" in schema_names():
+            references = resource_kind(query, wanted).references
+            assert type_ in next(r for r in references if r.kinds == ("connection",)).types
