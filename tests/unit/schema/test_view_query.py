@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.address import Address
 from mzplan.schema.conformity import fault_of
-from mzplan.schema.description import CollectionRead, Description
+from mzplan.schema.description import describe
 from mzplan.schema.view_query import parse_view, with_collection
+from tests.unit.small_projects import at, commit, project, resource
 
 
 @pytest.mark.parametrize(
@@ -44,39 +44,30 @@ def test_a_variable_of_a_function_is_not_the_collection() -> None:
     assert parse_view("SELECT transform(orders.xs, x -> x + 1) AS y FROM orders").problem == ""
 
 
-SOURCE = CollectionRead(
-    address=Address("source", "orders"),
-    id="o",
-    generation=1,
-    type="local",
-    body={"type": "local", "schema": "id BIGINT, note STRING"},
-)
-VIEW = Description(
-    address=Address("view", "v"),
-    id="v",
-    generation=1,
-    digest="1:a",
-    type="sql",
-    body={"query": "SELECT id FROM orders", "from": "orders", "schema": "id BIGINT"},
-    reads={"orders": SOURCE},
-)
+SCHEMA = {"schema": "id BIGINT"}
+SHOP = commit(
+    project(
+        resource("source.orders", "local", type="local", **SCHEMA),
+        resource("view.v", "sql", query="SELECT id FROM orders", **{"from": "orders"}, **SCHEMA),
+    )
+).resources
 
 
 @pytest.mark.parametrize(
-    ("body", "source", "fault"),
+    ("view", "source", "fault"),
     [
         ({}, {}, ""),
         ({"schema": "id BIGINT, id INT"}, {}, "is not Spark DDL"),
-        ({"select": ["id"]}, {}, "unknown key select"),
         ({"query": 3}, {}, "a wrong type"),
-        ({}, {"type": "sql"}, "sql is not a type of a source here"),
-        ({}, {"body": {**SOURCE.body, "schema": "id BIGINT, '"}}, "is not Spark DDL"),
+        ({}, {"schema": "id BIGINT, '"}, "is not Spark DDL"),
     ],
 )
 def test_a_view_is_checked_against_the_schemas(
-    body: dict[str, Any], source: dict[str, Any], fault: str
+    view: dict[str, Any], source: dict[str, Any], fault: str
 ) -> None:
-    found = fault_of(replace(VIEW, body={**VIEW.body, **body}, reads={"orders": replace(SOURCE, **source)}))
+    changes = {at("view.v"): view, at("source.orders"): source}
+    changed = {a: replace(r, body={**r.body, **changes[a]}) for a, r in SHOP.items()}
+    found = fault_of(describe(changed[at("view.v")], changed))
     assert fault in found and bool(fault) == bool(found)
 
 
