@@ -40,12 +40,33 @@ connections:
       a:1,   # one
       b:1,   # two
     ]
+  flow: {
+    type: postgres,
+    host: h,     # the host
+    port: 5433,  # the port
+
+    # about the database
+    database: d, # d
+    user: u, application_name: a,  # both
+    sslmode: require  # the last
+  }
+  end: {type: postgres, host: h, # the host
+      port: 5433}
+  items:
+    brokers:
+    - a:1  # first
+    - b:2  # second
+    - "c:3" # third
+  two: {brokers: [
+    a:1,  # first
+    b:2   # second
+    ]}
 """
-
-
 OTHER = "  other: {type: kafka, brokers: "
 SECURITY = "      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}"
-FIRST = '      - "%s:1"            # the first'
+FIRST, THIRD = '      - "%s:1"            # the first', '    - "%s" # third'
+USER, LAST = "    user: u, application_name: a", "    sslmode: require  # the last"
+HOST = "  end: {type: postgres, host: h"
 
 
 def put(path: str, value: Any) -> PropertyEdit:
@@ -54,12 +75,6 @@ def put(path: str, value: Any) -> PropertyEdit:
 
 def drop(path: str) -> PropertyEdit:
     return PropertyEdit(path=tuple(path.split(".")), remove=True)
-
-
-def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
-    after = rewrite(text, "connections", name, edits)
-    lines = difflib.unified_diff(text.splitlines(), after.splitlines(), lineterm="", n=0)
-    return [line for line in lines if line[:3] not in ("---", "+++") and line[:2] != "@@"]
 
 
 @pytest.mark.parametrize(
@@ -77,67 +92,29 @@ def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
             [put("brokers", ["o:1", "p:2"]), put("flag", True)],
             [f"-{OTHER}[o:1]}}   # untouched", f"+{OTHER}[o:1, p:2], flag: true}}   # untouched"],
         ),
+        # Comments of neighbours in a flow mapping
+        ("flow", [drop("port")], ["-    port: 5433,  # the port"]),
+        ("flow", [drop("application_name")], [f"-{USER},  # both", "+    user: u, # both"]),
+        ("flow", [drop("sslmode")], [f"-{USER},  # both", f"-{LAST}", f"+{USER}  # both"]),
+        ("end", [drop("port")], [f"-{HOST}, # the host", "-      port: 5433}", f"+{HOST} # the host", "+}"]),
+        # Comments of items
+        (
+            "items",
+            [put("brokers", ["b:2", "d:4"])],
+            ["-    - a:1  # first", f"-{THIRD % 'c:3'}", f"+{THIRD % 'd:4'}"],
+        ),
+        ("two", [put("brokers", ["b:2"])], ["-    a:1,  # first"]),
+        (
+            "two",
+            [put("brokers", ["a:1"])],
+            ["-    a:1,  # first", "-    b:2   # second", "+    a:1  # first"],
+        ),
     ],
 )
 def test_an_edit_changes_only_its_lines(name: str, edits: list[PropertyEdit], lines: list[str]) -> None:
-    assert changed(BLOCK, name, *edits) == lines
-
-
-USER, HOST = "    user: u, application_name: a", "  j: {type: postgres, host: h"
-NEIGHBOURS = """\
-connections:
-  k: {
-    type: postgres,
-    host: h,     # the host
-    port: 5433,  # the port
-
-    # about the database
-    database: d, # d
-    user: u, application_name: a,  # both
-    sslmode: require  # the last
-  }
-  j: {type: postgres, host: h, # the host
-      port: 5433}
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "lines"),
-    [
-        ("k", "port", ["-    port: 5433,  # the port"]),
-        ("k", "application_name", [f"-{USER},  # both", "+    user: u, # both"]),
-        ("k", "sslmode", [f"-{USER},  # both", "-    sslmode: require  # the last", f"+{USER}  # both"]),
-        ("j", "port", [f"-{HOST}, # the host", "-      port: 5433}", f"+{HOST} # the host", "+}"]),
-    ],
-)
-def test_comments_of_neighbours_stay_in_a_flow_mapping(name: str, path: str, lines: list[str]) -> None:
-    assert changed(NEIGHBOURS, name, drop(path)) == lines
-
-
-ITEMS = """\
-connections:
-  k:
-    brokers:
-    - a:1  # first
-    - b:2  # second
-    - "c:3" # third
-  two: {brokers: [
-    a:1,  # first
-    b:2   # second
-    ]}
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "brokers", "lines"),
-    [
-        ("k", ["b:2", "d:4"], ["-    - a:1  # first", '-    - "c:3" # third', '+    - "d:4" # third']),
-        ("two", ["b:2"], ["-    a:1,  # first"]),
-        ("two", ["a:1"], ["-    a:1,  # first", "-    b:2   # second", "+    a:1  # first"]),
-    ],
-)
-def test_comments_of_items_stay_with_them(name: str, brokers: list[str], lines: list[str]) -> None:
-    assert changed(ITEMS, name, put("brokers", brokers)) == lines
+    after = rewrite(BLOCK, "connections", name, edits)
+    changed = difflib.unified_diff(BLOCK.splitlines(), after.splitlines(), lineterm="", n=0)
+    assert [line for line in changed if line[:3] not in ("---", "+++") and line[:2] != "@@"] == lines
 
 
 @pytest.mark.parametrize(
