@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -34,25 +35,21 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class AgreesToTls(BaseRequestHandler):
+    def handle(self) -> None:
+        with suppress(OSError):
+            self.request.recv(8)
+            self.request.sendall(b"S")
+            self.request.recv(1)
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
     """Where somebody agrees to speak TLS, as PostgreSQL does, and says no more."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    line = server.accept()[0]
-                    with line:
-                        line.recv(8)
-                        line.sendall(b"S")
-                        line.recv(1)
-                except OSError:
-                    return
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
+    with ThreadingTCPServer(("127.0.0.1", 0), AgreesToTls) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 def found(connection: Any, folder: Path) -> Diagnostic:
@@ -64,17 +61,8 @@ def found(connection: Any, folder: Path) -> Diagnostic:
     return one
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_an_unusable_certificate_of_kafka_is_an_error(files: Path, name: str) -> None:
-    for ssl in ({"ca": name}, {"certificate": name, "key": "no key"}):
-        connection = kafka(brokers=["127.0.0.1:1"], security={"protocol": "SSL", "ssl": ssl})
-        assert found(connection, files).code == ("MZ174" if name in ("damaged", "text") else "MZ051")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_an_unusable_certificate_of_postgres_is_an_error(files: Path, name: str, port: int) -> None:
-    connection = postgres(host="127.0.0.1", port=port, tls={"mode": "verify-full", "ca": name})
-    assert (found(connection, files).code == "MZ174") == (name in ("folder", "pipe", "large"))
+def kafka_with(**ssl: str) -> Any:
+    return kafka(brokers=["127.0.0.1:1"], security={"protocol": "SSL", "ssl": ssl})
 
 
 def tunnel(**body: Any) -> Any:
@@ -83,21 +71,20 @@ def tunnel(**body: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_unusable_file_of_a_registry_or_a_tunnel_is_an_error(files: Path, name: str) -> None:
+def test_an_unusable_file_is_an_error(files: Path, name: str, port: int) -> None:
+    for connection in (kafka_with(ca=name), kafka_with(certificate=name, key="no key")):
+        assert found(connection, files).code == ("MZ174" if name in ("damaged", "text") else "MZ051")
+    connection = postgres(host="127.0.0.1", port=port, tls={"mode": "verify-full", "ca": name})
+    assert (found(connection, files).code == "MZ174") == (name in ("folder", "pipe", "large"))
     body = {"type": "schema-registry", "url": "https://127.0.0.1:1", "tls": {"ca": name}}
     assert name in found(resource("connection.r", "schema-registry", **body), files).detail
     assert found(tunnel(private_key="no key", known_hosts=name), files).code in ("MZ120", "MZ174")
 
 
 @pytest.mark.parametrize("key", ["no key", DAMAGED, "", "\0", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
-def test_an_unusable_key_of_a_tunnel_is_an_error(tmp_path: Path, key: str) -> None:
-    (tmp_path / "key").write_text(key)
-    (tmp_path / "hosts").write_text("")
-    assert found(tunnel(private_key="${file:key}", known_hosts="hosts"), tmp_path).code == "MZ174"
-
-
-def test_an_unusable_key_of_kafka_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "pem").write_text(DAMAGED)
-    (tmp_path / "key").write_text("of-the-machine")
-    security = {"protocol": "SSL", "ssl": {"certificate": "pem", "key": "${file:key}"}}
-    assert found(kafka(brokers=["127.0.0.1:1"], security=security), tmp_path).code == "MZ174"
+def test_an_unusable_key_is_an_error(files: Path, key: str) -> None:
+    (files / "key").write_text(key)
+    (files / "hosts").write_text("")
+    assert found(tunnel(private_key="${file:key}", known_hosts="hosts"), files).code == "MZ174"
+    (files / "key").write_text("of-the-machine")
+    assert found(kafka_with(certificate="damaged", key="${file:key}"), files).code == "MZ174"
