@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mzplan.config import findings, load_configuration
 from mzplan.config.project_files import MAX_FILE_BYTES
-from mzplan.model.diagnostics import MzplanError
 from mzplan.render.diagnostics import render_diagnostics
+from tests.support import refusal
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, write
 
 SECONDS = 10  # of processor time: far above what is needed, far below forever
@@ -82,7 +84,8 @@ def test_a_hostile_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
     found = errors(tmp_path, {"a.yaml": content})
     assert time.process_time() - start < SECONDS
     assert any(expected in line for line in brief(found)), brief(found)[:5]
-    assert len(found) <= 1001
+    assert [(d.severity, d.code) for d in found[1000:]] in ([], [("notice", "MZ007")])
+    assert len(found) == 1001 or name != "many errors"
     for diagnostic in found:
         texts = (diagnostic.summary, diagnostic.detail, diagnostic.hint)
         assert all(len(text) < 2000 for text in texts), "messages stay readable"
@@ -145,10 +148,8 @@ def test_a_folder_device_or_broken_link_in_place_of_a_file_is_an_error(
         (os.mkdir if instead == "folder" else os.mkfifo)(path)
     else:
         path.symlink_to(name if instead == "itself" else instead)
-    with pytest.raises(MzplanError) as caught:
-        load_configuration(tmp_path)
-    assert brief(list(caught.value.diagnostics)) == [f"- MZ001 Can't read {name}"]
-    assert caught.value.diagnostics[0].detail and caught.value.diagnostics[0].hint
+    found = refusal(lambda: load_configuration(tmp_path))
+    assert brief([found]) == [f"- MZ001 Can't read {name}"] and found.detail and found.hint
 
 
 def test_a_file_or_folder_that_may_not_be_read_is_an_error(
@@ -156,32 +157,25 @@ def test_a_file_or_folder_that_may_not_be_read_is_an_error(
 ) -> None:
     """Without the error, the next plan would delete what the folder declares."""
     write(tmp_path, {"a.yaml": SHOP, "shut/b.yaml": SHOP})
-    real_open, real_scandir = os.open, os.scandir
 
-    def guarded_open(path: str, *arguments: int) -> int:
-        if path.endswith("a.yaml"):  # the superuser, who may run this test, may read everything
-            raise PermissionError(13, "Permission denied", path)
-        return real_open(path, *arguments)
+    def guard(real: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(path: str, *arguments: int) -> Any:
+            if path.endswith(("a.yaml", "shut")):  # the superuser, who may run this test, may read everything
+                raise PermissionError(13, "Permission denied", path)
+            return real(path, *arguments)
 
-    def guarded_scandir(path: str) -> object:
-        if path.endswith("shut"):
-            raise PermissionError(13, "Permission denied", path)
-        return real_scandir(path)
+        return guarded
 
-    monkeypatch.setattr(os, "open", guarded_open)
-    monkeypatch.setattr(os, "scandir", guarded_scandir)
+    for name in ("open", "scandir"):
+        monkeypatch.setattr(os, name, guard(getattr(os, name)))
     found = errors(tmp_path)
     assert brief(found) == ["- MZ001 Can't list the folder shut", "- MZ001 Can't read a.yaml"]
     assert "You may not read it." in found[0].detail
 
 
 def test_odd_file_names_are_printed_safely(tmp_path: Path) -> None:
-    write(tmp_path, {})
-    broken = b"sources: [\n"
     names = [b"new\nline.yaml", b"caf\xe9.yaml", b"\x1b[31m.yaml", "日本.yaml".encode()]
-    for name in names:
-        (tmp_path / os.fsdecode(name)).write_bytes(broken)
-    found = errors(tmp_path)
+    found = errors(tmp_path, {os.fsdecode(name): "sources: [\n" for name in names})
     assert len(found) == 4
     text = render_diagnostics(found, False, str(tmp_path))
     text.encode("utf-8")
@@ -190,8 +184,5 @@ def test_odd_file_names_are_printed_safely(tmp_path: Path) -> None:
 
 def test_a_folder_tree_that_is_too_deep_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, {"a.yaml": SHOP})
-    deep = tmp_path
-    for _ in range(80):
-        deep = deep / "d"
-        deep.mkdir()
+    (tmp_path / "/".join("d" * 80)).mkdir(parents=True)
     assert [d.code for d in errors(tmp_path)] == ["MZ007"]
