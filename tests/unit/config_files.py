@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -13,6 +12,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Configuration, Resource
 
 PROJECT = "version: 1\nproject: shop\n"
+DRY = PROJECT + "instances: {local: {type: dry}}\n"
 # Declares one of each, without a mistake; tests add to it or change it.
 SHOP = """\
 connections:
@@ -56,12 +56,10 @@ def resource(configuration: Configuration, address: str) -> Resource:
     return configuration.resources[Address.parse(address)]
 
 
-def errors(
-    folder: Path | str | os.PathLike[str], files: dict[str, str | bytes] | None = None, **options: Any
-) -> list[Diagnostic]:
+def errors(folder: Path, files: dict[str, str | bytes] | None = None, **options: Any) -> list[Diagnostic]:
     """What is wrong with the project; [] when nothing is."""
     try:
-        load_configuration(write(Path(folder), files or {}), **options)
+        load(folder, files, **options)
     except MzplanError as error:
         assert int(error.exit_code) == 1
         return list(error.diagnostics)

@@ -11,8 +11,10 @@ import yaml
 from mzplan.config import load_configuration, load_project
 from mzplan.config.locations import locate
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
+from mzplan.operations.project import open_project
+from tests.support import refusal
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, load, resource, write
 
 
@@ -67,10 +69,9 @@ def test_hidden_files_state_and_warehouse_are_not_read(tmp_path: Path) -> None:
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
     """A file behind a link counts once, a linked folder of the project is read once, loops end."""
-    project = write(tmp_path / "project", {"a.yaml": SHOP})
+    far = "connections:\n  far: {type: files, path: x}\n"
+    project = write(tmp_path / "project", {"a.yaml": SHOP, "elsewhere/b.yaml": far})
     elsewhere = project / "elsewhere"
-    write(elsewhere, {"b.yaml": "connections:\n  far: {type: files, path: x}\n"})
-    (elsewhere / "mzplan.yaml").unlink()
     (project / "linked").symlink_to(elsewhere)
     (project / "again.yaml").symlink_to(project / "a.yaml")
     (project / "loop").symlink_to(project)
@@ -184,6 +185,9 @@ def test_errors_of_variables_have_their_place_and_fix(tmp_path: Path) -> None:
     near = [f'did you mean "{name}"?' for name in ("port", "env", "env")]
     assert [d.hint for d in found[:3]] == near and "MZPLAN_VAR_NEED" in found[3].hint
     assert found[1].range is not None and found[1].range.end_column == 25
+    variables = {"need": "x", "port": "seven"}  # wrong where it is used
+    found = errors(tmp_path, {"a.yaml": USES, "mzplan.yaml": VARIABLES}, variables=variables)
+    assert brief(found) == ['a.yaml:5:11 MZ005 Wrong type for "port"']
 
 
 @pytest.mark.parametrize(
@@ -196,12 +200,6 @@ def test_a_malformed_reference_is_an_error_at_its_place(
     uses = USES.replace("${env:PG}", f"'{written}'")
     (found,) = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": uses}, variables={"need": "x"})
     assert brief([found]) == [f"a.yaml:8:{column} MZ017 Malformed reference"] and word in found.hint
-
-
-def test_a_variable_that_makes_a_wrong_value_is_an_error_where_it_is_used(tmp_path: Path) -> None:
-    variables = {"need": "x", "port": "seven"}
-    found = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES}, variables=variables)
-    assert brief(found) == ['a.yaml:5:11 MZ005 Wrong type for "port"']
 
 
 def test_errors_of_variable_files_have_their_place(tmp_path: Path) -> None:
@@ -232,7 +230,7 @@ def test_a_file_of_variables_is_not_read_as_configuration(tmp_path: Path) -> Non
     assert found.code == "MZ015" and "shop.vars.yaml" in found.summary
 
 
-def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_settings_need_no_other_file(tmp_path: Path) -> None:
     text = (
         "version: 1\nproject: shop\nwarehouse: s3://bucket/${var.env}\nstate: {path: st}\n"
         "instances: {local: {type: dry}, prod: {type: cluster}}\nvariables: {env: {default: dev}, need: {}}\n"
@@ -244,10 +242,13 @@ def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest
     assert (settings.warehouse, settings.state) == ("s3://bucket/dev", {"backend": "local", "path": "st"})
     assert [(i.name, i.type) for i in settings.instances.values()] == [("local", "dry"), ("prod", "cluster")]
     assert load_project(tmp_path, {"env": "prod"}).warehouse == "s3://bucket/prod"
+    assert open_project(str(tmp_path)).store.backend.describe() == str(tmp_path / "st")
+    bucket = "state: {backend: object-store, url: 's3://bucket/shop', region: eu-west-1}"
+    write(tmp_path, {"mzplan.yaml": text.replace("state: {path: st}", bucket)})
+    assert open_project(str(tmp_path)).store.backend.describe() == "s3://bucket/shop"
     write(tmp_path, {"mzplan.yaml": text.replace("project: shop", "project: Shop")})
-    with pytest.raises(MzplanError) as caught:
-        load_project(tmp_path)
-    assert brief(list(caught.value.diagnostics)) == ['mzplan.yaml:2:10 MZ005 Wrong value for "project"']
+    found = refusal(lambda: load_project(tmp_path))
+    assert brief([found]) == ['mzplan.yaml:2:10 MZ005 Wrong value for "project"']
 
 
 def test_a_diagnostic_is_located_after_the_load(tmp_path: Path) -> None:

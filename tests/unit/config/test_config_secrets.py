@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.config import load_configuration
 from mzplan.config.locations import locate
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
+from tests.unit.cli_runs import mzplan
 from tests.unit.config_files import PROJECT, SHOP, all_text, brief, errors, write
 
 SECRET = "hunter2-Tr0ub4dor"
@@ -83,6 +83,17 @@ def test_a_secret_in_the_default_of_a_variable_is_never_shown(tmp_path: Path) ->
         assert len(found) == 2 and SECRET not in outputs(found, tmp_path)
 
 
+def test_a_secret_of_the_state_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    postgres = "postgres, host: h, database: d, user: u, password: '%s'"
+    for state in (postgres, "object-store, url: 's3://bucket/shop', secret_access_key: '%s'"):
+        write(tmp_path, {"mzplan.yaml": f"{PROJECT}state: {{backend: {state % SECRET}}}\n"})
+        ran = mzplan(tmp_path, "state", "list")
+        assert ran.code == 1 and "MZ016" in ran.err and SECRET not in ran.err + ran.out
+    monkeypatch.delenv("PW", raising=False)
+    write(tmp_path, {"mzplan.yaml": f"{PROJECT}state: {{backend: {postgres % '${env:PW}'}}}\n"})
+    assert mzplan(tmp_path, "state", "list", "--json").error()["code"] == "MZ056"
+
+
 FROM_OUTSIDE: dict[str, str | bytes] = {
     "mzplan.yaml": PROJECT + "variables: {pw: {}, n: {default: 1}}\n",
     "a.yaml": SHOP.replace("${env:PG_PASSWORD}", "${var.pw}").replace("host: localhost", "host: ${var.pw}"),
@@ -129,9 +140,7 @@ def test_references_may_be_shown(tmp_path: Path) -> None:
 
 
 def test_a_located_diagnostic_masks_secrets(tmp_path: Path) -> None:
-    write(tmp_path, {"a.yaml": LEAKS["flow"]})
-    with pytest.raises(MzplanError):
-        load_configuration(tmp_path)
+    assert errors(tmp_path, {"a.yaml": LEAKS["flow"]})
     diagnostic = Diagnostic(code="MZ050", summary="x", address=Address("connection", "k"))
     placed = locate(tmp_path, diagnostic, ("security", "sasl", "username"))
     assert placed.range is not None and SECRET not in outputs([placed], tmp_path)
