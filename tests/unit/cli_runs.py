@@ -118,6 +118,12 @@ def state(folder: Path) -> Any:
     return json.loads((folder / "state" / "mzplan.state.json").read_text())
 
 
+def planned_effects(folder: Path, *arguments: str) -> dict[str, str]:
+    """Address → effect of what a plan would change."""
+    plan = mzplan(folder, "plan", "--json", *arguments).json()
+    return {change["address"]: change["effect"] for change in plan["changes"]}
+
+
 def with_another(folder: Path, instance: str = "dry") -> Path:
     """A project with another connection and another source."""
     write(folder, instance)

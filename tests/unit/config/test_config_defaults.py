@@ -9,8 +9,9 @@ import pytest
 
 from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
-from tests.unit.cli_runs import run
-from tests.unit.config_files import PROJECT, brief, errors, load, resource, write
+from tests.unit.cli_runs import apply, mzplan
+from tests.unit.config_files import DRY, PROJECT, brief, errors, load, resource, write
+from tests.unit.features.alter.alter_runs import altered
 from tests.unit.small_projects import actions, commit
 
 SHOP = """\
@@ -43,29 +44,21 @@ def found(folder: Path, defaults: str, **written: str) -> list[str]:
     return brief(errors(folder, files(defaults, **written)))
 
 
-def test_mappings_are_merged_and_lists_replaced(tmp_path: Path) -> None:
+def test_mappings_are_merged_lists_replaced_and_a_connection_wins_over_the_project(tmp_path: Path) -> None:
     made = shop(
         tmp_path,
-        "{sinks: {lifecycle: {prevent_destroy: true}, labels: {a: 1, b: 2}, select: [id]}}",
-        table="lifecycle: {moved_from: old}, labels: {b: 3}, select: [id, '1 AS n']",
-    )
-    table = body(made, "sink.table")
-    assert table["lifecycle"] == {"moved_from": "old", "prevent_destroy": True}
-    assert (table["labels"], table["select"]) == ({"a": 1, "b": 3}, ["id", "1 AS n"])
-    assert body(made, "sink.shown")["labels"] == {"a": 1, "b": 2}
-
-
-def test_the_defaults_of_a_connection_win_over_the_projects(tmp_path: Path) -> None:
-    made = shop(
-        tmp_path,
-        "{sources: {trigger: {interval: 5s}, labels: {a: 1}}, sinks: {description: all}}",
+        "{sources: {trigger: {interval: 5s}, labels: {a: 1}}, sinks: {description: all, "
+        "labels: {a: 1, b: 2}, lifecycle: {prevent_destroy: true}, select: [id]}}",
         k="defaults: {sources: {trigger: {interval: 6s}, labels: {b: 2}}}",
         pg="defaults: {sinks: {description: mine, mode: upsert, key: [id]}}",
+        table="lifecycle: {moved_from: old}, labels: {b: 3}, select: [id, '1 AS n']",
     )
-    orders = body(made, "source.orders")
+    orders, table, shown = (body(made, name) for name in ("source.orders", "sink.table", "sink.shown"))
     assert orders["trigger"] == {"interval": "6s"} and orders["labels"] == {"a": 1, "b": 2}
-    assert body(made, "sink.table")["mode"] == "upsert" and body(made, "sink.table")["description"] == "mine"
-    assert body(made, "sink.shown")["description"] == "all"
+    assert table["lifecycle"] == {"moved_from": "old", "prevent_destroy": True}
+    assert (table["labels"], table["select"]) == ({"a": 1, "b": 3}, ["id", "1 AS n"])
+    assert (table["mode"], table["description"]) == ("upsert", "mine")
+    assert (shown["labels"], shown["description"]) == ({"a": 1, "b": 2}, "all")
     assert "defaults" not in body(made, "connection.k")
 
 
@@ -110,10 +103,10 @@ def test_a_default_connection_or_type_yields_to_a_resources_own(tmp_path: Path) 
 def test_writing_a_default_out_is_no_change(tmp_path: Path) -> None:
     interval = "trigger: {interval: 5s}"
     written = commit(shop(tmp_path / "a", orders=interval))
-    assert build_plan(shop(tmp_path / "b", f"{{sources: {{{interval}}}}}"), written).is_empty
-    assert build_plan(shop(tmp_path / "c", k=f"defaults: {{sources: {{{interval}}}}}"), written).is_empty
-    both = shop(tmp_path / "d", f"{{sources: {{{interval}}}}}", orders=interval)
-    assert build_plan(both, written).is_empty
+    default = f"{{sources: {{{interval}}}}}"
+    assert build_plan(shop(tmp_path / "b", default), written).is_empty
+    assert build_plan(shop(tmp_path / "c", k=f"defaults: {default}"), written).is_empty
+    assert build_plan(shop(tmp_path / "d", default, orders=interval), written).is_empty
     other = build_plan(shop(tmp_path / "e", "{sources: {trigger: {interval: 6s}}}"), written)
     assert actions(other) == {"source.orders": "update"}
 
@@ -121,17 +114,13 @@ def test_writing_a_default_out_is_no_change(tmp_path: Path) -> None:
 # --- mistakes
 
 
-def test_a_mistake_is_shown_once_where_the_default_is(tmp_path: Path) -> None:
-    assert found(tmp_path, "{sinks: {trigger: {interval: soon, intervall: 1s}}}") == [
-        'mzplan.yaml:3:40 MZ005 Wrong value for "interval"',
-        'mzplan.yaml:3:46 MZ004 Unknown key "intervall"',
-    ]
-
-
 @pytest.mark.parametrize(
     ("defaults", "written", "error"),
     [
         ("{sources: {trigerr: {}}}", {}, 'mzplan.yaml:3:22 MZ004 Unknown key "trigerr"'),
+        # Once, though two sinks get it.
+        ("{sinks: {trigger: {interval: a}}}", {}, 'mzplan.yaml:3:40 MZ005 Wrong value for "interval"'),
+        ("{sinks: {trigger: {intervall: 1s}}}", {}, 'mzplan.yaml:3:30 MZ004 Unknown key "intervall"'),
         ("{source: {}}", {}, 'mzplan.yaml:3:12 MZ004 Unknown key "source"'),
         ("{sources: [a]}", {}, 'mzplan.yaml:3:12 MZ005 Wrong type for "sources"'),
         ("{connections: {defaults: {}}}", {}, 'mzplan.yaml:3:26 MZ004 Unknown key "defaults"'),
@@ -171,26 +160,20 @@ def test_a_secret_in_a_default_is_held_to_the_rules_of_its_place(tmp_path: Path)
 # --- statements
 
 
-def alter(folder: Path, statement: str) -> Any:
-    return run("-C", str(folder), "alter", statement, "--auto-approve", "--json")
-
-
 def test_alter_edits_a_connection_but_resets_no_default(tmp_path: Path) -> None:
-    folder, settings = tmp_path, "instances: {local: {type: dry}}\n"
-    given = files("{connections: {description: ours}}", k="defaults: {sources: {trigger: {interval: 5s}}}")
-    write(folder, {**given, "mzplan.yaml": given["mzplan.yaml"] + settings})
-    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
-    ran = alter(folder, "ALTER CONNECTION k SET BROKERS = ('c:9092')")
-    assert ran.code == 0 and "left_out" not in ran.json()
-    assert "defaults: {sources: {trigger: {interval: 5s}}}" in (folder / "shop.yaml").read_text()
-    assert run("-C", str(folder), "plan", "--detailed-exitcode").code == 0
+    k = "defaults: {sources: {trigger: {interval: 5s}}}"
+    ours = DRY + "defaults: {connections: {description: ours}}\n"
+    folder = write(tmp_path, {**files("", k=k), "mzplan.yaml": ours})
+    apply(folder)
+    assert "left_out" not in altered(folder, "ALTER CONNECTION k SET BROKERS = ('c:9092')").json()
+    assert k in (folder / "shop.yaml").read_text()
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
     before = (folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()
-    ran = alter(folder, "ALTER CONNECTION k RESET DESCRIPTION")
-    assert (ran.code, ran.error()["code"]) == (1, "MZ075")
+    reset = "ALTER CONNECTION k RESET DESCRIPTION"
+    assert altered(folder, reset, code=1).error()["code"] == "MZ075"
     assert ((folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()) == before
-    ran = alter(folder, "ALTER CONNECTION k SET DESCRIPTION = 'own'")
-    assert ran.code == 0 and "description: own" in (folder / "shop.yaml").read_text()
-    assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").error()["code"] == "MZ075"
-    project = (folder / "mzplan.yaml").read_text()
-    (folder / "mzplan.yaml").write_text(project.replace("{connections: {description: ours}}", "{}"))
-    assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").code == 0
+    altered(folder, "ALTER CONNECTION k SET DESCRIPTION = 'own'")
+    assert "description: own" in (folder / "shop.yaml").read_text()
+    assert altered(folder, reset, code=1).error()["code"] == "MZ075"
+    (folder / "mzplan.yaml").write_text(DRY)
+    altered(folder, reset)

@@ -10,10 +10,11 @@ import pytest
 
 from mzplan.config import expansion, load_project, read_files
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
 from mzplan.plan import build_plan
-from tests.unit.cli_runs import run
-from tests.unit.config_files import all_text, brief, errors, load, resource, write
+from tests.support import refusal
+from tests.unit.cli_runs import apply, mzplan
+from tests.unit.config_files import DRY, PROJECT, all_text, brief, errors, load, resource, write
+from tests.unit.features.alter.alter_runs import altered, planned
 from tests.unit.small_projects import actions, commit
 
 CONNECTIONS = """\
@@ -88,9 +89,9 @@ def source(rest: str, **more: str) -> dict[str, str | bytes]:
 def test_names_and_texts_have_the_key_and_its_value(
     tmp_path: Path, keys: str, more: str, topics: dict[str, str]
 ) -> None:
-    project = "version: 1\nproject: shop\nvariables: {one: {}}\n"
     template = source(f"{more}for_each: {keys}, topic: 'x-${{each.value}}'")
-    made = load(tmp_path, {**template, "mzplan.yaml": project}, variables={"one": "eu"}).resources
+    template["mzplan.yaml"] = PROJECT + "variables: {one: {}}\n"
+    made = load(tmp_path, template, variables={"one": "eu"}).resources
     found = {address.name: body.body["topic"] for address, body in made.items() if address.is_query}
     assert found == {name: f"x-{topic}" for name, topic in topics.items()}
 
@@ -198,7 +199,6 @@ def test_an_error_of_one_key_names_the_key(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ("orders", 't.yaml:3:15 MZ251 for_each needs a list or a mapping'),
-        ("", 't.yaml:3:14 MZ251 for_each needs a list or a mapping'),
         ("[a, {b: c}]", "t.yaml:3:19 MZ251 An item of for_each is a mapping"),
         ("[a, ]\n    name: [x]", "t.yaml:4:5 MZ251 The name of a for_each is not text"),
         ("[a, shop.orders]", 't.yaml:3:19 MZ251 The key "shop.orders" can\'t be in a name'),
@@ -225,7 +225,6 @@ def test_a_name_twice_names_both_places(tmp_path: Path) -> None:
     [
         ("${each.index}", "${each.index}"),
         ("${each.key", "${each.key"),
-        ("${each:key}", "${each:key}"),
         ("${each.value.topic}", 'for the keys "b", "c": the value is not a mapping with the key "topic".'),
         ("${each.value.other}", 'for the key "a": the value has no key "other": it has topic, none.'),
         ("${each.value.none}", 'for the key "a": the value has nothing at "each.value.none".'),
@@ -250,16 +249,10 @@ def test_a_reference_to_a_key_has_no_meaning_outside_for_each(tmp_path: Path) ->
     assert [str(d.range) for d in wrong] == ["t.yaml:4:36", "t.yaml:5:30"]
 
 
-@pytest.mark.parametrize(
-    "settings", ["warehouse: '${each.key}'", "defaults: {sources: {topic: '${each.key}'}}"]
-)
-def test_a_reference_to_a_key_has_no_meaning_in_settings(tmp_path: Path, settings: str) -> None:
-    files: dict[str, str | bytes] = {"mzplan.yaml": f"version: 1\nproject: shop\n{settings}\n"}
-    assert [d.code for d in errors(tmp_path, files)] == ["MZ251"]
-    if settings.startswith("warehouse"):
-        with pytest.raises(MzplanError) as failure:
-            load_project(tmp_path)
-        assert [d.code for d in failure.value.diagnostics] == ["MZ251"]
+def test_a_reference_to_a_key_has_no_meaning_in_settings(tmp_path: Path) -> None:
+    for settings in ("defaults: {sources: {topic: '${each.key}'}}\n", "warehouse: '${each.key}'\n"):
+        assert [d.code for d in errors(tmp_path, {"mzplan.yaml": PROJECT + settings})] == ["MZ251"]
+    assert refusal(lambda: load_project(tmp_path)).code == "MZ251"
 
 
 def test_values_can_not_make_a_reference_together(tmp_path: Path) -> None:
@@ -298,29 +291,22 @@ sinks:
 """
 
 
-@pytest.mark.parametrize(
-    ("value", "written"), [("${env:PX}", "${each.value.pw}"), ("PX", "${env:${each.value.pw}}")]
-)
-def test_a_secret_reference_may_stand_where_a_secret_may(tmp_path: Path, value: str, written: str) -> None:
-    made = load(tmp_path, files(SECRET.format(value=value, password=written, description="x")))
-    assert resource(made, "connection.sink_s_x").body["password"] == "${env:PX}"
-
-
-def test_a_secret_elsewhere_or_written_out_is_refused(tmp_path: Path) -> None:
+def test_a_secret_reference_may_stand_where_a_secret_may_and_nowhere_else(tmp_path: Path) -> None:
     inside = "${each.value.pw}"
+    for value, written in (("${env:PX}", inside), ("PX", f"${{env:{inside}}}")):
+        made = load(tmp_path, files(SECRET.format(value=value, password=written, description="x")))
+        assert resource(made, "connection.sink_s_x").body["password"] == "${env:PX}"
     text = SECRET.format(value="${env:PX}", password=inside, description=inside)
     assert found(tmp_path, text) == ['t.yaml:10:18 MZ102 A secret reference can\'t stand in "description"']
     text = SECRET.format(value="hunter2!", password=inside, description="x").replace("from: a", "form: a")
     wrong = errors(tmp_path, files(text))
-    assert "MZ016" in {d.code for d in wrong}
-    assert "hunter2!" not in all_text(wrong)
+    assert "MZ016" in {d.code for d in wrong} and "hunter2!" not in all_text(wrong)
 
 
 # --- limits
 
 
 QUOTED = "'${each.value}', "
-TOO_LARGE = "MZ007 for_each makes the project too large"
 
 
 @pytest.mark.parametrize(
@@ -335,33 +321,20 @@ def test_resources_texts_and_values_of_a_template_are_limited(
     tmp_path: Path, limit: str, value: int, template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expansion, limit, value)
-    assert brief(errors(tmp_path, source(template))) == [f"t.yaml:2:7 {TOO_LARGE}"]
+    (found,) = brief(errors(tmp_path, source(template)))
+    assert found == "t.yaml:2:7 MZ007 for_each makes the project too large"
 
 
 # --- commands
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    project = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
-    spare = '  spare: {type: kafka, brokers: ["b:9092"]}\n'
-    write(tmp_path, {**files(TEMPLATE), "c.yaml": CONNECTIONS + spare, "mzplan.yaml": project})
-    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
-    return tmp_path
-
-
-def command(folder: Path, *arguments: str) -> Any:
-    return run("-C", str(folder), *arguments, "--json")
-
-
 def refused(folder: Path, statement: str) -> dict[str, Any]:
     before = {path: path.read_bytes() for path in folder.rglob("*.yaml")}
     state = (folder / "state" / "mzplan.state.json").read_bytes()
-    ran = command(folder, "alter", statement, "--auto-approve")
-    assert ran.code == 1, ran
+    error = altered(folder, statement, code=1).error()
     assert {path: path.read_bytes() for path in before} == before
     assert (folder / "state" / "mzplan.state.json").read_bytes() == state
-    return ran.error()  # type: ignore[no-any-return]
+    return error
 
 
 def test_alter_names_the_edit_that_writes_out_a_connection_inside(tmp_path: Path) -> None:
@@ -369,16 +342,18 @@ def test_alter_names_the_edit_that_writes_out_a_connection_inside(tmp_path: Path
     inside = "topic: a, format: {type: text}, connection: {type: kafka, brokers: ['%s:9092']}"
     template = "sources:\n  t: {for_each: [%s], " + inside % "${each.key}" + "}\n"
     out = "  t_b: {" + inside % "b" + "}\n"
-    project = {"mzplan.yaml": "version: 1\nproject: shop\ninstances: {l: {type: dry}}\n"}
-    folder = write(tmp_path, {**project, "t.yaml": template % "a, b"})
-    assert command(folder, "apply", "--auto-approve").code == 0
+    folder = write(tmp_path, {"mzplan.yaml": DRY, "t.yaml": template % "a, b"})
+    apply(folder)
     hint = refused(folder, "ALTER CONNECTION source_t_b SET BROKERS = ('c:9092')")["hint"]
     assert "declare source.t_b under `sources:`, with this connection inside" in hint
     (folder / "t.yaml").write_text(template % "a" + out)
-    assert command(folder, "plan").json()["changes"] == []
+    assert planned(folder) == {}
 
 
-def test_alter_refuses_an_edit_that_would_change_other_resources(folder: Path) -> None:
+def test_alter_refuses_an_edit_that_would_change_other_resources(tmp_path: Path) -> None:
+    connections = CONNECTIONS + '  spare: {type: kafka, brokers: ["b:9092"]}\n'
+    folder = write(tmp_path, {**files(TEMPLATE), "c.yaml": connections, "mzplan.yaml": DRY})
+    apply(folder)
     statement = "ALTER SOURCE orders SET CONNECTION spare"
     error = refused(folder, statement)
     assert (error["code"], error["address"], error["range"]["line"]) == ("MZ075", "source.orders", 2)
@@ -392,8 +367,8 @@ def test_alter_refuses_an_edit_that_would_change_other_resources(folder: Path) -
 
     out = '  orders: {connection: k, topic: shop.orders, format: {type: json, schema: "id BIGINT"}}\nsinks:'
     file.write_text(text.replace("{orders: shop.orders, ", "{").replace("sinks:", out))
-    assert command(folder, "plan", "--detailed-exitcode").code == 0
-    ran = command(folder, "alter", statement, "--auto-approve")
-    assert ran.code == 0 and "connection: spare" in file.read_text()
-    ran = command(folder, "alter", "ALTER CONNECTION k SET BROKERS = ('c:9092')", "--auto-approve")
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+    altered(folder, statement)
+    assert "connection: spare" in file.read_text()
+    ran = altered(folder, "ALTER CONNECTION k SET BROKERS = ('c:9092')")
     assert {c["address"] for c in ran.json()["changes"]} == {"connection.k", "source.clicks"}

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.config import load_configuration
-from mzplan.model.address import Address
 from mzplan.schema.view_query import parse_view
 from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS
-from tests.unit.cli_runs import apply, mzplan
-from tests.unit.config_files import errors, load, resource, write
+from tests.unit.cli_runs import apply, planned_effects
+from tests.unit.config_files import DRY, errors, load, resource, write
+from tests.unit.features.alter.alter_runs import altered
 
 ORDERS = """\
 sources:
@@ -20,7 +19,6 @@ sources:
 tags ARRAY<STRING>"}
   latest: {type: local, schema: "id BIGINT, name STRING", key: [id]}
 """
-SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 TAGS = "tags ARRAY<STRING>"
 CYCLE = 'views:\n  a: {query: "SELECT x FROM b"}\n  b: {query: "SELECT x FROM a"}\n'
 UNKNOWN = "views:\n  v:\n    query: |\n      SELECT id,\n        amunt\n      FROM orders\n"
@@ -41,10 +39,10 @@ views:
 sinks:
   out: {type: console, from: again, select: [text]}
 """
-    resources = load_configuration(write(tmp_path, {"a.yaml": ORDERS + views})).resources
-    again, big, same = (resources[Address("view", name)] for name in ("again", "big", "same"))
+    found = load(tmp_path, {"a.yaml": ORDERS + views})
+    again, big, same = (resource(found, f"view.{name}") for name in ("again", "big", "same"))
     assert again.references == {"from": big.address} and big.references["from"].name == "orders"
-    assert resources[Address("sink", "out")].references == {"from": again.address}
+    assert resource(found, "sink.out").references == {"from": again.address}
     assert (again.body["schema"], again.type) == ("id BIGINT NOT NULL, text STRING", "sql")
     assert same.body["schema"] == f"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), {TAGS}"
 
@@ -128,10 +126,10 @@ sinks:
   one: {from: paid, type: console}
   two: {from: short, type: console, select: ["* EXCEPT (id)", "CASE WHEN amount = 'X' THEN 1 END AS `order`"]}
 """
-    resources = load_configuration(write(tmp_path, {"a.yaml": ORDERS + INLINED + readers})).resources
+    found = load(tmp_path, {"a.yaml": ORDERS + INLINED + readers})
     queries = ["sink.one", "sink.two", "view.big", "view.key"]
-    assert sorted(map(str, resources)) == sorted([*queries, "source.latest", "source.orders"])
-    one, two, big, key = (resources[Address.parse(query)] for query in queries)
+    assert sorted(map(str, found.resources)) == sorted([*queries, "source.latest", "source.orders"])
+    one, two, big, key = (resource(found, query) for query in queries)
     assert {str(r.references["from"]) for r in (one, two, big)} == {"source.orders"}
     assert one.body == {"type": "console", "from": "orders", "where": "`amount` > 0"}
     assert two.body["select"] == [
@@ -155,8 +153,8 @@ views:
   v: {query: "SELECT `all`, `from`, `distinct` AS `from2` FROM words WHERE `from` > 1"}
   w: {query: "SELECT `from` FROM words"}
 """
-    resources = load_configuration(write(tmp_path, {"a.yaml": ORDERS + views})).resources
-    v, w = (resources[Address("view", name)].body["query"] for name in ("v", "w"))
+    found = load(tmp_path, {"a.yaml": ORDERS + views})
+    v, w = (resource(found, f"view.{name}").body["query"] for name in ("v", "w"))
     assert parse_view(v).body["select"] == ["tags AS `all`", "id AS `from`", "amount AS from2"]
     assert parse_view(w).collection.text == "orders" and parse_view(w).body["select"] == ["id AS `from`"]
 
@@ -183,11 +181,9 @@ def test_a_view_that_can_not_be_inlined_is_refused(tmp_path: Path, views: str, m
 
 def test_a_rename_that_would_need_the_sql_of_an_inlined_view_is_refused(tmp_path: Path) -> None:
     text = ORDERS + INLINED + "sinks:\n  out: {type: console, from: paid}\n"
-    write(tmp_path, {"mzplan.yaml": SETTINGS, "a.yaml": text})
-    apply(tmp_path)
-    refused = mzplan(tmp_path, "alter", "ALTER SOURCE orders RENAME TO sales", "--auto-approve", "--json")
+    apply(write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": text}))
+    refused = altered(tmp_path, "ALTER SOURCE orders RENAME TO sales", code=1)
     assert refused.error()["code"] == "MZ304" and (tmp_path / "a.yaml").read_text() == text
     moved = text.replace("  orders: {", "  sales: {lifecycle: {moved_from: orders}, ")
     (tmp_path / "a.yaml").write_text(moved.replace("FROM orders", "FROM sales"))
-    renamed = mzplan(tmp_path, "plan", "--json").json()["changes"]
-    assert {change["address"]: change["effect"] for change in renamed}["sink.out"] in ("none", "in-place")
+    assert planned_effects(tmp_path)["sink.out"] in ("none", "in-place")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli_runs import mzplan
+from tests.unit.cli_runs import apply, mzplan
+from tests.unit.config_files import DRY, write
+from tests.unit.features.alter.alter_runs import altered, planned
 
-PROJECT = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 INLINE = """\
 sources:
   orders:
@@ -35,36 +36,27 @@ connections:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "mzplan.yaml").write_text(PROJECT)
-    (tmp_path / "shop.yaml").write_text(INLINE)
-    assert mzplan(tmp_path, "apply", "--auto-approve").code == 0
+    apply(write(tmp_path, {"mzplan.yaml": DRY, "shop.yaml": INLINE}))
     return tmp_path
-
-
-def plan(folder: Path) -> dict[str, tuple[str, str]]:
-    document = mzplan(folder, "plan", "--json").json()
-    return {c["address"]: (c["action"], c["effect"]) for c in document["changes"]}
 
 
 def test_a_connection_inside_is_a_resource_of_its_own(folder: Path) -> None:
     (folder / "shop.yaml").write_text(INLINE.replace("b:9092", "c:9092"))
-    updated = {"connection.source_orders": ("update", "restart")}
-    assert plan(folder) == {**updated, "source.orders": ("restart", "restart")}
+    assert planned(folder) == {"connection.source_orders": "update", "source.orders": "restart"}
 
 
 def test_moving_a_connection_out_restarts_nothing(folder: Path) -> None:
     (folder / "named.yaml").write_text(NAMED)
     before = mzplan(folder, "status", "--json").json()["queries"]
     for statement in ("ALTER SOURCE orders SET CONNECTION k", "ALTER SINK out SET CONNECTION pg"):
-        assert mzplan(folder, "alter", statement, "--auto-approve").code == 0
+        altered(folder, statement)
     assert "    connection: k   # its own\n" in (folder / "shop.yaml").read_text()
     assert "    connection: pg\n    table: t\n" in (folder / "shop.yaml").read_text()
-    former = ["connection.sink_out", "connection.source_orders"]
-    assert plan(folder) == dict.fromkeys(former, ("delete", "none"))
-    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    assert planned(folder) == dict.fromkeys(["connection.sink_out", "connection.source_orders"], "delete")
+    apply(folder)
     after = mzplan(folder, "status", "--json").json()["queries"]
     assert [q["run_id"] for q in after] == [q["run_id"] for q in before]
-    assert plan(folder) == {}
+    assert planned(folder) == {}
 
 
 def test_errors_have_their_place_and_secrets_stay_masked(folder: Path) -> None:
@@ -76,8 +68,8 @@ def test_errors_have_their_place_and_secrets_stay_masked(folder: Path) -> None:
 
 
 def test_a_connection_inside_needs_a_free_name_and_is_not_altered(folder: Path) -> None:
-    ran = mzplan(folder, "alter", "ALTER CONNECTION sink_out SET PORT 1", "--auto-approve", "--json")
-    assert ran.error()["code"] == "MZ075" and "inside" in ran.error()["detail"]
+    refused = altered(folder, "ALTER CONNECTION sink_out SET PORT 1", code=1).error()
+    assert refused["code"] == "MZ075" and "inside" in refused["detail"]
     (folder / "named.yaml").write_text(NAMED.replace("  k:", "  source_orders:"))
     found = mzplan(folder, "plan", "--json").error()
     assert found["code"] == "MZ003" and found["range"]["line"] == 3 and "named.yaml:2:3" in found["detail"]

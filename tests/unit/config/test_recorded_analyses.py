@@ -22,10 +22,9 @@ from mzplan.plan import build_plan
 from mzplan.plan.file import encode_plan
 from mzplan.render.plan_json import plan_to_json
 from mzplan.store.formats import encode_state
-from tests.unit.config_files import write
+from tests.unit.config_files import DRY, write
 from tests.unit.small_projects import at, commit, commit_plan
 
-SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
 MARKS = {"orders": {"column": "ts", "delay": "10 minutes"}}
 ORDERS = (
     "id BIGINT, customer STRING, amount INT, ts TIMESTAMP",
@@ -78,20 +77,14 @@ class Project:
             "views": {"paid": PAID[self.paid], "v": VIEWS[self.view]},
             "sinks": {"out": {"type": "console", "from": "v"}},
         }
-        main = f"{SETTINGS}defaults: {json.dumps({'views': DEFAULTS[self.defaults]})}\n"
+        main = f"{DRY}defaults: {json.dumps({'views': DEFAULTS[self.defaults]})}\n"
         return write(folder, {"mzplan.yaml": main, "a.yaml": json.dumps(body)})
 
 
-projects = st.builds(
-    Project,
-    orders=st.sampled_from(range(len(ORDERS))),
-    customers=st.sampled_from(range(len(CUSTOMERS))),
-    paid=st.sampled_from(range(len(PAID))),
-    view=st.sampled_from(range(len(VIEWS))),
-    defaults=st.sampled_from((0, 0, 0, *range(len(DEFAULTS)))),
-)
-PROPERTIES = [field.name for field in dataclasses.fields(Project)]
-edits = st.tuples(st.sampled_from(PROPERTIES), st.integers(0, 10), st.booleans())
+CHOICES: dict[str, tuple[Any, ...]] = {"orders": ORDERS, "customers": CUSTOMERS, "paid": PAID, "view": VIEWS}
+NUMBERS = {name: st.sampled_from(range(len(choices))) for name, choices in CHOICES.items()}
+projects = st.builds(Project, defaults=st.sampled_from((0, 0, 0, *range(len(DEFAULTS)))), **NUMBERS)
+edits = st.tuples(st.sampled_from([*CHOICES, "defaults"]), st.integers(0, 10), st.booleans())
 
 
 def read(folder: Path, state: State) -> Configuration:
@@ -110,8 +103,7 @@ def test_a_plan_is_the_same_with_and_without_recorded_analyses(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for property_, number, commits in [("orders", first.orders, True), *later]:
-            choices = {"orders": ORDERS, "customers": CUSTOMERS, "paid": PAID, "view": VIEWS}
-            most = len(choices.get(property_, DEFAULTS))
+            most = len(CHOICES.get(property_, DEFAULTS))
             project = dataclasses.replace(project, **{property_: number % most})
             project.write(folder)
             parsed, reused = read_files(folder), read_files(folder, records=state.resources)
