@@ -47,8 +47,8 @@ sinks:
 FORMAT = "format: {type: text}"
 
 
-def files(text: str, **more: str) -> dict[str, str | bytes]:
-    return {"c.yaml": CONNECTIONS, "t.yaml": dedent(text), **{f"{n}.yaml": t for n, t in more.items()}}
+def files(text: str) -> dict[str, str | bytes]:
+    return {"c.yaml": CONNECTIONS, "t.yaml": dedent(text)}
 
 
 def found(folder: Path, text: str, **options: Any) -> list[str]:
@@ -71,9 +71,9 @@ def test_a_template_declares_the_same_as_its_resources_written_out(tmp_path: Pat
     assert actions(build_plan(load(tmp_path / "a", files(more)), committed)) == {"source.leads": "create"}
 
 
-def source(rest: str, **more: str) -> dict[str, str | bytes]:
+def source(rest: str) -> dict[str, str | bytes]:
     """The files of a project with one template, `t`, of sources."""
-    return files(f"sources:\n  t: {{{rest}, connection: k, {FORMAT}}}\n", **more)
+    return files(f"sources:\n  t: {{{rest}, connection: k, {FORMAT}}}\n")
 
 
 @pytest.mark.parametrize(
