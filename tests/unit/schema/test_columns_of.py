@@ -46,7 +46,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
     assert body["include"] == {"key": "key", "timestamp": "timestamp"}
     assert list(map(str, columns_of("kafka", body))) == ["value STRING", "key STRING", "timestamp TIMESTAMP"]
     wrong = errors(tmp_path, {"a.yaml": text % "headers"})
-    assert brief(wrong) == ['a.yaml:15:53 MZ019 Unknown column "headers"']
+    assert brief(wrong) == ['a.yaml:15:52 MZ019 Unknown column "headers"']
 
 
 @pytest.mark.parametrize(
