@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests import npm
+from tests import programs
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -48,7 +48,7 @@ def browser() -> str:
 
 def mermaid(folder: Path) -> Path:
     """Mermaid's one file, installed by npm as the lock file says."""
-    return npm.installed(HERE, folder, "Mermaid") / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
+    return programs.installed(HERE, folder, "Mermaid") / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
 
 
 def drawn(graphs: list[str], library: Path, folder: Path) -> list[str]:

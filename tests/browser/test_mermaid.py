@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.render.graph import render_graph
 from tests.browser.chromium import drawn, mermaid, missing
-from tests.npm import skip_without
+from tests.programs import skip_without
 from tests.unit.small_projects import at, console, kafka, project, shop, source
 
 CASES = Path(__file__).parents[1] / "cases"

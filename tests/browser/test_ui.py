@@ -16,7 +16,7 @@ import pytest
 from tests.browser.chromium import missing
 from tests.browser.pages import NARROW, WIDE, Browser
 from tests.browser.shown_project import HOSTILE, PIPELINE, ShownProject, troubled, troubled_project
-from tests.npm import skip_without
+from tests.programs import skip_without
 from tests.unit.cli_runs import mzplan
 
 ROOT = Path(__file__).parents[2]

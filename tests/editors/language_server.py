@@ -10,9 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests import npm
+from tests import programs
 
 HERE = Path(__file__).parent
+NAME = "yaml-language-server"
 SECONDS = 120.0  # that an answer may take, beside other work
 # Nothing is asked of the internet: only the schema that a file names.
 SETTINGS = {
@@ -33,12 +34,7 @@ def missing() -> str | None:
 
 def installed(folder: Path) -> Path:
     """The server's program, installed by npm as the lock file says."""
-    return (
-        npm.installed(HERE, folder, "yaml-language-server")
-        / "yaml-language-server"
-        / "bin"
-        / "yaml-language-server"
-    )
+    return programs.installed(HERE, folder, NAME) / NAME / "bin" / NAME
 
 
 class LanguageServer:

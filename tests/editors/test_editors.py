@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.editors.language_server import LanguageServer, installed, missing
-from tests.npm import skip_without
+from tests.programs import skip_without
 from tests.unit.cli_runs import mzplan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

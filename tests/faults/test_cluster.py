@@ -20,10 +20,9 @@ from deltalake import DeltaTable
 from examples.servers import create_topic, delete_topic, produce_json
 from examples.servers.ports import free_port
 from examples.servers.process import send
-from tests.docs_commands import DOCS, commands
 from tests.installed import ROOT, install_wheel
 from tests.java_options import DRIVER, EVERY_JVM
-from tests.machines import Machine, command_line, environment_of
+from tests.machines import DOCS, Machine, command_line, commands, environment_of
 from tests.reaper import VARIABLE
 from tests.support import eventually, rows_of
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.ports import free_port
-from tests.docs_commands import DOCS
-from tests.machines import run_page
+from tests.machines import DOCS, run_page
 
 PORTS = ("19192", "19193", "19194", "19195", "15532")
 

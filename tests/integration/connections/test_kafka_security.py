@@ -12,6 +12,7 @@ import pytest
 from examples.servers import create_topic, produce_json
 from mzplan.connectors.checks import check_description
 from mzplan.schema.description import Description
+from tests.installed import add_package
 from tests.integration.connections.secured_kafka import (
     PLAIN_PASSWORD,
     PROTOCOLS,
@@ -21,7 +22,6 @@ from tests.integration.connections.secured_kafka import (
     set_scram_password,
 )
 from tests.integration.spark_lab import Lab
-from tests.packages import add_package
 from tests.support import Project, eventually
 
 WRONG = "Zq7-wrong"

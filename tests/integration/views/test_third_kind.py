@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages import add_package
+from tests.installed import add_package
 from tests.support import Project, eventually
 
 PACKAGE = Path(__file__).parent / "third_kind"

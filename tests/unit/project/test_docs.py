@@ -13,8 +13,7 @@ import click
 import pytest
 
 from mzplan.cli.main import cli
-from tests.docs_commands import DOCS, commands
-from tests.machines import run_page
+from tests.machines import DOCS, commands, run_page
 from tests.unit.cli_runs import add_settings
 from tests.warm_commands import warm_mzplan
 
