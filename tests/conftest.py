@@ -34,6 +34,11 @@ start_quickly(os.environ)
 os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")  # none in the home
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Write the expected files of tests/cases.")
+    parser.addoption("--update-images", action="store_true", help="Write the pictures of the documentation.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
