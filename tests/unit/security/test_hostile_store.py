@@ -6,28 +6,24 @@ import errno
 import hashlib
 import json
 import os
-import resource
-import signal
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.runner.loop import Runner
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import decode_status, encode_status
 from mzplan.store.store import Store
-from tests.runners import runner_in_memory
+from tests.support import full_disk
 from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.runner.test_runner import World
 
+OUT = Address("sink", "out")
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -100,9 +96,8 @@ def test_a_state_of_a_newer_mzplan_is_not_read(folder: Path) -> None:
 # --- rights and space
 
 
-@pytest.fixture
-def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a read-only file system says to every write below the store (root may write everywhere else)."""
+def test_a_read_only_store_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may write everywhere, every write below the store gets a read-only file system's answer."""
     real = os.open
 
     def opened(path: Any, flags: int, *more: Any, **options: Any) -> int:
@@ -113,35 +108,17 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return real(path, flags, *more, **options)
 
     monkeypatch.setattr(os, "open", opened)
-    return folder
-
-
-def test_a_read_only_store_can_be_read(read_only: Path) -> None:
-    assert mzplan(read_only, "plan", "--detailed-exitcode").code == 2
-    assert mzplan(read_only, "status").code == 0
-    assert mzplan(read_only, "drift").code == 0
-    found = refused(read_only, *APPLY, code="MZ035")
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 2
+    assert mzplan(folder, "status").code == 0
+    assert mzplan(folder, "drift").code == 0
+    found = refused(folder, *APPLY, code="MZ035")
     assert "Read-only" in found["detail"] and "read-only" in found["hint"]
 
 
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file can grow over 700 bytes, so a write fails in the middle, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 def test_a_full_disk_changes_nothing(folder: Path) -> None:
-    with full_disk():
+    with full_disk(700):
         refused(folder, *APPLY, code="MZ035")
-    left = [path.name for path in (folder / "state").rglob("*.tmp")]
-    assert left == []
+    assert list((folder / "state").rglob("*.tmp")) == []
 
 
 # --- the lock
@@ -200,83 +177,65 @@ def test_a_damaged_status_or_lease_is_an_error(folder: Path, key: str, edit: Edi
     assert key in found["summary"] and says in found["detail"] and "delete it" in found["hint"]
 
 
-def test_status_ignores_what_only_a_newer_runner_reports(folder: Path) -> None:
-    change(folder, "status/local.json", seen(mood="good"))
-    assert mzplan(folder, "status").code == 0
-
-
 def test_a_rate_that_spark_reports_as_nan_is_zero(folder: Path) -> None:
     status = Store(LocalBackend(folder / "state"), "shop").read_status("local")
     assert status is not None
-    out = Address("sink", "out")
-    odd = replace(status.observations[out], input_rows_per_second=float("nan"))
-    written = encode_status(replace(status, observations={out: odd}))
-    assert decode_status(written, "x").observations[out].input_rows_per_second == 0.0
+    odd = replace(status.observations[OUT], input_rows_per_second=float("nan"))
+    written = encode_status(replace(status, observations={OUT: odd}))
+    assert decode_status(written, "x").observations[OUT].input_rows_per_second == 0.0
 
 
-def test_status_shows_how_much_a_server_keeps_for_a_source(folder: Path) -> None:
-    change(folder, "status/local.json", seen(backlog={"lag_bytes": 2048, "retained_bytes": 5 << 20}))
-    assert "2.0 KiB of the server's log to read; its slot keeps 5.0 MiB" in mzplan(folder, "status").out
+def test_status_shows_a_backlog_and_ignores_what_only_a_newer_runner_reports(folder: Path) -> None:
+    backlog = {"lag_bytes": 2048, "retained_bytes": 5 << 20}
+    change(folder, "status/local.json", seen(backlog=backlog, mood="good"))
+    ran = mzplan(folder, "status")
+    assert ran.code == 0 and "2.0 KiB of the server's log to read; its slot keeps 5.0 MiB" in ran.out
 
 
 # --- a runner in such a store
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
+def applied(tmp_path: Path) -> Path:
+    """A project that nobody runs yet: before the runner (`world`) there is its state."""
     write(tmp_path, "cluster")
-    assert mzplan(tmp_path, *APPLY, "--no-live", "--wait", "0s").code == 8  # nobody runs it yet
-    store = Store(LocalBackend(tmp_path / "state"), "shop")
-    lease = store.leases.acquire("local", "test")
-    assert lease is not None
-    with ThreadPoolExecutor(2) as pool:
-        made = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
-        yield made
-        made.proposals.close()
+    assert mzplan(tmp_path, *APPLY, "--no-live", "--wait", "0s").code == 8
+    return tmp_path
 
 
-def settled(runner: Runner) -> set[str]:
-    until = time.monotonic() + 10
-    while runner.tick() and time.monotonic() < until:
-        time.sleep(0.01)
-    executor = runner.controller.executor
-    assert isinstance(executor, InMemoryExecutor)
-    return {str(address) for address in executor.running()}
-
-
-def test_a_runner_removes_damaged_proposals_and_starts_its_queries(runner: Runner, tmp_path: Path) -> None:
-    proposals = tmp_path / "state" / "proposals"
+def test_a_runner_removes_damaged_proposals_and_starts_its_queries(applied: Path, world: World) -> None:
+    proposals = applied / "state" / "proposals"
     proposals.mkdir()
     (proposals / "garbage.json").write_bytes(b"\xff{")
     (proposals / "empty.json").write_bytes(b"")
     (proposals / "late.answer.json").write_bytes(b"{}")
-    assert settled(runner) == {"source.orders", "sink.out", "sink.few"}
+    world.settle()
+    assert set(map(str, world.executor.running())) == {"source.orders", "sink.out", "sink.few"}
     assert list(proposals.iterdir()) == []
 
 
 def test_queries_run_on_while_the_state_is_damaged(
-    runner: Runner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    applied: Path, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert len(settled(runner)) == 3
-    whole = state_file(tmp_path).read_bytes()
-    state_file(tmp_path).write_bytes(whole[:-30])
+    def what_was_done() -> list[str]:
+        world.settle()
+        assert len(world.executor.running()) == 3
+        return [what for what, _ in world.executor.log]
+
+    assert what_was_done() == ["start"] * 3
+    whole = state_file(applied).read_bytes()
+    state_file(applied).write_bytes(whole[:-30])
     caplog.clear()
-    assert len(settled(runner)) == 3
-    executor = runner.controller.executor
-    assert isinstance(executor, InMemoryExecutor)
-    assert [what for what, _ in executor.log] == ["start"] * 3
+    assert what_was_done() == ["start"] * 3
     # It heals meanwhile, and says once, not each round, what is wrong.
-    ended = next(iter(executor.running().values())).name
-    executor.fail_query(ended, "boom")
-    runner.tick()
-    runner.controller.queries.clock = lambda: time.monotonic() + 5.0
-    assert len(settled(runner)) == 3
-    assert [what for what, _ in executor.log] == ["start"] * 3 + ["stop", "start"]
-    assert [r.getMessage()[:25] for r in caplog.records if r.levelname == "WARNING"] == [
-        "the state can't be read; "
-    ]
-    state_file(tmp_path).write_bytes(whole)
-    assert len(settled(runner)) == 3
+    world.fail(OUT)
+    world.runner.tick()
+    world.now += 5.0
+    assert what_was_done() == ["start"] * 3 + ["stop", "start"]
+    said = [r.getMessage()[:25] for r in caplog.records if r.levelname == "WARNING"]
+    assert said == ["the state can't be read; "]
+    state_file(applied).write_bytes(whole)
+    assert what_was_done()[3:] == ["stop", "start"]
 
 
 def test_run_refuses_a_name_that_leads_out_of_the_store(folder: Path) -> None:
