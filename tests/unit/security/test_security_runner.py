@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +19,9 @@ from mzplan.connectors.checks import check_description
 from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.releases import release_upstream
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.observed import Status
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import ProjectSettings, Resource
 from mzplan.model.state import State
 from mzplan.runner.secret_values import ReceivedSecretValues
@@ -32,25 +29,16 @@ from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.secrets.guards import CommittedGuard
-from mzplan.secrets.policy import Flow, Guard, Policy, SecretValues, read_policy
+from mzplan.secrets.policy import Allowance, Flow, Guard, Policy, SecretValues, read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
+from tests import support
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import mzplan, write
-from tests.unit.small_projects import (
-    at,
-    commit,
-    console,
-    files,
-    kafka,
-    postgres,
-    project,
-    resource,
-    sink,
-    source,
-)
+from tests.unit.runner.test_runner import World as RunnerWorld
+from tests.unit.small_projects import at, commit, kafka, postgres, project, resource, sink, source
 
 PASSWORD = "${env:P}"
 VALUE = "s3cret-of-production"
@@ -60,7 +48,7 @@ ORDERS, ORDERS_PG = at("source.orders"), at("sink.orders_pg")
 
 def shop(*more: Resource, state: State | None = None, **database: Any) -> State:
     pg = postgres(**{"password": PASSWORD, **database})
-    parts = (kafka(), pg, source(), sink(), console("shown", "orders"), *more)
+    parts = (kafka(), pg, source(), sink(), *more)
     return commit(project(*{one.address: one for one in parts}.values()), state)
 
 
@@ -75,9 +63,7 @@ def moved(description: Description, **body: Any) -> Description:
 
 
 def problem_of(call: Callable[[], object]) -> Diagnostic:
-    with pytest.raises(MzplanError) as refused:
-        call()
-    (found,) = refused.value.diagnostics
+    found = support.refusal(call)
     assert VALUE not in str(found)
     return found
 
@@ -124,7 +110,8 @@ def test_secrets_go_to_each_of_several_servers() -> None:
     sasl = {"mechanism": "PLAIN", "username": "u", "password": PASSWORD}
     options = {"sasl.oauthbearer.token.endpoint.url": "https://Token.example/x"}
     security = {"protocol": "SASL_SSL", "sasl": sasl}
-    state = shop(kafka(brokers=["a:1,B:2", "c:3"], security=security, options=options), host="h,evil", port=7)
+    cluster = kafka(brokers=["SASL_SSL://a:1,B:2", "c:3"], security=security, options=options)
+    state = shop(cluster, host="h,evil", port=7)
     assert {flow.route for flow in flows_of(query(state))} == {("h:7",), ("evil:7",)}
     assert {flow.route for flow in flows_of(query(state, ORDERS))} == {
         ("a:1",), ("b:2",), ("c:3",), ("token.example:443",),
@@ -133,7 +120,7 @@ def test_secrets_go_to_each_of_several_servers() -> None:
 
 def delta_lake(aws: str) -> tuple[Resource, Resource]:
     """A sink of a lake on S3 that an aws connection logs in to."""
-    lake = files("lake", path="s3://lake/x", aws=aws)
+    lake = resource("connection.lake", "files", type="files", path="s3://lake/x", aws=aws)
     body = {"type": "delta", "from": "orders", "connection": "lake", "path": "t"}
     return lake, resource("sink.lake", "delta", **body)
 
@@ -222,23 +209,15 @@ def test_under_a_policy_a_file_of_the_project_is_behind_no_link(tmp_path: Path) 
     secrets = GuardedSecrets(str(tmp_path / "project"), policy(tmp_path, ""))
     assert secrets.resolve("${file:k/pg}") == secrets.proposed().resolve("${file:./k//pg}") == "allowed"
     for name in ("k/link/pg", "k/linked", "k", "k/link/../pg", "../private/pg", "k/missing", "k/\0"):
-        with pytest.raises(MzplanError) as caught:
-            secrets.resolve(f"${{file:{name}}}")
-        assert caught.value.diagnostics[0].code in ("MZ103", "MZ056")
+        found = problem_of(partial(secrets.resolve, f"${{file:{name}}}"))
+        assert found.code in ("MZ103", "MZ056")
     assert secrets.resolve(f"${{file:{tmp_path}/project/k/linked}}") == "private"  # as Kubernetes mounts
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "allow = 1",
-        "[[allow]]\nreferences = ['${env:A}']",
-        "[[allow]]\nreferences = ['A']\nhosts = ['h']",
-        "[[allow]",
-    ],
-)
-def test_an_invalid_or_missing_policy_is_refused(tmp_path: Path, text: str) -> None:
-    assert problem_of(lambda: policy(tmp_path, text)).code == "MZ105"
+def test_an_invalid_or_missing_policy_is_refused(tmp_path: Path) -> None:
+    entry = "[[allow]]\nreferences = "
+    for text in ("allow = 1", "[[allow]", f"{entry}['${{env:A}}']", f"{entry}['A']\nhosts = ['h']"):
+        assert problem_of(partial(policy, tmp_path, text)).code == "MZ105"
     assert problem_of(lambda: read_policy(str(tmp_path / "none.toml"))).code == "MZ105"
 
 
@@ -246,12 +225,27 @@ def test_nothing_in_the_state_widens_a_policy(tmp_path: Path) -> None:
     allowed = policy(tmp_path, f'[[allow]]\nreferences = ["{PASSWORD}"]\nhosts = ["h:5432"]')
     state, secrets = shop(), guarded(allowed)
     assert password_of(query(state), secrets) == VALUE
-    changes: tuple[dict[str, Any], ...] = (
-        {"host": "evil"}, {"port": 1}, {"ssh_tunnel": "door"}, {"password": "${env:Q}"},
-    )  # fmt: skip
-    for change in changes:
+    for change in ({"host": "evil"}, {"port": 1}, {"ssh_tunnel": "door"}, {"password": "${env:Q}"}):
         asked = query(shop(*TUNNELS, **change))
         assert refusal(asked, secrets).code == refusal(asked, secrets.proposed()).code == "MZ106"
+
+
+def test_a_proposal_reaches_only_servers_of_the_policy(tmp_path: Path) -> None:
+    orders, none = query(shop(), ORDERS), policy(tmp_path, "")
+    found = problem_of(lambda: resolve(orders, guarded(none).proposed(), "."))
+    assert found.code == "MZ106" and "a:9092" in found.summary
+    allowed = policy(tmp_path, found.hint.partition("\n")[2])
+    assert resolve(orders, guarded(allowed).proposed(), ".")
+    assert resolve(orders, guarded(none), ".")  # what is committed goes on
+
+
+@pytest.mark.parametrize("host", ["/run/db.internal", "@db.internal", "x y.db.internal", ""])
+def test_a_socket_is_allowed_only_by_its_own_name(host: str) -> None:
+    wide = Allowance(references=(PASSWORD,), hosts=("*", "*.internal", "*db.internal:5432"))
+    assert not wide.covers_server(f"{host}:5432")
+    assert Allowance(references=(PASSWORD,), hosts=(f"{host}:5432",)).covers_server(f"{host}:5432")
+    for plain in ("db.internal:5432", "10.0.0.1:5432", "::1:5432", "[::1]:5432"):
+        assert Allowance(references=(PASSWORD,), hosts=("*",)).covers_server(plain)
 
 
 def test_a_runner_does_not_start_without_the_policy_that_it_is_to_have(
@@ -278,10 +272,7 @@ def test_without_a_policy_secrets_go_where_the_committed_state_sends_them(store:
     state = shop()
     secrets = guarded(committed_guard(store, state))
     assert password_of(query(state), secrets.proposed()) == VALUE
-    changes: tuple[dict[str, Any], ...] = (
-        {"host": "evil"}, {"port": 1}, {"password": "${file:/etc/shadow}"}, {"user": "${env:HOME}"},
-    )  # fmt: skip
-    for change in changes:
+    for change in ({"host": "evil"}, {"password": "${file:/etc/shadow}"}, {"user": "${env:HOME}"}):
         asked = moved(query(state), **change)
         for one, severity in ((secrets.proposed(), "warning"), (secrets, "error")):
             found = refusal(asked, one)
@@ -314,23 +305,16 @@ def with_body(**body: Any) -> Callable[[Description], Description]:
     return lambda d: replace(d, body={**d.body, **body})
 
 
-def with_link(**changed: Any) -> Callable[[Description], Description]:
-    return lambda d: replace(d, connections={"connection": replace(d.connections["connection"], **changed)})
-
-
 def of_source(body: dict[str, Any] | None = None, **connection: Any) -> Callable[[Description], Description]:
     """The source of the sink, with another body and a connection with more properties."""
     return lambda _: moved(with_body(**(body or {}))(query(shop(), ORDERS)), **connection)
-
-
-PG = {"type": "postgres", "database": "d", "user": "u"}
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (with_body(tabel="t"), "unknown key tabel"),
-        (with_link(body={**PG, "host": "evil\0.shop.internal"}), "connection.pg.host: a wrong value"),
+        (lambda d: moved(d, host="evil\0.shop.internal"), "connection.pg.host: a wrong value"),
         (lambda d: replace(d, type="../../etc"), "is not a type of a sink"),
         (lambda d: replace(d, reads={"orders": replace(d.rows_of, body={"topic": 1})}), "source.orders"),  # type: ignore[dict-item]
         (of_source(options={"sasl.jaas.config": "evil.Jndi"}), "sasl.jaas.config can't be set"),
@@ -352,23 +336,21 @@ def test_a_runner_checks_each_description_against_the_schemas(
 # --- in a runner
 
 
-class World:
-    """A runner in memory, whose executor resolves as Spark's does."""
+class World(RunnerWorld):
+    """A runner whose executor resolves as Spark's does."""
 
-    def __init__(self, store: Store, guard: Guard):
-        self.store = store
-        self.committed = State(project="shop")
-        self.secrets = guarded(guard)
-        self.sent: list[Any] = []
-        executor = InMemoryExecutor("shop")
-        executor.check = self._check  # type: ignore[method-assign]
-        lease = store.leases.acquire("local", "test")
+    def __init__(self, folder: Path, guard: Guard):
+        self.guard, self.sent = guard, list[Any]()
+        super().__init__(folder)
+
+    def new_runner(self) -> None:
+        lease = self.store.leases.acquire("local", "test")
         assert lease is not None
-        self.pool = ThreadPoolExecutor(4)
-        committed = guard if isinstance(guard, CommittedGuard) else None
+        self.executor.check = self._check  # type: ignore[method-assign]
+        committed = self.guard if isinstance(self.guard, CommittedGuard) else None
         values = ReceivedSecretValues(committed.grant) if committed else ReceivedSecretValues()
         self.runner = runner_in_memory(
-            store, executor, lease, self.pool, secrets=self.secrets, secret_values=values
+            self.store, self.executor, lease, self.pool, secrets=guarded(self.guard), secret_values=values
         )
         if committed:
             self.runner.on_commit = lambda state, _: committed.set_committed(flows_of_state(state))
@@ -378,50 +360,36 @@ class World:
         self.sent += [one.body.get("password") for one in found.connections.values()]
         return CheckResult()
 
-    def commit(self, state: State) -> Status:
-        self.store.commit(state, self.committed)
-        self.committed = state
-        for _ in range(200):
-            if not self.runner.tick():
-                break
-            threading.Event().wait(0.005)
-        self.runner.tick()
-        status = self.store.read_status("local")
-        assert status is not None
-        return status
-
     def ask(self, *descriptions: Description) -> tuple[Diagnostic, ...]:
         proposal = self.store.proposals.make("local", descriptions)
-        for _ in range(500):
-            self.runner.tick()
-            if answer := self.store.proposals.read_answer(proposal):
-                return answer.diagnostics
-            threading.Event().wait(0.005)
-        raise AssertionError("no answer")
+        self.until(lambda: self.store.proposals.read_answer(proposal))
+        answer = self.store.proposals.read_answer(proposal)
+        assert answer is not None
+        return answer.diagnostics
 
 
 @pytest.fixture
-def world(store: Store) -> Iterator[World]:
-    made = World(store, committed_guard(store))
+def world(store: Store, tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "state", committed_guard(store))
     yield made
     made.pool.shutdown()
 
 
 def test_a_proposal_sends_no_secret_elsewhere_and_a_commit_does(world: World) -> None:
-    world.commit(shop())
+    world.apply(shop())
     world.sent.clear()
     wanted = query(world.committed)
     found = world.ask(moved(wanted, host="evil"), with_body(tabel="t")(wanted))
     assert sorted((d.code, d.severity) for d in found) == [("MZ107", "warning"), ("MZ108", "error")]
     assert world.sent == []
     assert world.ask(wanted) == () and world.sent == [VALUE]
-    status = world.commit(shop(state=world.committed, host="new"))
+    status = world.apply(shop(state=world.committed, host="new"))
     assert {o.condition for o in status.observations.values()} == {"running"}
 
 
-def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(store: Store, tmp_path: Path) -> None:
-    world = World(store, policy(tmp_path, ""))
-    status = world.commit(shop())
+def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(tmp_path: Path) -> None:
+    world = World(tmp_path / "state", policy(tmp_path, ""))
+    status = world.apply(shop())
     found = status.observations[ORDERS_PG]
     assert (found.condition, found.error_code) == ("rejected", "MZ106") and "h:5432" in (found.error or "")
     assert status.observations[ORDERS].condition == "running" and status.secrets == {}
@@ -472,7 +440,7 @@ def test_apply_allows_its_own_runner_what_it_is_about_to_commit(world: World, tm
     listener = WakeListener(path, world.runner.secret_values.receive, threading.Event())
     listener.start()
     try:
-        world.commit(commit(project(kafka(), source())))
+        world.apply(commit(project(kafka(), source())))
         wanted = shop(state=world.committed)
         assert [d.code for d in world.ask(query(wanted))] == ["MZ107"]
         here = ProjectSettings(directory=str(tmp_path), project="p", warehouse="w", state={}, instances={})
