@@ -50,21 +50,19 @@ def test_a_value_is_scrubbed_in_every_quoting() -> None:
         assert "Tr0ub4" not in scrub(f"x{text}y") and "***" in scrub(f"x{text}y")
 
 
-def test_a_key_is_scrubbed_line_by_line() -> None:
-    remember("-----BEGIN KEY-----\nMIIEvQIBADAN\nBgkqhkiG9w0B\n-----END KEY-----\n")
-    assert scrub("line 2: BgkqhkiG9w0B, -----BEGIN KEY-----") == "line 2: ***, -----BEGIN KEY-----"
-
-
-def test_short_values_leave_text_readable() -> None:
-    for value in ("app1", "x", "", " "):
+def test_values_are_scrubbed_whole_and_other_text_stays_readable() -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADAN\nBgkqhkiG9w0B\n-----END KEY-----\n"
+    values = (key, "app1", "x", "", " ", "hunter2hunter2", "hunter2hunter2-and-more", "connection1-a")
+    for value in (*values, "password123", "application_reader", "tenant-2024-reader"):
         remember(value)
-    assert scrub("app10 with user app1: x") == "app10 with user ***: x"
-
-
-def test_values_are_scrubbed_whole() -> None:
-    for value in ("hunter2hunter2", "hunter2hunter2-and-more"):
-        remember(value)
-    assert scrub("<hunter2hunter2-and-more>") == "<***>"
+    for text, scrubbed in (
+        ("line 2: BgkqhkiG9w0B, -----BEGIN KEY-----", "line 2: ***, -----BEGIN KEY-----"),
+        ("app10 with user app1: x", "app10 with user ***: x"),
+        ("<hunter2hunter2-and-more> tenant-2024-reader", "<***> ***"),
+    ):
+        assert scrub(text) == scrubbed
+    for text in ("wrong password", "the application is gone", "tenant-2024-writer connection10 xpassword1"):
+        assert scrub(text) == text
     assert shortened("abc hunter2hunter2 " + "x" * 20, 8) == "abc ***…"
 
 
@@ -72,65 +70,60 @@ def test_values_are_scrubbed_whole() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_a_status_holds_no_value() -> None:
+def test_statuses_answers_diagnostics_and_the_terminal_show_no_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"{raised()}"
     one = Observation(
         address=AT, generation=1, digest="", wanted_digest="", wanted_generation=1, condition="failed",
-        error=f"{raised()}", warning=f"{raised()}", held=f"{raised()}",
+        error=said, warning=said, held=said,
     )  # fmt: skip
     status = Status(
         instance="local", epoch=1, heartbeat=0.0, serial=1, observations={AT: one},
-        canaries={AT: Verdict(serial=1, passed=False, reason=f"{raised()}")},
+        canaries={AT: Verdict(serial=1, passed=False, reason=said)},
     )  # fmt: skip
-    written = encode_status(status).decode()
-    assert "Tr0ub4" not in written and written.count("***") == 8
-
-
-@pytest.mark.usefixtures("known")
-def test_answers_diagnostics_and_the_terminal_show_no_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = Diagnostic(code="MZ050", summary=f"{raised()}", detail=f"{raised()}", hint=f"{raised()}")
+    assert encode_status(status).count(b"***") == 8
+    found = Diagnostic(code="MZ050", summary=said, detail=said, hint=said)
     Store(LocalBackend(tmp_path / "state"), "shop").proposals.answer(Answer(id="a", diagnostics=(found,)))
-    Streams().err(f"{raised()}")
-    Streams().live(f"{raised()}")
+    Streams().err(said)
+    Streams().live(said)
     for text in (
+        encode_status(status).decode(),
         (tmp_path / "state" / "proposals" / "a.answer.json").read_text(),
         render_diagnostics([found], False),
         json.dumps(diagnostics_to_json([found])),
         capsys.readouterr().err,
-        of_messages([("java.lang.RuntimeException", f"{raised()}")]).text,
+        of_messages([("java.lang.RuntimeException", said)]).text,
     ):
         assert "Tr0ub4" not in text and "***" in text
+
+
+def logged(formatter: logging.Formatter, problem: Exception) -> str:
+    """The entry of a log for a problem and its cause."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    log = logging.Logger("mzplan.x")
+    log.addHandler(handler)
+    try:
+        raise RuntimeError("outer") from problem
+    except RuntimeError:
+        log.exception("%s: %s", AT, problem)
+    return stream.getvalue()
 
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_logs_and_their_stack_traces_hold_no_value(formatter: logging.Formatter) -> None:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    log = logging.Logger("psycopg")
-    log.addHandler(handler)
-    try:
-        raise RuntimeError("outer") from raised()
-    except RuntimeError as problem:
-        log.exception("%s: %s", AT, problem.__cause__)
-    assert "Tr0ub4" not in stream.getvalue() and "Traceback" in stream.getvalue()
+    text = logged(formatter, raised())
+    assert "Tr0ub4" not in text and "Traceback" in text
 
 
 def test_a_message_cannot_forge_an_entry_of_the_log() -> None:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    log = logging.Logger("mzplan.x")
-    log.addHandler(handler)
     said = "x\x1b[2J\n2026-11-25T17:00:00.000Z INFO a: all is well\r2026\u2028\n\n2026\x85\u202e"
-    try:
-        raise ValueError(said)
-    except ValueError as problem:
-        log.exception("%s", problem)
-    first, *others = stream.getvalue().splitlines()
-    assert first.endswith("ERROR mzplan.x: x\\x1b[2J") and len(others) > 8
+    formatter = TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    first, *others = logged(formatter, ValueError(said)).splitlines()
+    assert first.endswith("ERROR mzplan.x: source.orders: x\\x1b[2J") and len(others) > 8
     assert all(line.startswith("    ") and line.isprintable() for line in others)
 
 
@@ -183,26 +176,10 @@ def test_the_beginning_of_a_value_is_scrubbed(value: str) -> None:
     assert scrub(f'role "{cut}" does not exist') == 'role "***" does not exist'
 
 
-def test_words_that_only_begin_alike_stay_readable() -> None:
-    for value in ("password123", "application_reader", "tenant-2024-reader", "connection1-a"):
-        remember(value)
-    for text in (
-        "wrong password",
-        "the application is gone",
-        "tenant-2024-writer",
-        "connection10",
-        "xpassword1",
-    ):
-        assert scrub(text) == text
-    assert scrub("tenant-2024-reader") == "***"
-
-
 @pytest.mark.parametrize(
     "statement",
     [
         "ALTER CONNECTION k SET BROKERS SECRET 'hunter2'",
-        "ALTER CONNECTION k SET (SASL PASSWORD = SECRET 'hunter2')",
-        "ALTER CONNECTION k SET BROKERS SECRET hunter2",
         "ALTER CONNECTION k SET BROKERS = secret\n hunter2",
         'ALTER CONNECTION k SET BROKERS SECRET "hunter2"',
         "ALTER CONNECTION k SET BROKERS SECRET 'hunter2",
