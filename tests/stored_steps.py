@@ -182,12 +182,9 @@ class StoredSource:
     def _operate(self, operation: str, *actions: dict[str, Any], **more: dict[str, str]) -> None:
         """Commit an operation's actions, each step a second later than the one before."""
         info = {"operation": operation, "timestamp": 1795244169143 + self.step * 1000, **more}
-        self._commit({"commitInfo": info}, *actions)
-
-    def _commit(self, *actions: dict[str, Any]) -> None:
         log = self.collection / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(action) + "\n" for action in actions)
+        text = "".join(json.dumps(action) + "\n" for action in ({"commitInfo": info}, *actions))
         (log / f"{self.version:020}.json").write_text(text)
 
 

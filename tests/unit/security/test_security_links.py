@@ -13,7 +13,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +24,7 @@ import pytest
 from mzplan.host.guarded_folder import refuse_foreign_links
 from tests.left_by_hand import leave
 from tests.stored_steps import StoredSource, named
-from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.cli_runs import Ran, edit, mzplan
 from tests.unit.features.alter.test_cli_keys import HOST_KEY
 
 SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\nretain_dropped: 1s\n"
@@ -43,14 +44,8 @@ WORD = "precious"
 _CHANGED = re.compile(r"pipeline.*yaml")  # test_security_checkout.py tests links of YAML files
 
 
-def changed(folder: Path) -> None:
-    pipeline = folder / "pipeline.yaml"
-    pipeline.write_text(pipeline.read_text().replace("a:9092", "b:9092"))
-
-
-def declared(folder: Path) -> None:
-    pipeline = folder / "pipeline.yaml"
-    pipeline.write_text(pipeline.read_text().replace("sinks:\n", f"{MORE}sinks:\n"))
+changed = partial(edit, before="a:9092", after="b:9092")
+declared = partial(edit, before="sinks:\n", after=f"{MORE}sinks:\n")
 
 
 def forgotten(folder: Path) -> None:
@@ -161,13 +156,8 @@ TRACE = Trace()
 
 def ran_in(folder: Path, command: str) -> Ran:
     _, arguments = COMMANDS[command]
-    with mock.patch.dict(os.environ, {"CI": ""}):
-        before = Path.cwd()
-        os.chdir(folder)
-        try:
-            return mzplan(Path(), *arguments)
-        finally:
-            os.chdir(before)
+    with mock.patch.dict(os.environ, {"CI": ""}), chdir(folder):
+        return mzplan(Path(), *arguments)
 
 
 def places(written: set[Path]) -> list[Path]:
