@@ -200,6 +200,7 @@ HOSTILE_VIEWS = [
     "SELECT id FROM orders o p",
     "SELECT a.reflect('java.lang.System', 'nanoTime') AS n FROM orders a",
     "SELECT CAST(default.evil(note) AS STRING) AS n FROM orders default",
+    "SELECT o.'x' AS n FROM orders o",
     "SELECT o.(SELECT 1) AS n FROM orders o",
     "SELECT CAST(o.current_user AS STRING) AS n FROM orders o",
     "SELECT CAST(o.interval 1 day AS STRING) AS n FROM orders o",
