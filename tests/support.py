@@ -26,6 +26,7 @@ from tests.unit import cli_runs
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
+Make = Callable[..., str]  # the fixtures `topic` and `database`: each call makes one, and returns its name
 APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
 # These never start a runner, which must not be a child of the tests. The others do if none is alive.
 LOOKING = {"drift", "graph", "plan", "show", "snapshot", "status", "steps", "validate"}

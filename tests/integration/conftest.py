@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
+from examples.servers import KafkaBroker, PostgresServer
 from examples.servers.ports import free_port
 from tests.event_collector import Collector, collecting
-from tests.support import Project
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-    from tests.integration.orders_shop import OrdersShop
-    from tests.integration.spark_lab import Lab
+from tests.integration.orders_shop import OrdersShop
+from tests.integration.spark_lab import Lab
+from tests.support import Make, Project
 
 
 @pytest.fixture(scope="session")
@@ -49,15 +46,9 @@ def project(shared_project: Project) -> Iterator[Project]:
 
 @pytest.fixture
 def shop(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
+    project: Project, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
 ) -> OrdersShop:
     """The shared project, with a database of the test's own."""
-    from tests.integration.orders_shop import OrdersShop
-
     return OrdersShop(project, kafka, postgres, topic, database())
 
 
@@ -66,8 +57,6 @@ def lab(
     tmp_path_factory: pytest.TempPathFactory, kafka: KafkaBroker, postgres: PostgresServer
 ) -> Iterator[Lab]:
     """A SparkExecutor in this process, shared by all tests of mzplan.spark."""
-    from tests.integration.spark_lab import Lab
-
     lab = Lab(tmp_path_factory.mktemp("lab"), kafka, postgres)
     lab.executor.open()
     yield lab

@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.terms import ReplicaLocation
@@ -20,11 +19,9 @@ from mzplan.spark.delta_storage import SparkStorageController
 from mzplan.spark.executor import SparkExecutor
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
+from tests.integration.spark_lab import Lab
 from tests.support import eventually
 from tests.unit.cli_runs import mzplan
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
 
 SETTINGS = "version: 1\nproject: %s\nwarehouse: ./warehouse\nretain_dropped: 1s\nstate: {path: %s}\n"
 

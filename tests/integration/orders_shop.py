@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from examples.servers import produce_json
+from examples.servers import KafkaBroker, PostgresServer, produce_json
 from tests.integration.spark_lab import read_delta
-from tests.support import Project, eventually, execute, ids_in, orders, postgres_connection
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
+from tests.support import Make, Project, eventually, execute, ids_in, orders, postgres_connection
 
 
 class OrdersShop:
@@ -22,7 +17,7 @@ class OrdersShop:
         project: Project,
         kafka: KafkaBroker,
         postgres: PostgresServer,
-        topic: Callable[..., str],
+        topic: Make,
         database: str,
     ):
         self.project, self.kafka, self.postgres = project, kafka, postgres

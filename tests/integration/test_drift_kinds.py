@@ -10,22 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from examples.servers import create_topic, delete_topic, produce_json
+from examples.servers import KafkaBroker, PostgresServer, create_topic, delete_topic, produce_json
 from mzplan.model.resources import Retries
 from mzplan.store.backends.local import STATE_KEY
 from tests.integration.crew import Crew
 from tests.integration.orders_shop import ids_in_delta
+from tests.integration.spark_lab import Lab
 from tests.support import drop_ids, eventually, execute, kafka_connection, orders, orders_source, rows_of
 from tests.unit.cli_runs import apply, mzplan
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-    from tests.integration.spark_lab import Lab
 
 READINGS = "{interval: 500ms}, format: {type: json, schema: 'id BIGINT'}"
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
-from examples.servers import produce_json
+from examples.servers import KafkaBroker, PostgresServer, produce_json
 from tests.integration.crew import Crew
 from tests.integration.orders_shop import ids_in_delta
-from tests.integration.spark_lab import read_delta
+from tests.integration.spark_lab import Lab, read_delta
 from tests.support import (
+    Make,
     drop_ids,
     eventually,
     execute,
@@ -23,13 +25,6 @@ from tests.support import (
     orders_source,
 )
 from tests.unit.cli_runs import apply, mzplan
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from examples.servers import KafkaBroker, PostgresServer
-    from tests.integration.spark_lab import Lab
 
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
 
@@ -85,12 +80,7 @@ def imported(crew: Crew, address: str, folder: Path) -> Path:
 
 
 def test_a_query_from_kafka(
-    crew: Crew,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
-    tmp_path: Path,
+    crew: Crew, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make, tmp_path: Path
 ) -> None:
     from pyspark.sql import functions as f
 
@@ -177,7 +167,7 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
 
 
 def test_a_query_that_cannot_be_imported_changes_nothing(
-    crew: Crew, kafka: KafkaBroker, topic: Callable[..., str], tmp_path: Path
+    crew: Crew, kafka: KafkaBroker, topic: Make, tmp_path: Path
 ) -> None:
     """All reasons at once, nothing changed, nothing copied."""
     from pyspark.sql import functions as f

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from examples.servers import KafkaBroker, PostgresServer
 from tests.faults.doomed import Doomed
 from tests.integration.orders_shop import OrdersShop
-from tests.support import Project, eventually, kafka_connection, orders_sink, orders_source, rows_of
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
+from tests.support import Make, Project, eventually, kafka_connection, orders_sink, orders_source, rows_of
 
 INSTANCES = "instances: {one: {type: embedded}, two: {type: embedded}, far: {type: cluster}}\n"
 
@@ -61,11 +58,7 @@ class Moving(Doomed):
 
 @pytest.mark.nightly
 def test_queries_move_between_embedded_runners_and_to_a_cluster_instance(
-    tmp_path: Path,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
+    tmp_path: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
 ) -> None:
     project = Project(tmp_path / "moving", "moving", {"TEST_PG_PASSWORD": postgres.password})
     moving = Moving(project, OrdersShop(project, kafka, postgres, topic, database()))

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import pytest
 
-from examples.servers import produce_json
+from examples.servers import KafkaBroker, produce_json
 from tests.integration.orders_shop import ids_in_delta
-from tests.support import Project, delete_records, drop_ids, eventually, kafka_connection, orders
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker
+from tests.support import Make, Project, delete_records, drop_ids, eventually, kafka_connection, orders
 
 LOST = "200 of 300 records of source.lo_s can't be read again"
 
@@ -28,9 +22,7 @@ def pipeline(prefix: str, source: str, schema: str, more: str = "") -> str:
     )
 
 
-def test_records_that_retention_has_dropped(
-    project: Project, kafka: KafkaBroker, topic: Callable[..., str]
-) -> None:
+def test_records_that_retention_has_dropped(project: Project, kafka: KafkaBroker, topic: Make) -> None:
     name, lake = topic("loss", partitions=1), project.folder / "lo" / "lake"
     produce_json(kafka.bootstrap, name, orders(0, 300))
 

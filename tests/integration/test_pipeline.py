@@ -6,11 +6,11 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from examples.servers import create_topic, produce_json
+from examples.servers import KafkaBroker, create_topic, produce_json
 from tests.event_collector import Collector, check_event
 from tests.integration.orders_shop import OrdersShop
 from tests.integration.prometheus import metrics_used, samples
@@ -25,9 +25,6 @@ from tests.support import (
     orders_source,
     rows_of,
 )
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker
 
 
 def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_doubled(

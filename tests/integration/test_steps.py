@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,12 +24,8 @@ from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
-from tests.support import delete_records, eventually, orders
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
+from tests.integration.spark_lab import Lab
+from tests.support import Make, delete_records, eventually, orders
 
 
 def history(lab: Lab, query: Description) -> StepHistory:

@@ -7,17 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.servers import PostgresServer
 from mzplan.host.failpoints import Failpoint
-from tests.support import Project, eventually, execute, postgres_connection
-
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
+from tests.support import Make, Project, eventually, execute, postgres_connection
 
 WRONG = {"TEST_PG_PASSWORD": "wrong"}
 SINK = "{from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}"
@@ -69,7 +66,7 @@ class Shop(Project):
 
 
 @pytest.fixture
-def shop(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Shop]:
+def shop(tmp_path: Path, postgres: PostgresServer, database: Make) -> Iterator[Shop]:
     shop = Shop(tmp_path / "shop", postgres, database("validated"))
     yield shop
     shop.down()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import Project, drop_ids, eventually, execute, ids_in, postgres_connection, rows_of
-
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
+from examples.servers import PostgresServer
+from tests.support import Make, Project, drop_ids, eventually, execute, ids_in, postgres_connection, rows_of
 
 
 @pytest.fixture
-def team(
-    tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]
-) -> Iterator[tuple[Project, str]]:
+def team(tmp_path: Path, postgres: PostgresServer, database: Make) -> Iterator[tuple[Project, str]]:
     """A project of its own, whose state is in the database that its sink writes to."""
     name = database("team")
     project = Project(tmp_path / "team", "team", {"TEST_PG_PASSWORD": postgres.password})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH
 from tests.integration.committed import committed, step_record
-from tests.support import Stopwatch, eventually
+from tests.support import Make, Stopwatch, eventually
 
 FIRST = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
 
@@ -69,7 +69,7 @@ class Target:
 
 
 @pytest.fixture
-def target(kafka: KafkaBroker, topic: Callable[..., str]) -> Target:
+def target(kafka: KafkaBroker, topic: Make) -> Target:
     return Target(kafka.bootstrap, topic(partitions=2))
 
 

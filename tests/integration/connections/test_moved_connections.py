@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from examples.servers import KafkaBroker, PostgresServer, create_topic, produce_json
 from examples.servers.ports import free_port
 from tests.support import (
+    Make,
     Project,
     eventually,
     execute,
@@ -71,8 +71,8 @@ def test_a_new_connection_to_the_same_server_keeps_checkpoints(
     kafka: KafkaBroker,
     postgres: PostgresServer,
     own_postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
+    topic: Make,
+    database: Make,
 ) -> None:
     name = database()
     shop = Shop(project, kafka, own_postgres, topic("moved"), name)

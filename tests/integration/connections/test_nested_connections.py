@@ -11,6 +11,7 @@ import pytest
 from examples.servers import KafkaBroker, PostgresServer, SshServer, produce_json
 from examples.servers.registry import SchemaRegistry
 from tests.support import (
+    Make,
     Project,
     eventually,
     execute,
@@ -112,8 +113,8 @@ def test_only_queries_behind_a_broken_ssh_server_fail(
     project: Project,
     kafka: KafkaBroker,
     postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
+    topic: Make,
+    database: Make,
     sshd_servers: Callable[[str], SshServer],
     registry: SchemaRegistry,
 ) -> None:

@@ -22,6 +22,7 @@ from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from tests.certificates import make_certificate
+from tests.support import Make
 from tests.unit.connectors.queries import described, inlined
 
 SCHEMA = {
@@ -105,7 +106,7 @@ def sink(of: Description, topic: str, **body: Any) -> Description:
 
 
 def test_validation_asks_the_registry(
-    kafka: KafkaBroker, topic: Callable[..., str], ssh_servers: Callable[[str], SshServer], tmp_path: Path
+    kafka: KafkaBroker, topic: Make, ssh_servers: Callable[[str], SshServer], tmp_path: Path
 ) -> None:
     name = topic("registry")
     key = asyncssh.generate_private_key("ssh-ed25519")

@@ -33,7 +33,7 @@ from mzplan.schema.description import CollectionRead, Description, InlinedConnec
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
 from tests.executors import run_elsewhere
-from tests.support import eventually, execute, rows_of
+from tests.support import Make, eventually, execute, rows_of
 from tests.unit.cli_runs import Ran, mzplan
 from tests.unit.connectors.queries import described, inlined
 
@@ -227,11 +227,7 @@ def sink(connection: InlinedConnection, table: str = "o") -> Description:
 
 
 def test_validation_goes_through_the_tunnel(
-    door: SshServer,
-    servers: Servers,
-    postgres: PostgresServer,
-    database: Callable[..., str],
-    tmp_path: Path,
+    door: SshServer, servers: Servers, postgres: PostgresServer, database: Make, tmp_path: Path
 ) -> None:
     name = database()
     execute(postgres.dsn(name), "CREATE TABLE o (id bigint)")
@@ -316,7 +312,7 @@ def test_the_certificate_is_checked_against_the_databases_name(
 
 
 def test_a_task_on_another_machine_opens_the_tunnel_itself(
-    door: SshServer, postgres: PostgresServer, database: Callable[..., str], tmp_path: Path
+    door: SshServer, postgres: PostgresServer, database: Make, tmp_path: Path
 ) -> None:
     """As on a cluster: the task gets nothing but what it is sent, and our own ports mean nothing to it."""
     name = database()

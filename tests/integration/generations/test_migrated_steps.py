@@ -3,7 +3,6 @@ another order: rows are made as they were written, or refused with the reason.""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from tests.integration.generations.test_row_migration import after, reading, row
 from tests.integration.spark.test_spark_replays import replayed
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers
 from tests.integration.spark_lab import Lab, read_delta
-
-Make = Callable[..., str]
+from tests.support import Make
 
 
 @pytest.mark.nightly

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,7 @@ from mzplan.model.state import Predecessor
 from mzplan.schema.description import Description
 from mzplan.warehouse.step_history import oldest_needed_step
 from tests.integration.spark_lab import Lab, read_delta
-from tests.support import eventually
-
-Make = Callable[..., str]
+from tests.support import Make, eventually
 
 
 def after(source: Description, schema: str, **body: Any) -> Description:

@@ -6,10 +6,9 @@ import datetime
 import io
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import pytest
@@ -20,12 +19,9 @@ from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_formats import local, rows
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 UTC = datetime.UTC
 LOGIN = {"user": "app", "password": "${env:PG_PASSWORD}"}  # the one secret that the lab has
 

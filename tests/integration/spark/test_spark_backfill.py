@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from mzplan.connectors.api.queries import resolve
 from mzplan.model.times import instant_text
+from mzplan.schema.description import Description
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.replay import collection_batches
-from tests.integration.spark_lab import read_delta
-from tests.support import eventually
+from mzplan.warehouse.step_record import StepRecord
+from tests.integration.spark_lab import Lab, read_delta
+from tests.support import Make, eventually
 from tests.tasks import backfill
 
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from mzplan.warehouse.step_record import StepRecord
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000  # milliseconds since the epoch
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,15 +17,12 @@ from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.host.spark_lines import line_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.description import Description
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.versions import delta_features
-from tests.support import Stopwatch
+from tests.integration.spark_lab import Lab
+from tests.support import Make, Stopwatch
 
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 SECRET = "pass'wo\\rd \"%40"
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from mzplan.connectors.frames import row_hash as spark_side
 from mzplan.warehouse.content_hash import content_hash, row_hashes
 from mzplan.warehouse.replay import read_batches
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
+from tests.integration.spark_lab import Lab
 
 Table = Callable[[], Path]
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.integration.committed import committed
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # Of each row: 9 MB in all, more than waits on the way into a task, so that it has begun before they end.
 TEXT = "ann " * 7500

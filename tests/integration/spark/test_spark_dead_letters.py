@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,16 +12,13 @@ from confluent_kafka import Consumer
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.tasks import TaskOutcome
+from mzplan.schema.description import Description
 from mzplan.spark import streams
 from mzplan.spark.tasks import dead_letters
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 from tests.tasks import letters_replay
 
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 GOOD = (b'{"id": 1, "name": "ann", "unknown": true}', b'{"id": 2, "name": "bob"}')
 BAD = {
     b'{"id": "x"}': "id is not a BIGINT",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,16 +14,14 @@ from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.local.steps import LocalSteps
 from mzplan.controller.terms import CollectionDescription
 from mzplan.endpoints import OutputEndpoint, Step
+from mzplan.schema.description import Description
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.contract.controllers import appending
+from tests.integration.spark_lab import Lab
 from tests.support import eventually
-
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
 
 COLUMNS = (
     "id BIGINT NOT NULL, name VARCHAR(10), day DATE, at TIMESTAMP, amount DECIMAL(10,2), tags ARRAY<STRING>"

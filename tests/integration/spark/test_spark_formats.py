@@ -5,29 +5,25 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.sql import DataFrame
 
+from mzplan.connectors.formats.envelopes import Envelope
+from mzplan.connectors.formats.parsers import ParsedRecord
 from mzplan.schema.columns import Column, parse_columns
-from tests.support import eventually
+from mzplan.schema.description import Description
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mzplan.connectors.formats.envelopes import Envelope
-    from mzplan.connectors.formats.parsers import ParsedRecord
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 PEOPLE = "id BIGINT NOT NULL, name VARCHAR(5), born DATE"
 AT = datetime.datetime.fromtimestamp(1_700_000_000.123)  # in the session of this process: local time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyarrow import csv, parquet
@@ -13,12 +13,9 @@ from pyarrow import json as json_lines
 
 from mzplan.connectors.files.manifest import committed_files
 from tests.integration.committed import committed
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 READERS: dict[str, Callable[[str], Any]] = {
     "json": json_lines.read_json,
     "csv": csv.read_csv,

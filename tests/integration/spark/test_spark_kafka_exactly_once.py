@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -14,12 +13,8 @@ from confluent_kafka.admin import AdminClient
 from examples.servers import create_topic, delete_topic
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from tests.integration.committed import committed, step_record
-from tests.support import eventually
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
 
 class Pipe:

@@ -4,10 +4,10 @@ deletes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -15,13 +15,9 @@ from confluent_kafka import Producer
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_verify_sinks import verified
-from tests.integration.spark_lab import read_delta
-from tests.support import eventually
+from tests.integration.spark_lab import Lab, read_delta
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 EVERY = {"interval": "500ms"}  # four queries on two cores
 Change = tuple[Any, dict[str, Any] | bytes | None]
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 
-from tests.support import Stopwatch, eventually, execute, ids_in
+from examples.servers import PostgresServer
+from tests.integration.spark_lab import Lab
+from tests.support import Make, Stopwatch, eventually, execute, ids_in
 
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 TABLE = "CREATE TABLE orders (id bigint, customer text, amount numeric(10,2))"
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncssh
 
+from examples.servers import SshServer
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from examples.servers import SshServer
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 SCHEMA = "id BIGINT, customer STRING, amount DECIMAL(12,2), tags ARRAY<STRING>, note STRING"
 COLUMNS = "id bigint PRIMARY KEY, customer text, amount numeric(12,2), tags text[], note text"
 # In public: below a sink, there may be a schema named like the user.

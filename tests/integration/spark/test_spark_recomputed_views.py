@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.connectors.frames.merges import merge
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.spark.collections import table_at
 from mzplan.spark.progress import late_rows_of
 from mzplan.spark.streams import collection_stream
@@ -21,12 +23,7 @@ from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint, DescriptionHistory, StepDescription, collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mzplan.schema.description import CollectionRead, Description
-    from tests.integration.spark_lab import Lab
+from tests.integration.spark_lab import Lab
 
 Row = tuple[Any, ...]
 INPUTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
 from tests.integration.spark.test_spark_keyed import send as send_changes
 from tests.integration.spark_lab import Lab
-from tests.support import eventually
+from tests.support import Make, eventually
 
 ORDERS = "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP"
 PAYMENTS = "id BIGINT, paid BIGINT, ts TIMESTAMP"
@@ -299,7 +299,7 @@ def plan_step(lab: Lab, view: Description, source: Description) -> None:
     ids=["of keys and a snapshot", "of rows"],
 )
 def test_a_step_is_finished_by_the_query_that_began_it(
-    lab: Lab, shop: Shop, topic: Callable[..., str], kinds: tuple[str, str]
+    lab: Lab, shop: Shop, topic: Make, kinds: tuple[str, str]
 ) -> None:
     """The new query keeps fewer rows and has a column more."""
     shop.source("customers", CUSTOMERS)

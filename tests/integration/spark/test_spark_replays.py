@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_verify_sinks import (
     Filled,
@@ -18,15 +17,9 @@ from tests.integration.spark.test_spark_verify_sinks import (
     produce_record,
     verified,
 )
-from tests.integration.spark_lab import read_delta
-from tests.support import eventually
+from tests.integration.spark_lab import Lab, read_delta
+from tests.support import Make, eventually
 from tests.tasks import replay
-
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 
 
 def replayed(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.integration.spark_lab import read_delta
+from tests.integration.spark_lab import Lab, read_delta
 from tests.support import eventually
 from tests.tasks import replay
-
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
 
 
 class Shop:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,13 +14,9 @@ from mzplan.connectors.delta import sink as delta_sink
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
-from tests.integration.spark_lab import read_delta
-from tests.support import drop_file, eventually
+from tests.integration.spark_lab import Lab, read_delta
+from tests.support import Make, drop_file, eventually
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 SCHEMA = "id BIGINT, kind STRING, day DATE, at TIMESTAMP, ratio DOUBLE, flat DECIMAL(10,2), sure BOOLEAN"
 PARTITIONS = ["kind", "day", "at", "ratio", "flat", "sure"]
 # The last three are one folder, and NULL there.

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyarrow import parquet
 
-from examples.servers import create_topic, delete_topic
+from examples.servers import KafkaBroker, create_topic, delete_topic
 from mzplan.model.diagnostics import ExitCode
-from tests.support import Stopwatch, eventually
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
+from tests.integration.spark_lab import Lab
+from tests.support import Make, Stopwatch, eventually
 
 
 def test_lost_records_and_another_topic_of_the_same_name_are_refused(lab: Lab, topic: Make) -> None:

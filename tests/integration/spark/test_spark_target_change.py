@@ -7,33 +7,29 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from pyarrow import RecordBatch
 
-from examples.servers import create_topic, delete_topic
+from examples.servers import KafkaBroker, PostgresServer, create_topic, delete_topic
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.endpoints import Step
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.schema.description import Description
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_topic
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_endpoints import append
-from tests.support import eventually, execute, ids_in
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually, execute, ids_in
 from tests.tasks import replay
-
-if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
 
 pytestmark = pytest.mark.nightly
 
-Make = Callable[..., str]
 TABLE = "CREATE TABLE orders (id bigint, customer text)"
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
 from mzplan.host import failpoints
 from mzplan.host.failpoints import Failpoint
 from tests.integration.committed import committed
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 POINTS = [Failpoint.TASK_BEGUN, Failpoint.TASK_SENT, Failpoint.TASK_NOTED, Failpoint.TASK_COMMITTED]
 ROWS = 30
 

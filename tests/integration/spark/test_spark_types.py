@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from mzplan.connectors.local.row_files import read_rows
 from mzplan.features.snapshot.row_files import json_lines
 from mzplan.schema.columns import parse_columns
+from mzplan.schema.description import Description
 from mzplan.warehouse.snapshot import snapshot_of
-
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
+from tests.integration.spark_lab import Lab
+from tests.support import Make
 
 # Name: Spark type, value in JSON, type in PostgreSQL (None: as the check's CREATE TABLE says), value there.
 TYPES: dict[str, tuple[str, Any, str | None, Any]] = {

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from examples.servers import KafkaBroker, create_topic, delete_topic
 from mzplan.connectors.local.steps import LocalSteps
 from mzplan.model.diagnostics import ExitCode
+from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_backfill import holds, ids, read, send
 from tests.integration.spark.test_spark_postgres_source import TABLE
 from tests.integration.spark.test_spark_postgres_source import source as postgres_source
-from tests.support import eventually
-
-if TYPE_CHECKING:
-    from mzplan.schema.description import Description
-    from tests.integration.spark_lab import Lab
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 
 pytestmark = pytest.mark.nightly
-
-Make = Callable[..., str]
 
 
 def moved(lab: Lab, source: Description, bootstrap: str, policy: str | None) -> Description:

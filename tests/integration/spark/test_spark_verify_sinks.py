@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,13 +24,10 @@ from mzplan.spark.verification.content_comparison import ContentComparison
 from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory
-from tests.support import eventually
+from tests.integration.spark_lab import Lab
+from tests.support import Make, eventually
 from tests.unit.reporters import SilentReporter
 
-if TYPE_CHECKING:
-    from tests.integration.spark_lab import Lab
-
-Make = Callable[..., str]
 ROWS = 12
 STRAIGHT = "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))"
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["customer"]}

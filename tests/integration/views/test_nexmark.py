@@ -8,7 +8,7 @@ import random
 import shutil
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 from examples.nexmark.events import BEGIN, Event, end, events
 from examples.servers import KafkaBroker, produce_json
-from tests.support import Project, eventually
+from tests.support import Make, Project, eventually
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "nexmark"
 NUMBER = 5_000
@@ -135,7 +135,7 @@ def _ends(at: datetime, slide: timedelta) -> list[datetime]:
 
 
 @pytest.fixture
-def topics(topic: Callable[..., str]) -> dict[str, str]:
+def topics(topic: Make) -> dict[str, str]:
     return {name: topic(name, partitions=1) for name in ("person", "auction", "bid")}
 
 

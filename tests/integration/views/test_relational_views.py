@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
+from examples.servers import PostgresServer
 from tests.integration.views.relational_shop import VIEWS, RelationalShop
-from tests.support import Project, eventually, execute, postgres_connection, rows_of
-
-if TYPE_CHECKING:
-    from examples.servers import PostgresServer
+from tests.support import Make, Project, eventually, execute, postgres_connection, rows_of
 
 HOUR = 3600
 
 
 def test_each_shape_computes_what_its_sql_says(
-    project: Project, postgres: PostgresServer, database: Callable[..., str]
+    project: Project, postgres: PostgresServer, database: Make
 ) -> None:
     name = database("relational")
     dsn = postgres.dsn(name)

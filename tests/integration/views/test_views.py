@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from deltalake import write_deltalake
 
 from examples.servers import PostgresServer
 from tests.faults.doomed import ids_in_delta
-from tests.support import Project, eventually, execute, postgres_connection, rows_of
+from tests.support import Make, Project, eventually, execute, postgres_connection, rows_of
 
 SOURCE = """\
 sources:
@@ -66,7 +65,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(project: Project, postgres: PostgresServer, database: Callable[..., str]) -> Shop:
+def shop(project: Project, postgres: PostgresServer, database: Make) -> Shop:
     return Shop(project, postgres, database("views"))
 
 
@@ -150,7 +149,7 @@ def test_sql_between_a_source_and_a_sink_is_changed_while_it_runs(shop: Shop) ->
 
 @pytest.mark.nightly
 def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
-    project: Project, postgres: PostgresServer, database: Callable[..., str]
+    project: Project, postgres: PostgresServer, database: Make
 ) -> None:
     name = database("keyed_views")
     execute(postgres.dsn(name), "CREATE TABLE out (number bigint PRIMARY KEY, name text)")
