@@ -6,13 +6,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
+from mzplan.connectors.api.connector import Upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -20,13 +22,12 @@ from mzplan.model.state import ResourceState
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
+from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
 from tests.support import delete_records, eventually, rows_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
@@ -148,6 +149,12 @@ class Lab:
     def check(self, description: Description) -> CheckResult:
         return self.executor.check(description, self.secrets)
 
+    def finds(self, description: Description, code: str, detail: str = "") -> Diagnostic:
+        """The one thing that a check finds: it has this code, and its detail contains this text."""
+        (found,) = self.check(description).diagnostics
+        assert found.code == code and detail in found.detail, found
+        return found
+
     def codes(self, description: Description) -> list[str]:
         """The codes of the errors that a check finds."""
         return [d.code for d in self.check(description).diagnostics if d.severity == "error"]
@@ -242,9 +249,21 @@ class Lab:
         """The last batch that is done; what the query reports comes a moment later."""
         return Checkpoint(str(self.checkpoint(description))).log.committed()
 
-    def history(self, description: Description, source: Description | None = None) -> StepHistory:
+    def history(
+        self, description: Description, source: Description | CollectionRead | None = None
+    ) -> StepHistory:
         """The steps of a query. Those of a sink need its source to say what they have read."""
         return StepHistory(self.context.warehouse, description.place, source and source.place)
+
+    def recorded(self, description: Description, count: int) -> list[StepRecord]:
+        """The steps that the index holds, once there are so many."""
+        index = self.history(description).index
+        eventually(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
+        return list(index.backwards())[::-1]
+
+    def upstream(self, source: Description) -> Upstream:
+        """What reads steps again from where they came."""
+        return open_upstream(source, self.secrets, str(self.folder), self.context.warehouse)
 
     def read_on(self, source: Description, *sinks: Description) -> None:
         """Wait until sinks have done the last step of their source."""

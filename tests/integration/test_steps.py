@@ -10,38 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from pyarrow import parquet
 
-from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.catalogue import Connectors
 from mzplan.model.observed import Counters
-from mzplan.schema.description import Description
-from mzplan.spark.verification.source import SparkUpstream
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.replay import collection_batches
-from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import Lab
-from tests.support import Make, delete_records, eventually, orders
-
-
-def history(lab: Lab, query: Description) -> StepHistory:
-    source = query.input
-    return StepHistory(
-        str(lab.folder / "warehouse"),
-        (query.id, query.generation),
-        (source.id, source.generation) if source else None,
-    )
-
-
-def indexed(lab: Lab, query: Description, count: int) -> list[StepRecord]:
-    """What the index holds, once it is so many steps."""
-    index = history(lab, query).index
-    eventually(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
-    return list(index.backwards())[::-1]
+from tests.support import Make, orders
 
 
 def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
@@ -50,9 +28,9 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     sink = lab.sink(source, "console", None)
     lab.produce(name, *orders(0, 10))
     lab.start(source)
-    indexed(lab, source, 1)
+    lab.recorded(source, 1)
     lab.produce(name, *orders(10, 11))  # one record can't be cut into two steps
-    first, second = indexed(lab, source, 2)
+    first, second = lab.recorded(source, 2)
     assert (first.step, first.rows, first.start, first.end) == (0, 10, {name: {"0": 0}}, {name: {"0": 10}})
     assert (second.step, second.rows) == (1, 1)
     assert (second.start, second.end) == ({name: {"0": 10}}, {name: {"0": 11}})
@@ -60,16 +38,16 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
         assert record.digest_from == "stream"
         assert record.bytes is not None and record.bytes > 0
         assert record.time is not None and record.version is not None
-        again = content_hash(collection_batches(history(lab, source).collection, record))
+        again = content_hash(collection_batches(lab.history(source).collection, record))
         assert (str(again), again.rows) == (record.digest, record.rows)
     lab.start(sink)
-    (covering,) = indexed(lab, sink, 1)
+    (covering,) = lab.recorded(sink, 1)
     assert (covering.step, covering.rows, covering.sources) == (0, 11, (0, 1))
     lab.produce(name, *orders(15, 16))
-    following = indexed(lab, sink, 2)[1]
+    following = lab.recorded(sink, 2)[1]
     assert (following.rows, following.sources, following.total) == (1, (2, 2), 12)
     # How old its rows were: from when their records were made, by Kafka's own timestamps.
-    third = indexed(lab, source, 3)[2]
+    third = lab.recorded(source, 3)[2]
     made = {row["id"]: row["_position"]["timestamp"].timestamp() for row in lab.read(source)}
     assert first.oldest == pytest.approx(min(made[n] for n in range(10)), abs=0.001)
     assert third.oldest == pytest.approx(made[15], abs=0.001)
@@ -91,10 +69,10 @@ def test_step_records_lost_in_a_crash_are_filled_in(lab: Lab, topic: Make) -> No
     for step in range(3):
         lab.produce(name, *orders(step, step + 1))
         lab.start(*[source] * (step == 0))  # not before there is something: that would be a step of its own
-        indexed(lab, source, step + 1)
-    whole = indexed(lab, source, 3)
+        lab.recorded(source, step + 1)
+    whole = lab.recorded(source, 3)
     lab.stop(source)
-    files = history(lab, source)
+    files = lab.history(source)
     # A line cut short, then nothing at all: as after a power failure.
     segment = lab.checkpoint(source) / "index" / f"{0:020}.jsonl"
     lines = segment.read_bytes().splitlines(keepends=True)
@@ -103,15 +81,15 @@ def test_step_records_lost_in_a_crash_are_filled_in(lab: Lab, topic: Make) -> No
     assert [_essence(r)[:-1] for r in seen] == [_essence(r)[:-1] for r in whole]
     assert [r.digest for r in seen] == [whole[0].digest, None, None]
     lab.start(source)
-    again = indexed(lab, source, 3)
+    again = lab.recorded(source, 3)
     assert [r.digest for r in again] == [r.digest for r in whole]
     assert [r.digest_from for r in again] == ["stream", "collection", "collection"]
     lab.produce(name, *orders(3, 4))
-    assert indexed(lab, source, 4)[3].digest_from == "stream"
+    assert lab.recorded(source, 4)[3].digest_from == "stream"
     lab.stop(source)
     shutil.rmtree(segment.parent)
     lab.start(lab.retried(source))
-    assert [_essence(r) for r in indexed(lab, source, 4)][:3] == [_essence(r) for r in whole]
+    assert [_essence(r) for r in lab.recorded(source, 4)][:3] == [_essence(r) for r in whole]
 
 
 def _essence(record: StepRecord) -> tuple[Any, ...]:
@@ -124,15 +102,15 @@ def test_a_step_that_runs_again_after_a_crash_is_recorded_once(lab: Lab, topic: 
     source = lab.kafka_source(name)
     lab.produce(name, *orders(0, 6))
     lab.start(source)
-    (before,) = indexed(lab, source, 1)
+    (before,) = lab.recorded(source, 1)
     lab.stop(source)
     shutil.rmtree(lab.checkpoint(source) / "index")
     assert lab.undo_commit(source) == 0
-    shown = history(lab, source).read()
+    shown = lab.history(source).read()
     assert [(r.step, r.committed) for r in shown.records] == [(0, True)]  # the collection has it
     lab.start(source)
     lab.produce(name, *orders(6, 7))
-    first, second = indexed(lab, source, 2)
+    first, second = lab.recorded(source, 2)
     assert _essence(first) == _essence(before)
     assert (second.step, second.rows) == (1, 1)
     lab.stop(source)
@@ -143,18 +121,18 @@ def test_kafka_steps_are_read_again_from_their_offsets(lab: Lab, topic: Make) ->
     schema = "id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, more MAP<STRING,INT>"
     source = lab.kafka_source(name, schema=schema, include={"timestamp": "came_at"}, on_error="skip")
     row = b'{"id": %d, "amount": "1.50", "tags": ["a", null], "more": {"x": 1}}'
-    send(lab, name, *(row % id_ for id_ in range(7)))
-    send(lab, name, b"no json", b'{"id": 8, "at": "2026-01-02T03:04:05.678901Z"}')
+    lab.send(name, *(row % id_ for id_ in range(7)))
+    lab.send(name, b"no json", b'{"id": 8, "at": "2026-01-02T03:04:05.678901Z"}')
     lab.start(source)
-    indexed(lab, source, 1)
-    send(lab, name, b'{"id": 9}')
-    records = indexed(lab, source, 2)
+    lab.recorded(source, 1)
+    lab.send(name, b'{"id": 9}')
+    records = lab.recorded(source, 2)
     lab.stop(source)
-    upstream = upstream_of(lab, source)
+    upstream = lab.upstream(source)
     again = map(upstream.content_hash, records)
     assert [(str(h), h.rows) for h in again] == [(r.digest, r.rows) for r in records]
     assert records[0].rows == 8  # the malformed record is in the range of offsets, and no row
-    delete_records(lab.kafka, name, 3)
+    lab.delete_records(name, 3)
     with pytest.raises(GoneError, match="upstream"):
         upstream.content_hash(records[0])
     assert str(upstream.content_hash(records[1])) == records[1].digest
@@ -175,9 +153,9 @@ def test_steps_of_files_are_read_again_from_the_files_that_were_noted(
         rows = [(number, "ann"), (number + 10, "bob, the other")]
         put(folder, format_, f"part [{number}] 5%25.{format_}", rows)
     lab.start(source)
-    records = indexed(lab, source, 2)
+    records = lab.recorded(source, 2)
     lab.stop(source)
-    log, upstream = history(lab, source), upstream_of(lab, source)
+    log, upstream = lab.history(source), lab.upstream(source)
 
     def kept(record: StepRecord) -> ContentHash:
         batches = collection_batches(log.collection, record)
@@ -193,21 +171,6 @@ def test_steps_of_files_are_read_again_from_the_files_that_were_noted(
     first.unlink()
     with pytest.raises(GoneError, match="upstream"):
         upstream.content_hash(records[0])
-
-
-def upstream_of(lab: Lab, source: Description) -> SparkUpstream:
-    spark = lab.executor._spark
-    assert spark is not None
-    connector = Connectors().source(source.type)
-    query = resolve(source, lab.secrets, str(lab.folder), str(lab.folder / "warehouse"))
-    return SparkUpstream(spark, connector, query)
-
-
-def send(lab: Lab, topic: str, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
 
 
 def put(folder: Path, format_: str, name: str, rows: list[tuple[int, str]]) -> None:
