@@ -14,6 +14,16 @@ from tests.integration.spark_lab import Lab
 from tests.support import Make, Project
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """The queries that a test has left running on the lab end before its topics and databases go."""
+    try:
+        if "lab" in getattr(item, "funcargs", ()):
+            item.funcargs["lab"].stop_all()  # type: ignore[attr-defined]
+    finally:
+        yield
+
+
 @pytest.fixture(scope="session")
 def run_events() -> Iterator[Collector]:
     """What the runner of the shared project tells an OpenLineage server."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
@@ -17,7 +16,7 @@ from examples.servers import KafkaBroker, PostgresServer, produce_json
 from mzplan.connectors.api.connector import Upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection, packages_of
 from mzplan.secrets.references import Secrets
@@ -27,7 +26,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
-from tests.support import delete_records, eventually, rows_of
+from tests.support import delete_records, eventually, refusal, rows_of
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
@@ -139,6 +138,10 @@ class Lab:
         for description in descriptions:
             self.executor.stop(QueryName.of(PROJECT, description))
 
+    def stop_all(self) -> None:
+        for report in self.executor.reports():
+            self.executor.stop(report.name)
+
     def finish(self, *descriptions: Description) -> None:
         """Stop queries when every batch that they have planned is done: rows can be seen in a target a moment
         before Spark notes down that their batch is."""
@@ -182,10 +185,7 @@ class Lab:
 
     def refused(self, description: Description) -> Diagnostic:
         """The error with which a query doesn't start."""
-        with pytest.raises(MzplanError) as caught:
-            self.start(description)
-        (found,) = caught.value.diagnostics
-        return found
+        return refusal(lambda: self.start(description))
 
     def produce(self, topic: str, *rows: Mapping[str, Any]) -> None:
         produce_json(self.kafka.bootstrap, topic, rows)

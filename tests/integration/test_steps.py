@@ -113,7 +113,6 @@ def test_a_step_that_runs_again_after_a_crash_is_recorded_once(lab: Lab, topic: 
     first, second = lab.recorded(source, 2)
     assert _essence(first) == _essence(before)
     assert (second.step, second.rows) == (1, 1)
-    lab.stop(source)
 
 
 def test_kafka_steps_are_read_again_from_their_offsets(lab: Lab, topic: Make) -> None:

@@ -95,8 +95,7 @@ def test_fields_of_a_struct_are_matched_by_name(lab: Lab, tmp_path: Path) -> Non
     disk = {"type": "files", "path": str(lake)}
     swapped = lab.source("delta", disk, path="orders", schema=f"id INT, {turned}")
     assert lab.codes(swapped) == ["MZ230"]
-    with pytest.raises(MzplanError, match="MZ230"):
-        lab.start(swapped)
+    assert lab.refused(swapped).code == "MZ230"
     source = lab.source("delta", disk, path="orders", schema=f"id INT, {price}")
     select = ["id", "named_struct('net', price.net, 'gross', price.gross) AS price"]
     appended = lab.delta_sink(source, lake, "appended", select=["id", "price"])

@@ -115,7 +115,6 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         eventually("the last one", lambda: lab.count(source) == 7)
         last = rows(lab, wider)[-1]
         assert last == dict.fromkeys(last) | {"id": 5, "note": "none"}
-        lab.stop(wider)
 
 
 @pytest.mark.nightly
@@ -138,7 +137,6 @@ def test_a_record_waits_for_the_registry_that_knows_its_schema(lab: Lab, topic: 
         registry.start()
         lab.start(source)  # as the runner does after a while
         eventually("the last is read", lambda: [row["id"] for row in rows(lab, source)] == [1, 2, 3])
-        lab.stop(source)
 
 
 def debezium(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
@@ -235,7 +233,6 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         lab.send(avro_topic, avro(id_, CHANGES, change("d")), key=avro(77, KEY, {"id": 4}))
         assert "neither the row before it nor the record's key says id" in (lab.ended(sources[0]).error or "")
         eventually("skipped", lambda: names(lab, sources[1]) == {4: "dan", 5: "Bob", 6: "eve", 7: "Eve"})
-        lab.stop(*sources)
 
 
 @pytest.mark.nightly
@@ -254,7 +251,6 @@ def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
         eventually("what is left", lambda: names(lab, source) == {2: "Bob", 3: "cid"})
         lab.send(name, None, key=b"2")
         assert "the key is not id BIGINT in Avro" in (lab.ended(source).error or "")
-        lab.stop(source)
 
 
 def encoded(value: Any) -> bytes:
@@ -315,7 +311,6 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
                 f"a row can't be written with schema {ids[once]}: "
                 "orders.at is long timestamp-micros in the schema, but NULL in the row",
             )
-        lab.stop(source, *sinks)
 
 
 def latest(lab: Lab, topic: str, id_: int, schema: Any) -> dict[int, Any]:

@@ -49,4 +49,3 @@ def test_a_step_that_can_not_be_read_to_its_end_is_not_written(lab: Lab, topic: 
     finally:
         spark.conf.set(BATCH, str(before))
     assert seen() == [[*range(310)]] * 2
-    lab.stop(*sinks)

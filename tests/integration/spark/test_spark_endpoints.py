@@ -94,7 +94,6 @@ def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab
     assert report.recent[0].total == 25
     eventually("its step is there", lambda: history.upper() == 4)
     assert snapshot_of(history, 3).count() == 25
-    lab.stop(again)
 
 
 def test_lost_steps_are_told_before_and_while_it_runs(lab: Lab) -> None:
@@ -108,6 +107,10 @@ def test_lost_steps_are_told_before_and_while_it_runs(lab: Lab) -> None:
     lab.fails(source, "MZ081", "step 1 is needed")
     lab.stop(source)
     assert lab.codes(source) == ["MZ081"]
+    # They go with their collection.
+    assert lab.checkpoint(source).exists()
+    lab.executor.reclaim(source.id, source.generation)
+    assert not lab.checkpoint(source).exists()
 
 
 def test_a_value_that_does_not_fit_names_its_column(lab: Lab) -> None:
@@ -115,14 +118,6 @@ def test_a_value_that_does_not_fit_names_its_column(lab: Lab) -> None:
     append(lab, source, 1)
     lab.start(source)
     lab.fails(source, "MZ082", "name is longer than VARCHAR(1)")
-    lab.stop(source)
-
-
-def test_reclaim_takes_the_steps_along(lab: Lab) -> None:
-    source = lab.source("local", None, schema=COLUMNS)
-    append(lab, source, 1)
-    lab.executor.reclaim(source.id, source.generation)
-    assert not lab.checkpoint(source).exists()
 
 
 class Parts:
@@ -196,4 +191,3 @@ def test_an_output_gets_the_same_rows_in_the_same_parts_again(
     assert len(parts) == parallelism
     append(lab, source, 13)
     assert "Traceback" not in str(lab.fails(again, "MZ082", "13 is no luck").error)
-    lab.stop(again, source)

@@ -4,14 +4,19 @@ deletes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from pyspark.sql import functions as f
 
+from mzplan.connectors.delta.sink import _merge_latest
+from mzplan.connectors.formats.envelopes import Tombstones
+from mzplan.connectors.formats.parsers import parser_of, without_frame
+from mzplan.connectors.formats.records import Records, check_records
+from mzplan.connectors.frames.changes import latest_rows
+from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_verify_sinks import verified
@@ -119,12 +124,6 @@ RECORDS: dict[tuple[str, str], list[tuple[bytes | None, bytes | None, Any]]] = {
 
 @pytest.mark.parametrize(("format_", "names"), RECORDS)
 def test_a_record_changes_the_row_of_its_key_or_is_malformed(lab: Lab, format_: str, names: str) -> None:
-    from pyspark.sql import functions as f
-
-    from mzplan.connectors.formats.envelopes import Tombstones
-    from mzplan.connectors.formats.records import Records
-    from mzplan.schema.columns import parse_columns
-
     columns = parse_columns("id BIGINT, name STRING")
     records = RECORDS[format_, names]
     listed = [(key, value, i) for i, (key, value, _) in enumerate(records)]
@@ -150,14 +149,6 @@ def test_a_record_changes_the_row_of_its_key_or_is_malformed(lab: Lab, format_: 
 def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     """Also what mzplan's own columns might be called, and what SQL takes only in quotes. And JSON may have a
     schema's id before it."""
-    from pyspark.sql import functions as f
-
-    from mzplan.connectors.delta.sink import _merge_latest
-    from mzplan.connectors.formats.parsers import without_frame
-    from mzplan.connectors.formats.records import Records
-    from mzplan.connectors.frames.changes import latest_rows
-    from mzplan.schema.columns import parse_columns
-
     spark = lab.spark.newSession()  # a merge names its step in the settings of its session
     columns = parse_columns(
         "row BIGINT, p STRING, `user-id` INT, s STRUCT<`a-b`: INT, j: INT>, x0 INT, n INT"
@@ -184,25 +175,17 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
 
 
 def _parsed(read: Any, columns: Any) -> Any:
-    from mzplan.connectors.formats.parsers import parser_of
-    from mzplan.connectors.formats.records import check_records
-
     return check_records(read, parser_of({"type": "json"}, columns), columns, "dead-letter")
 
 
 def send(lab: Lab, topic: str, *changes: Change) -> None:
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
     for key, value in changes:
-        text = json.dumps(value).encode() if isinstance(value, dict) else value
-        producer.produce(topic, text, key=key, partition=0)
-    assert producer.flush(30) == 0
+        lab.send(topic, json.dumps(value).encode() if isinstance(value, dict) else value, key=key)
 
 
 @pytest.fixture
-def keyed(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> Iterator[Keyed]:
-    made = Keyed(lab, topic, database, tmp_path)
-    yield made
-    lab.stop(made.source, *made.sinks)
+def keyed(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> Keyed:
+    return Keyed(lab, topic, database, tmp_path)
 
 
 def test_updates_and_deletes_reach_every_target(keyed: Keyed) -> None:

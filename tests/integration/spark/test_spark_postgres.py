@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +9,8 @@ import psycopg
 import pytest
 
 from examples.servers import PostgresServer
+from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.writer import Writer
 from tests.integration.spark_lab import Lab
 from tests.support import Make, Stopwatch, eventually, execute, ids_in
 
@@ -53,13 +54,12 @@ class Flow:
 
 
 @pytest.fixture
-def flow(lab: Lab, topic: Make, database: Make) -> Iterator[Flow]:
+def flow(lab: Lab, topic: Make, database: Make) -> Flow:
     """It runs, and has written five orders."""
     flow = Flow(lab, topic, database)
     lab.start(flow.source, flow.sink, epoch=7)
     flow.writes()
-    yield flow
-    lab.stop(flow.source, flow.sink)
+    return flow
 
 
 def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
@@ -73,9 +73,6 @@ def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
 def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
     lab: Lab, topic: Make, database: Make
 ) -> None:
-    from mzplan.connectors.postgres.sink.ledger import Ledger
-    from mzplan.connectors.postgres.sink.writer import Writer
-
     flow = Flow(lab, topic, database)
     flow.produce(100)
     lab.start(flow.source, flow.sink)
@@ -260,7 +257,6 @@ def test_a_repeated_step_is_compared_with_the_written_rows(lab: Lab, topic: Make
     lab.fails(sink, "MZ088")
     assert steps() == grown
     lab.has_rows(shop, "orders", 15)
-    lab.stop(source, sink)
 
 
 @pytest.mark.nightly
@@ -339,4 +335,3 @@ def test_a_value_that_the_table_refuses_is_told_by_its_column(lab: Lab, topic: M
     lab.start(narrow)
     lab.has_rows(shop, "narrow", 2)
     assert lab.rows(shop, "SELECT customer FROM narrow ORDER BY id") == [('"x"',), ('"xy"',)]
-    lab.stop(source, plain, json_, narrow)

@@ -115,7 +115,6 @@ def test_a_database_that_is_promoted_restored_moved_and_made_anew(
 
     _restored(lab, flow)
     _moved(lab, flow, database("elsewhere"))
-    lab.stop(flow.source)
 
 
 def _restored(lab: Lab, flow: Flow) -> None:
@@ -186,7 +185,6 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     delete_topic(own_kafka.bootstrap, out)
     create_topic(own_kafka.bootstrap, out, 1)
     assert "deleted and created again" in found(lab, accepting).detail
-    lab.stop(source)
 
 
 class Torn:

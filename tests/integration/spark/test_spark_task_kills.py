@@ -63,4 +63,3 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
     lab.start(*sinks.values())
     for kind in sinks:
         eventually(f"all rows are in {kind}", lambda kind=kind: seen()[kind] == Counter(range(produced)), 150)  # type: ignore[misc]
-    lab.stop(source, *sinks.values())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyarrow import parquet
 
@@ -23,7 +23,6 @@ from mzplan.schema.description import Description
 from mzplan.spark.verification.content_comparison import ContentComparison
 from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually
 from tests.unit.reporters import SilentReporter
@@ -35,10 +34,8 @@ UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["customer"]}
 
 def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
     target = opened(lab, sink)
-    assert sink.input is not None
-    history = StepHistory(lab.context.warehouse, sink.place, sink.input.place)
     try:
-        records = history.committed(first, None)
+        records = lab.history(sink, sink.input).committed(first, None)
         return _compare(sink.address, records, partial(_with_target, target), SilentReporter())
     finally:
         target._spark = None  # it is the lab's
@@ -332,9 +329,7 @@ def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
 
 
 def produce_record(lab: Lab, name: str, value: str | None, key: str | None = None) -> None:
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
-    producer.produce(name, value, key)
-    assert producer.flush(30) == 0
+    lab.send(name, value and value.encode(), key=key, partition=-1)  # in that of its key
 
 
 # Of each column: the type in PostgreSQL, the type in Spark, a value as JSON, and another one in SQL.
