@@ -113,6 +113,10 @@ class Project:
     def run_ids(self, prefix: str = "") -> dict[str, str]:
         return {a: q["run_id"] for a, q in self.queries().items() if a.partition(".")[2].startswith(prefix)}
 
+    def restarted(self, before: Mapping[str, str]) -> set[str]:
+        """The queries that run anew since their `run_ids` were these."""
+        return {address for address, run in self.run_ids().items() if run != before.get(address)}
+
     def state_bytes(self) -> bytes:
         return (self.folder / "state" / "mzplan.state.json").read_bytes()
 

@@ -56,8 +56,7 @@ def test_break_refuse_and_repair(shop: OrdersShop, tmp_path: Path) -> None:
     # Moved to the broker's other address: its source and its sink restart, the other sink does not.
     moved = alter(f"ALTER CONNECTION al_k SET BROKERS = ('{kafka.bootstrap2}')")
     assert {c["address"] for c in moved["changes"]} == {"connection.al_k", "source.al_s", "sink.al_back"}
-    after = project.run_ids("al_")
-    assert {a for a in after if after[a] != running[a]} == {"source.al_s", "sink.al_back"}
+    assert project.restarted(running) == {"source.al_s", "sink.al_back"}
     (valid,) = project.json("alter", "VALIDATE CONNECTION al_k")["connections"]
     assert valid["queries"] == ["sink.al_back", "source.al_s"]
 
@@ -81,8 +80,7 @@ def test_break_refuse_and_repair(shop: OrdersShop, tmp_path: Path) -> None:
     assert [(d["address"], d["kind"]) for d in planned["drift"]] == [("sink.al_o", "secret-rotated")]
     running = project.run_ids("al_")
     project.apply()
-    after = project.run_ids("al_")
-    assert {a for a in after if after[a] != running[a]} == {"sink.al_o"}
+    assert project.restarted(running) == {"sink.al_o"}
     shop.produce(orders_in, 30, 40)
     shop.arrived(40, "o")
     eventually("the new value is the one in use", lambda: project.json("plan")["changes"] == [])

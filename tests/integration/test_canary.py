@@ -38,10 +38,6 @@ class Pairs:
         self.sent += 10
         self.shop.arrived(self.sent, *(tables or ("t0", "t1")))
 
-    def restarted(self, before: dict[str, str]) -> set[str]:
-        now = self.project.run_ids("ca_")
-        return {address for address in now if now[address] != before[address]}
-
 
 def ended(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """How each query that did not converge ended, and why."""
@@ -63,11 +59,11 @@ def test_a_canary_goes_first_while_the_others_process(shop: OrdersShop) -> None:
     assert {a: c for a, (c, _) in found.items()} == {"source.ca_s0": "rejected", "source.ca_s1": "pending"}
     assert "ca_k" in found["source.ca_s0"][1] and "source.ca_s0" in found["source.ca_s1"][1]
     pairs.flows()
-    assert pairs.restarted(before) == set()
+    assert project.restarted(before) == set()
     assert [d["address"] for d in project.json("drift")["drift"]] == ["source.ca_s0"]
     assert project.run("state", "rollback", "--auto-approve").returncode == 0
     pairs.declare(kafka.bootstrap)
-    assert project.apply()["changes"] == [] and pairs.restarted(before) == set()
+    assert project.apply()["changes"] == [] and project.restarted(before) == set()
 
     # The broker's other address: the first restarts, then the other.
     pairs.declare(kafka.bootstrap2)
@@ -76,7 +72,7 @@ def test_a_canary_goes_first_while_the_others_process(shop: OrdersShop) -> None:
     assert causes == {"source.ca_s0": "canary", "source.ca_s1": "change"}
     seconds = {c["address"]: c["seconds"] for c in good["changes"] if c["address"] != "connection.ca_k"}
     assert seconds["source.ca_s0"] < seconds["source.ca_s1"]
-    assert pairs.restarted(before) == set(seconds)
+    assert project.restarted(before) == set(seconds)
 
     pairs.flows()
     _without_progress(pairs)
@@ -96,7 +92,7 @@ def _without_progress(pairs: Pairs) -> None:
         assert set(found) == {"sink.ca_t0", "sink.ca_t1"}
         assert found["sink.ca_t0"][0] == "failed" and "within 3 s" in found["sink.ca_t0"][1]
         pairs.flows("t1")
-        assert pairs.restarted(before) <= {"sink.ca_t0"}
+        assert project.restarted(before) <= {"sink.ca_t0"}
         lock.rollback()
     pairs.flows()
     queries = project.queries()
@@ -104,4 +100,4 @@ def _without_progress(pairs: Pairs) -> None:
     assert queries["sink.ca_t1"]["held"] and queries["sink.ca_t0"]["condition"] == "failed"
     # The next apply goes on with both.
     assert project.apply()["resuming"] == ["sink.ca_t0", "sink.ca_t1"]
-    assert pairs.restarted(before) == {"sink.ca_t0", "sink.ca_t1"}
+    assert project.restarted(before) == {"sink.ca_t0", "sink.ca_t1"}

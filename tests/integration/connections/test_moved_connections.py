@@ -107,8 +107,7 @@ def test_a_new_connection_to_the_same_server_keeps_checkpoints(
     }
     shop.produce()
     shop.arrive()
-    after = project.run_ids("mo_")
-    assert {a for a in after if after[a] != runs[a]} == {"sink.mo_o"}
+    assert project.restarted(runs) == {"sink.mo_o"}
     assert {a: q["id"] for a, q in project.queries().items()} == ids
     # Nothing uses the old ones: the inline one went with its text, and the other can go.
     connections.unlink()

@@ -85,9 +85,7 @@ class Nested:
     def restarted_by(self, change: Callable[[], Any]) -> tuple[Any, set[str]]:
         """The document of a change, and which queries run anew after it."""
         before = self.project.run_ids("ne_")
-        document = change()
-        after = self.project.run_ids("ne_")
-        return document, {address for address in after if after[address] != before[address]}
+        return change(), self.project.restarted(before)
 
 
 @pytest.fixture

@@ -175,25 +175,21 @@ def test_an_unused_tunnel_is_closed(
 def test_a_frozen_ssh_server_is_given_up(
     door: SshServer, forwards: Forwards, echo: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with forwards.to((hop(door),), "127.0.0.1", echo) as port:
+    """Before a tunnel is open, and after."""
+    way = (hop(door),)
+    with door.frozen(), monkeypatch.context() as hurried:
+        hurried.setattr(forwards_module, "OPEN_TIMEOUT_S", 0.2)
+        for _ in range(2):
+            with pytest.raises(TunnelError, match="no answer in time"), forwards.to(way, "127.0.0.1", 1):
+                pass
+    with forwards.to(way, "127.0.0.1", echo) as port:
         assert says(port) == b"hello"
         with door.frozen(), monkeypatch.context() as hurried:
             hurried.setattr(forwards_module, "OPEN_TIMEOUT_S", 1.0)
             assert says(port) == b""
-            problem = forwards.problem((hop(door),), "127.0.0.1", echo)
+            problem = forwards.problem(way, "127.0.0.1", echo)
             assert problem is not None and "didn't connect to" in problem.text
         eventually("it works again", lambda: says(port) == b"hello", 60)
-
-
-def test_a_tunnel_that_takes_too_long_to_open_is_given_up(
-    door: SshServer, forwards: Forwards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forwards_module, "OPEN_TIMEOUT_S", 0.2)
-    way = (hop(door),)
-    with door.frozen():
-        for _ in range(2):
-            with pytest.raises(TunnelError, match="no answer in time"), forwards.to(way, "127.0.0.1", 1):
-                pass
 
 
 def test_known_hosts_and_a_second_key(door: SshServer, forwards: Forwards, echo: int) -> None:

@@ -101,8 +101,7 @@ def test_a_view_that_reads_two_collections_lives_as_any_query(shop: Shop) -> Non
     shop.append("payments", 7)
     eventually("the row after the restart", shop.has_all)
     assert (7, "payments", "b") in shop.rows() and (1, "orders", "a") in shop.rows()
-    now = project.run_ids()
-    assert {address for address in now if now[address] != runs[address]} == {"view.both"}
+    assert project.restarted(runs) == {"view.both"}
 
     # A runner that is killed loses and doubles nothing.
     project.kill_runner()

@@ -94,8 +94,7 @@ def test_sql_between_a_source_and_a_sink_is_changed_while_it_runs(shop: Shop) ->
     shop.append()
     second = [*first, *((i, f"C{i % 3}", Decimal(i * 2), None) for i in range(12, 20))]
     shop.shows(second)
-    now = project.run_ids()
-    assert {address for address in now if now[address] != runs[address]} == {"view.large"}
+    assert project.restarted(runs) == {"view.large"}
 
     # What Spark sees otherwise than the files say is refused before anything is committed or stopped.
     state, wrong = project.state_bytes(), LARGE.replace("customer,", "length(customer) AS customer,")
