@@ -18,7 +18,7 @@ from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
-from mzplan.schema.description import CollectionRead, Description, InlinedConnection, packages_of
+from mzplan.schema.description import CollectionRead, Description, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.verification.source import open_upstream
@@ -27,6 +27,7 @@ from mzplan.warehouse.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.support import delete_records, eventually, refusal, rows_of
+from tests.unit.connectors.queries import described, inlined
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
@@ -323,17 +324,5 @@ def _described(
 ) -> Description:
     """A query with a name of its own, and with the connection of this name if there is one."""
     own = f"{'k' if kind == 'sink' else 's'}{uuid.uuid4().hex[:8]}"
-    connections = {}
-    if connection:
-        connections["connection"] = InlinedConnection(
-            address=Address("connection", name), type=connection["type"], body=dict(connection)
-        )
-    return Description(
-        address=Address(kind, own),
-        id=f"{own}-id",
-        generation=1,
-        digest="1:a",
-        type=type_,
-        body={"trigger": TRIGGER, **body},
-        connections=connections,
-    )
+    link = inlined(name, connection) if connection else None
+    return described(f"{kind}.{own}", type_, {"trigger": TRIGGER, **body}, link, id=f"{own}-id")

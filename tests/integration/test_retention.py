@@ -15,8 +15,6 @@ import pytest
 from deltalake import DeltaTable
 
 from mzplan.controller.terms import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
-from mzplan.model.address import Address
-from mzplan.schema.description import InlinedConnection
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaim
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.snapshot import small_files
@@ -33,6 +31,7 @@ from tests.contract.controllers import (
     sink_of,
     snapshot,
 )
+from tests.unit.connectors.queries import inlined
 
 SOURCE = local_source("a")
 
@@ -44,14 +43,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def into_delta(id_: str, folder: Path, **more: Any) -> ExportDescription:
     made = sink_of(SOURCE, id_)
-    lake = InlinedConnection(
-        address=Address("connection", "lake"), type="files", body={"type": "files", "path": str(folder)}
-    )
     query = replace(
         made.query,
         type="delta",
         body={**made.query.body, "type": "delta", "path": id_, **more},
-        connections={"connection": lake},
+        connections={"connection": inlined("lake", {"type": "files", "path": str(folder)})},
     )
     return replace(made, query=query)
 

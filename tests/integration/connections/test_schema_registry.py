@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import asyncssh
 import pytest
 
 from examples.servers import KafkaBroker, SshServer
@@ -22,6 +21,7 @@ from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from tests.certificates import make_certificate
+from tests.integration.connections.test_ssh_tunnel import PRIVATE, PUBLIC, bastion
 from tests.support import Make
 from tests.unit.connectors.queries import described, inlined
 
@@ -105,9 +105,7 @@ def test_validation_asks_the_registry(
     kafka: KafkaBroker, topic: Make, ssh_servers: Callable[[str], SshServer], tmp_path: Path
 ) -> None:
     name = topic("registry")
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    environment = {"PW": "hunter2", "BAD": "hunter3", "KEY": key.export_private_key().decode()}
-    secrets = Secrets(str(tmp_path), environment)
+    secrets = Secrets(str(tmp_path), {"PW": "hunter2", "BAD": "hunter3", "KEY": PRIVATE})
 
     def found(description: Description) -> list[str]:
         diagnostics = check_description(description, secrets).diagnostics
@@ -140,14 +138,12 @@ def test_validation_asks_the_registry(
 
         # Through an SSH server, two hops away from the source.
         door = ssh_servers("door")
-        door.authorize(key.export_public_key().decode())
-        way = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": door.port, "user": door.user}
-        tunnel = inlined("door", {**way, "host_keys": [door.host_key], "private_key": "${env:KEY}"})
-        far = replace(registry, connections={"ssh_tunnel": tunnel})
+        door.authorize(PUBLIC)
+        far = replace(registry, connections={"ssh_tunnel": bastion(door)})
         assert found(source(kafka, far, name, "id STRING")) == []
         assert door.sessions() == 1
         server.stop()
-        assert first(source(kafka, far, name, "id STRING")).detail.startswith("connection.door")
+        assert first(source(kafka, far, name, "id STRING")).detail.startswith(f"connection.t{door.port}")
         assert found(source(kafka, registry, name, "id STRING")) == ["MZ050 error"]
         door.stop()
         assert found(source(kafka, far, name, "id STRING")) == ["MZ050 error"]

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Producer
 
 from examples.servers.registry import SchemaRegistry
-from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_formats import local, rows
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually
+from tests.unit.connectors.queries import inlined
 
 UTC = datetime.UTC
 LOGIN = {"user": "app", "password": "${env:PG_PASSWORD}"}  # the one secret that the lab has
@@ -54,9 +54,7 @@ def avro_source(lab: Lab, registry: SchemaRegistry, topic: str, schema: str, **b
 
 
 def from_registry(registry: SchemaRegistry) -> dict[str, InlinedConnection]:
-    body = {"type": "schema-registry", "url": registry.url, **LOGIN}
-    address = Address("connection", "reg")
-    return {"schema_registry": InlinedConnection(address=address, type="schema-registry", body=body)}
+    return {"schema_registry": inlined("reg", {"type": "schema-registry", "url": registry.url, **LOGIN})}
 
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}

@@ -84,19 +84,6 @@ def test_postgres_that_refuses_or_does_not_answer(lab: Lab, name: str, value: An
     assert name != "port" or "connection.target (127.0.0.1:1, database postgres)" in found.detail
 
 
-def test_a_missing_table_comes_with_its_create_table(lab: Lab, database: Make) -> None:
-    shop = database()
-    source = lab.kafka_source("orders", "id BIGINT, order STRING, amount DECIMAL(10,2)")
-    body = {"mode": "upsert", "key": ["id"], "select": ["*", "CAST(amount AS DOUBLE) AS rough", "id AS Id2"]}
-    sink = lab.postgres_sink(source, shop, "public.orders", **body)
-    found = only(lab, sink)
-    assert found.code == "MZ052"
-    statement = found.hint.partition("\n")[2]
-    assert statement.splitlines()[-3:] == ['  "Id2" bigint,', "  PRIMARY KEY (id)", ");"]
-    lab.execute(shop, statement)
-    assert lab.check(sink).diagnostics == ()
-
-
 def test_a_table_with_other_columns(lab: Lab, database: Make) -> None:
     shop = database()
     columns = "id date, amount numeric(8,1), needed int NOT NULL, twice bigint GENERATED ALWAYS AS (1) STORED"

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import asyncssh
-
 from examples.servers import SshServer
-from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.description import Description
+from tests.integration.connections.test_ssh_tunnel import PRIVATE, PUBLIC, bastion
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually
 
@@ -28,20 +26,8 @@ def source(lab: Lab, database: str) -> Description:
 
 def through(server: SshServer, description: Description) -> Description:
     """The same source behind a tunnel that was added to its connection."""
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    server.authorize(key.export_public_key().decode())
-    tunnel = InlinedConnection(
-        address=Address("connection", "door"),
-        type="ssh-tunnel",
-        body={
-            "type": "ssh-tunnel",
-            "host": "127.0.0.1",
-            "port": server.port,
-            "user": server.user,
-            "host_keys": [server.host_key],
-            "private_key": key.export_private_key().decode(),
-        },
-    )
+    server.authorize(PUBLIC)
+    tunnel = bastion(server, private_key=PRIVATE)
     (role, before), *_ = description.connections.items()
     return replace(description, connections={role: replace(before, connections={"ssh_tunnel": tunnel})})
 

@@ -62,6 +62,7 @@ TYPES: dict[str, tuple[str, Any, str | None, Any]] = {
     ),
     "things": ("MAP<STRING, BIGINT>", {"x": 1}, "json", {"x": 1}),
     "select": ("BIGINT", 7, None, 7),
+    "Id2": ("BIGINT", 8, None, 8),
 }
 SCHEMA = ", ".join(f"`{name}` {type_}" for name, (type_, _, _, _) in TYPES.items())
 
@@ -72,6 +73,7 @@ def test_every_type_goes_through(lab: Lab, topic: Make, database: Make) -> None:
     source = lab.kafka_source(name, f"{SCHEMA}, row_no INT")
     sink = lab.postgres_sink(source, shop, "types", mode="upsert", key=["row_no"])
     statement = lab.finds(sink, "MZ052").hint.partition("\n")[2]
+    assert statement.splitlines()[-2:] == ["  PRIMARY KEY (row_no)", ");"]
     for column, (_, _, type_, _) in TYPES.items():
         if type_ is not None:
             line = next(line for line in statement.splitlines() if line.split()[:1] == [column])
