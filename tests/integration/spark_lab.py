@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,15 +113,30 @@ class Lab:
         self, source: Description, type_: str, connection: Mapping[str, Any] | None, **body: Any
     ) -> Description:
         given = {"from": source.address.name, **body}
-        read = CollectionRead(
-            address=source.address,
-            id=source.id,
-            generation=source.generation,
-            type=source.type,
-            body=source.body,
-        )
         sink = _described("sink", type_, given, "target", connection)
-        return replace(sink, reads={source.address.name: read})
+        return replace(sink, reads=_reads([source]))
+
+    def local_source(self, schema: str, name: str) -> Description:
+        """A source of rows that are appended."""
+        source = self.source("local", None, type="local", schema=schema)
+        return replace(source, address=Address("source", name))
+
+    def view(
+        self,
+        query: str,
+        schema: str,
+        streams: Iterable[Description],
+        tables: Iterable[Description] = (),
+        /,
+        **body: Any,
+    ) -> Description:
+        """A view by SQL that reads these collections, as streams or as snapshots."""
+        reads, snapshots = _reads(streams), _reads(tables)
+        given = {"query": query, "reads": list(reads), "schema": schema, **body}
+        if snapshots:
+            given = {"snapshots": list(snapshots), **given}
+        view = self.source("sql", None, **given)
+        return replace(view, address=Address("view", view.address.name), reads=reads, snapshots=snapshots)
 
     # ── doing
 
@@ -317,6 +332,15 @@ def read_delta(table: Path) -> list[dict[str, Any]]:
         return []
     newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
     return [row for batch in newest.rows(position=True)[1] for row in batch.to_pylist()]
+
+
+def _reads(sources: Iterable[Description]) -> dict[str, CollectionRead]:
+    return {
+        one.address.name: CollectionRead(
+            address=one.address, id=one.id, generation=one.generation, type=one.type, body=one.body
+        )
+        for one in sources
+    }
 
 
 def _described(

@@ -42,6 +42,8 @@ def test_kafka_that_can_not_be_reached(lab: Lab, monkeypatch: pytest.MonkeyPatch
     found = lab.finds(source, "MZ050", "connection.cluster (127.0.0.1:1)")
     assert took.seconds < 20
     assert "refused" in found.detail
+    dead = {"type": "kafka", "brokers": ["127.0.0.1:1"]}
+    assert lab.codes(lab.sink(source, "kafka", dead, topic="nowhere")) == ["MZ050"]
     monkeypatch.setattr(Memo, "_forget_old", lambda *_: None)  # however slow this machine is
     asked: list[Any] = []
     monkeypatch.setattr(KafkaProbe, "_reach", lambda *arguments: asked.append(arguments))
@@ -54,6 +56,8 @@ def test_kafka_without_the_topic(lab: Lab) -> None:
     assert found.code == "MZ052"
     assert "--create --topic no-such-topic" in found.hint
     assert only(lab, lab.kafka_source("no-such-topic")).code == "MZ052", "asking must not create it"
+    sink = lab.kafka_sink(lab.kafka_source("orders"), "nowhere", key=["id"])
+    assert "a sink doesn't create one" in only(lab, sink).detail
 
 
 def test_kafka_spoken_to_in_the_wrong_protocol(lab: Lab, topic: Make) -> None:
@@ -114,15 +118,11 @@ def test_upsert_without_a_unique_index(lab: Lab, database: Make) -> None:
     assert lab.check(sink).diagnostics == ()
 
 
-def test_a_folder_that_can_not_be_written(lab: Lab, tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_written_and_a_table_without_the_key(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = only(lab, lab.delta_sink(lab.kafka_source("orders"), tmp_path / "file", "t"))
-    assert found.code == "MZ057"
-
-
-def test_a_table_without_the_key(lab: Lab, tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), pa.table({"sensor": ["a"]}))
     source = lab.kafka_source("orders")
+    assert only(lab, lab.delta_sink(source, tmp_path / "file", "t")).code == "MZ057"
+    write_deltalake(str(tmp_path / "t"), pa.table({"sensor": ["a"]}))
     found = only(lab, lab.delta_sink(source, tmp_path, "t", mode="upsert", key=["id"]))
     assert (found.code, found.severity) == ("MZ053", "error")
     assert "has sensor, but not id" in found.detail
@@ -188,11 +188,7 @@ def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab:
     assert lab.refused(sink) == lab.finds(sink, "MZ281", "missing in this runner's Delta: ofTomorrow")
     assert not lab.checkpoint(sink).exists()
     # What Delta itself would say, and only once the query runs.
-    with pytest.raises(Exception, match="ofTomorrow"):
-        lab.executor._session().sql(f"DELETE FROM delta.`{tmp_path}/lake`")
-
-
-def test_the_features_of_a_line_are_those_of_its_delta(lab: Lab) -> None:
-    lab.executor.open()
     session = lab.executor._session()
+    with pytest.raises(Exception, match="ofTomorrow"):
+        session.sql(f"DELETE FROM delta.`{tmp_path}/lake`")
     assert delta_features(session) == line_of(session.version).features

@@ -280,9 +280,7 @@ def test_no_schema_brings_a_class(lab: Lab) -> None:
 
 def _view(lab: Lab, sql: str, schema: str, columns: str) -> Description:
     """A view over a source `orders` of these columns, as the store would hold it."""
-    source = replace(
-        lab.source("local", None, type="local", schema=columns), address=Address("source", "orders")
-    )
+    source = lab.local_source(columns, "orders")
     view = replace(lab.sink(source, "console", None), address=Address("view", "v"), type="sql")
     return replace(view, body={"query": sql, "from": "orders", "schema": schema})
 

@@ -62,13 +62,6 @@ def test_a_topic_gets_every_row_and_of_each_key_the_latest(lab: Lab, topic: Make
     eventually("they are there again", lambda: len(sent(again)) == 140)
 
 
-def test_kafka_without_the_topic_or_the_server(lab: Lab) -> None:
-    source = lab.kafka_source("orders")
-    lab.finds(lab.kafka_sink(source, "nowhere", key=["id"]), "MZ052", "a sink doesn't create one")
-    dead = lab.sink(source, "kafka", {"type": "kafka", "brokers": ["127.0.0.1:1"]}, topic="nowhere")
-    assert lab.codes(dead) == ["MZ050"]
-
-
 @pytest.mark.parametrize(
     "format_", ["json", *(pytest.param(form, marks=pytest.mark.nightly) for form in ("csv", "parquet"))]
 )

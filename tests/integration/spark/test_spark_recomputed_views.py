@@ -12,9 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.connectors.frames.merges import merge
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.description import CollectionRead, Description
+from mzplan.schema.description import Description
 from mzplan.spark.collections import table_at
 from mzplan.spark.progress import late_rows_of
 from mzplan.spark.streams import collection_stream
@@ -57,18 +56,14 @@ class Shop:
 
     def __init__(self, lab: Lab, sql: str, schema: str, **body: Any):
         self.lab, self.spark = lab, lab.spark
-        reads: dict[str, CollectionRead] = {}
-        for name, columns in INPUTS.items():
-            if f" {name}" not in sql:
-                continue
-            source = lab.source("local", None, type="local", schema=columns)
+        sources = [lab.local_source(columns, name) for name, columns in INPUTS.items() if f" {name}" in sql]
+        for source in sources:
             lab.executor._collections.ensure(
                 self.spark, self.path(source.id), lab.executor._resolve(source, lab.secrets).columns, POSITION
             )
-            (reads[name],) = lab.sink(source, "console", None).reads.values()
-        view = lab.source("sql", None, query=sql, reads=list(reads), schema=schema, **body)
+        view = lab.view(sql, schema, sources, **body)
         self.checkpoint = Checkpoint.of(lab.executor._warehouse, *view.place)
-        self.set_view(replace(view, address=Address("view", view.address.name), reads=reads))
+        self.set_view(view)
         self.late: dict[int, int] = {}
         lab.executor._collections.ensure(
             self.spark, self.path(view.id), self.query.columns, POSITION, keyed=bool(self.query.keys)

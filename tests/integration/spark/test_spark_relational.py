@@ -47,20 +47,8 @@ class Shop:
         hidden.rename(hidden.with_name(f"{hidden.name[1:]}.json"))
 
     def view(self, sql: str, schema: str, reads: str, snapshots: str = "", **body: Any) -> Description:
-        read = {
-            name: next(iter(self.lab.sink(self.sources[name], "console", None).reads.values()))
-            for name in f"{reads} {snapshots}".split()
-        }
-        if snapshots:
-            body["snapshots"] = snapshots.split()
-        body = {"query": sql, "reads": reads.split(), "schema": schema, "partitions": 2, **body}
-        view = self.lab.source("sql", None, **body)
-        return replace(
-            view,
-            address=Address("view", view.address.name),
-            reads={name: read[name] for name in reads.split()},
-            snapshots={name: read[name] for name in snapshots.split()},
-        )
+        streams, tables = ([self.sources[name] for name in names.split()] for names in (reads, snapshots))
+        return self.lab.view(sql, schema, streams, tables, partitions=2, **body)
 
     def with_cities(self, *customers: str) -> tuple[Description, Description]:
         """Customers, and a view that looks their cities up."""

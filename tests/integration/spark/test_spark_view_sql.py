@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.spark import query_trees
@@ -97,21 +96,9 @@ def session(lab: Lab) -> SparkSession:
 
 def query_of(lab: Lab, sql: str, **body: Any) -> ResolvedQuery:
     """A view by this SQL over the three collections."""
-    by_name = {}
-    for name, columns in COLUMNS.items():
-        source = replace(
-            lab.source("local", None, type="local", schema=columns), address=Address("source", name)
-        )
-        by_name.update(lab.sink(source, "console", None).reads)
-    reads = {name: read for name, read in by_name.items() if name not in TABLES}
-    view = replace(
-        lab.sink(source, "console", None),
-        address=Address("view", "v"),
-        type="sql",
-        reads=reads,
-        snapshots={name: by_name[name] for name in TABLES},
-        body={"query": sql, "reads": list(reads), "snapshots": list(TABLES), "schema": "id BIGINT", **body},
-    )
+    sources = {name: lab.local_source(columns, name) for name, columns in COLUMNS.items()}
+    tables = [sources.pop(name) for name in TABLES]
+    view = lab.view(sql, "id BIGINT", sources.values(), tables, **body)
     return lab.executor._resolve(view, lab.secrets)
 
 
