@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from mzplan.connectors.frames import row_hash as spark_side
 from mzplan.warehouse.content_hash import content_hash, row_hashes
 from mzplan.warehouse.replay import read_batches
 from tests.integration.spark_lab import Lab
-
-Table = Callable[[], Path]
 
 _MOMENTS = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
 _UTC = _MOMENTS.map(lambda moment: moment.replace(tzinfo=dt.UTC))
