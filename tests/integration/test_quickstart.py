@@ -1,4 +1,5 @@
-"""`make quickstart` and `make cdc`: they check themselves what they show, and end what they start."""
+"""`make quickstart` and `make cdc`: they check themselves what they show, and end what they start. And the
+tutorial, as somebody new would type it: on real Spark, first with no server, then with its own."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ import pytest
 
 from examples.phases import Phases
 from examples.quickstart import NEXT
+from examples.servers.ports import free_port
 from examples.stage import KAFKA_PORTS, Stage
 from mzplan.host.processes import is_alive
+from tests.docs_commands import DOCS
+from tests.machines import run_page
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.nightly  # each sets up servers and a Spark of its own
@@ -77,3 +81,18 @@ def test_a_server_that_cannot_start_stops_the_others(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "✗ Kafka" in done.stdout and "mzplan apply" not in done.stdout
     assert nothing_runs("shop", tmp_path)
+
+
+PORTS = ("19192", "19193", "19194", "19195", "15532")
+
+
+def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
+    folder = tmp_path / "tutorial"
+    folder.mkdir()
+    ports = {port: str(free_port()) for port in PORTS}
+    servers = [sys.executable, "-m", "examples.servers", "down", "--dir", str(tmp_path / "servers")]
+    try:
+        run_page(DOCS / "tutorial.md", folder, seconds=240, replaced=ports)
+    finally:
+        subprocess.run([sys.executable, "-m", "mzplan", "-C", str(folder), "down"], capture_output=True)
+        subprocess.run([*servers, "--delete-data"], cwd=DOCS.parent, capture_output=True)
