@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Predecessor
 from mzplan.schema.description import Description
 from mzplan.warehouse.step_history import oldest_needed_step
 from tests.integration.spark.test_spark_replays import replayed
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers
 from tests.integration.spark_lab import Lab, read_delta
-from tests.support import Make, eventually
+from tests.support import Make, eventually, refusal
 
 
 def after(source: Description, schema: str, **body: Any) -> Description:
@@ -256,9 +255,8 @@ def test_steps_before_a_migration_are_made_with_the_types_of_then(
     assert replayed(lab, moved, 7, missing=True) == 2
     assert lab.rows(name, "SELECT id, v FROM t ORDER BY id") == everything
     assert replayed(lab, moved, 8, first=lab.last_step(moved), missing=True) == 0
-    with pytest.raises(MzplanError, match="MZ177") as refused:
-        replayed(lab, moved, 9, last=0, missing=True)
-    assert "came with which step is no longer known" in refused.value.diagnostics[0].detail
+    told = refusal(lambda: replayed(lab, moved, 9, last=0, missing=True))
+    assert told.code == "MZ177" and "came with which step is no longer known" in told.detail
 
 
 def test_steps_before_a_changed_select_and_a_migration_are_refused(
@@ -286,11 +284,9 @@ def test_steps_before_a_changed_select_and_a_migration_are_refused(
     lab.has_rows(name, "t", 3)
     lab.finish(wider, moved)
     assert lab.rows(name, "SELECT id, v FROM t ORDER BY id") == [(1, "10"), (3, "30x"), (4, "40x")]
-    with pytest.raises(MzplanError, match="MZ177") as refused:
-        compared(lab, moved)
-    assert "select or where was changed at step" in refused.value.diagnostics[0].detail
-    with pytest.raises(MzplanError, match="MZ177"):
-        replayed(lab, moved, 7, missing=True)
+    told = refusal(lambda: compared(lab, moved))
+    assert told.code == "MZ177" and "select or where was changed at step" in told.detail
+    assert refusal(lambda: replayed(lab, moved, 7, missing=True)).code == "MZ177"
     lab.has_rows(name, "t", 3)
 
 

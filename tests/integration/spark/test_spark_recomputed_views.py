@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.connectors.frames.merges import merge
-from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.spark.collections import table_at
 from mzplan.spark.progress import late_rows_of
@@ -23,6 +22,7 @@ from mzplan.warehouse.checkpoints import Checkpoint, DescriptionHistory, StepDes
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import Lab
+from tests.support import refusal
 
 Row = tuple[Any, ...]
 INPUTS = {
@@ -144,11 +144,9 @@ def order(id_: int, customer: str, amount: str, time: str, price: float = 0.1) -
     return (id_, customer, amount, price, at(time))
 
 
-def refusal(shop: Shop) -> str:
+def why_not(shop: Shop) -> str:
     """Why the view can't be computed again."""
-    with pytest.raises(MzplanError) as refused:
-        shop.compare(StepRecord(step=4, version=1))
-    (problem,) = refused.value.diagnostics
+    problem = refusal(lambda: shop.compare(StepRecord(step=4, version=1)))
     assert problem.code == "MZ092"
     return problem.detail
 
@@ -187,10 +185,10 @@ def test_totals_are_compared_with_those_of_all_rows(lab: Lab) -> None:
     with pytest.raises(GoneError, match="hundred steps"):
         shop.compare(replace(last, step=400))
     shop.record_queries(TOTALS, f"{TOTALS} HAVING sum(amount) > 1")
-    assert "a different one at step 1" in refusal(shop)
+    assert "a different one at step 1" in why_not(shop)
     for sql, why in MAY_CHANGE.items():
         shop.set_view(replace(shop.description, body={**shop.description.body, "query": sql}))
-        assert why in refusal(shop), sql
+        assert why in why_not(shop), sql
 
 
 def require_equal(shop: Shop, rows: int) -> None:

@@ -11,6 +11,9 @@ import pytest
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_verify_sinks import (
+    LATEST,
+    STRAIGHT,
+    UPSERT,
     Filled,
     compared,
     numbers,
@@ -39,14 +42,10 @@ def replayed(
 @pytest.mark.nightly
 def test_a_replay_writes_missing_rows_again(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop = database()
-    lab.execute(
-        shop,
-        "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
-        "CREATE TABLE latest (customer text PRIMARY KEY, id numeric, extra text DEFAULT 'x')",
-    )
+    lab.execute(shop, STRAIGHT, LATEST)
     orders = Filled(lab, topic(partitions=2))
     source = orders.source
-    upsert = {"mode": "upsert", "key": ["customer"], "select": ["customer", "id"]}
+    upsert = {**UPSERT, "select": ["customer", "id"]}
     orders.run(
         straight=lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", max_files_per_trigger=1),
         latest=lab.postgres_sink(source, shop, "latest", **upsert),
