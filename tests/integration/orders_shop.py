@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
 from tests.integration.spark_lab import read_delta
-from tests.support import Make, Project, eventually, execute, ids_in, orders, postgres_connection
+from tests.support import Make, Project, eventually, execute, ids_in, orders, postgres_connection, rows_of
 
 
 class OrdersShop:
     """A project, topics of the session's broker, and a database of one test."""
 
     def __init__(
-        self,
-        project: Project,
-        kafka: KafkaBroker,
-        postgres: PostgresServer,
-        topic: Make,
-        database: str,
+        self, project: Project, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: str
     ):
         self.project, self.kafka, self.postgres = project, kafka, postgres
         self.topic, self.database, self.dsn = topic, database, postgres.dsn(database)
 
     def create_tables(self, *names: str) -> None:
         for name in names:
-            execute(self.dsn, f"CREATE TABLE {name} (id bigint, customer text, amount numeric(10,2))")
+            self.execute(f"CREATE TABLE {name} (id bigint, customer text, amount numeric(10,2))")
 
-    def produce(self, topic: str, first: int, last: int) -> None:
-        """Send the orders first … last - 1 to a topic."""
-        produce_json(self.kafka.bootstrap, topic, orders(first, last), key="id")
+    def execute(self, statement: str) -> None:
+        execute(self.dsn, statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return rows_of(self.dsn, query)
+
+    def produce(self, topic: str, first: int, last: int, bootstrap: str = "", **more: str) -> None:
+        """Send the orders first … last - 1 to a topic of this broker. `more`: columns of all."""
+        rows = ({**row, **more} for row in orders(first, last))
+        produce_json(bootstrap or self.kafka.bootstrap, topic, rows, key="id")
 
     def declare(self, file: str, connections: str, sources: str, sinks: str) -> None:
         self.project.write(file, f"connections:\n{connections}sources:\n{sources}sinks:\n{sinks}")

@@ -6,19 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from examples.servers import produce_json
 from tests.integration.orders_shop import OrdersShop
 from tests.integration.spark_lab import read_delta
-from tests.support import (
-    Project,
-    eventually,
-    execute,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    rows_of,
-)
+from tests.support import Project, eventually, kafka_connection, orders_sink, orders_source
 
 
 def files(project: Project) -> dict[str, bytes]:
@@ -28,14 +18,13 @@ def files(project: Project) -> dict[str, bytes]:
 
 def test_break_refuse_and_repair(shop: OrdersShop, tmp_path: Path) -> None:
     """A connection that a source and a sink share, a broker that moves, a password that is rotated."""
-    project, kafka, postgres, name, dsn = shop.project, shop.kafka, shop.postgres, shop.database, shop.dsn
+    project, kafka, postgres, name = shop.project, shop.kafka, shop.postgres, shop.database
     orders_in, orders_out = shop.topic("alter-in"), shop.topic("alter-out")
     secret = tmp_path / "password"
     secret.write_text("first-word\n")
     role = f"al_{name}"[:60]
     shop.create_tables("o")
-    execute(
-        dsn,
+    shop.execute(
         f"CREATE ROLE {role} LOGIN PASSWORD 'first-word'; GRANT ALL ON o TO {role}; "
         f"GRANT CREATE ON DATABASE {name} TO {role}",
     )
@@ -85,7 +74,7 @@ def test_break_refuse_and_repair(shop: OrdersShop, tmp_path: Path) -> None:
 
     # Rotated behind its reference: exactly its user restarts, from its checkpoint.
     assert project.json("plan")["changes"] == []
-    execute(dsn, f"ALTER ROLE {role} PASSWORD 'second-word'")
+    shop.execute(f"ALTER ROLE {role} PASSWORD 'second-word'")
     secret.write_text("second-word\n")
     planned = project.json("plan")
     assert [(c["address"], c["action"]) for c in planned["changes"]] == [("sink.al_o", "restart")]
@@ -100,19 +89,19 @@ def test_break_refuse_and_repair(shop: OrdersShop, tmp_path: Path) -> None:
         assert not file.is_file() or b"-word" not in file.read_bytes()
 
 
-def columns_of(dsn: str, table: str) -> list[str]:
+def columns_of(shop: OrdersShop, table: str) -> list[str]:
     query = (
         "SELECT column_name FROM information_schema.columns WHERE table_name = '{}' ORDER BY ordinal_position"
     )
-    return [row[0] for row in rows_of(dsn, query.format(table))]
+    return [row[0] for row in shop.rows(query.format(table))]
 
 
 def test_an_added_column_restarts_from_the_checkpoints_and_arrives(shop: OrdersShop) -> None:
-    project, dsn, bootstrap = shop.project, shop.dsn, shop.kafka.bootstrap
+    project, bootstrap = shop.project, shop.kafka.bootstrap
     shop.create_tables("added")
     name = shop.topic("added", partitions=1)
     added, last = (project.folder / f"lake/ad_{folder}" for folder in ("added", "last"))
-    produce_json(bootstrap, name, orders(0, 20))
+    shop.produce(name, 0, 20)
 
     def count(*targets: str | Path) -> list[int]:
         """How many rows each target has: a table, or the folder of a Delta table."""
@@ -145,11 +134,11 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(shop: OrdersS
     assert "ADD COLUMN note text" in problem["hint"]
     assert project.run_ids("ad_") == {a: q["run_id"] for a, q in before.items()}
     # A sink that makes its own columns waits for the others: the change is not committed.
-    assert columns_of(dsn, "made") == ["id", "customer", "amount"]
+    assert columns_of(shop, "made") == ["id", "customer", "amount"]
 
-    execute(dsn, "ALTER TABLE added ADD COLUMN note text")
+    shop.execute("ALTER TABLE added ADD COLUMN note text")
     # What came before the change and is not read yet: read once, with the new columns.
-    produce_json(bootstrap, name, [{**row, "note": "early"} for row in orders(20, 25)])
+    shop.produce(name, 20, 25, note="early")
     planned = project.json("plan")
     assert {c["address"]: (c["action"], c["effect"]) for c in planned["changes"]} == {
         "source.ad_s": ("update", "restart"),
@@ -157,12 +146,10 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(shop: OrdersS
     }
     applied = project.apply()
     assert {c["status"] for c in applied["changes"]} == {"applied"}
-    assert columns_of(dsn, "made") == ["id", "customer", "amount", "note"]
-    produce_json(bootstrap, name, [{**row, "note": "late"} for row in orders(25, 40)])
+    assert columns_of(shop, "made") == ["id", "customer", "amount", "note"]
+    shop.produce(name, 25, 40, note="late")
     eventually("40 rows in each", lambda: min(count("added", "made", added, last)) >= 40)
-    notes = rows_of(
-        dsn, "SELECT note, count(*) FROM added WHERE id NOT BETWEEN 20 AND 24 GROUP BY 1 ORDER BY 1"
-    )
+    notes = shop.rows("SELECT note, count(*) FROM added WHERE id NOT BETWEEN 20 AND 24 GROUP BY 1 ORDER BY 1")
     assert notes == [("late", 15), (None, 20)]
     for target in ("added", "made"):
         assert shop.ids(target) == list(range(40))

@@ -11,7 +11,7 @@ import pytest
 from examples.servers import KafkaBroker, PostgresServer
 from tests.faults.doomed import Doomed
 from tests.integration.orders_shop import OrdersShop
-from tests.support import Make, Project, eventually, kafka_connection, orders_sink, orders_source, rows_of
+from tests.support import Make, Project, eventually, kafka_connection, orders_sink, orders_source
 
 INSTANCES = "instances: {one: {type: embedded}, two: {type: embedded}, far: {type: cluster}}\n"
 
@@ -23,7 +23,7 @@ class Moving(Doomed):
         super().__init__(project)
         settings = project.folder / "mzplan.yaml"
         settings.write_text(settings.read_text() + INSTANCES)
-        self.shop, self.topic, self.dsn, self.sent = shop, shop.topic("moving"), shop.dsn, 0
+        self.shop, self.topic, self.sent = shop, shop.topic("moving"), 0
         shop.create_tables("o")
 
     def apply(self, source: str, sink: str) -> Any:
@@ -44,7 +44,7 @@ class Moving(Doomed):
 
     def epoch(self) -> int:
         """Of the runner that has written to the table last."""
-        ((epoch,),) = rows_of(self.dsn, "SELECT epoch FROM mzplan.writers")
+        ((epoch,),) = self.shop.rows("SELECT epoch FROM mzplan.writers")
         return int(epoch)
 
     def shown(self, instance: str) -> set[str]:

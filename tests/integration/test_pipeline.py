@@ -10,21 +10,11 @@ from typing import Any
 
 import pytest
 
-from examples.servers import KafkaBroker, create_topic, produce_json
+from examples.servers import KafkaBroker, create_topic
 from tests.event_collector import Collector, check_event
 from tests.integration.orders_shop import OrdersShop
 from tests.integration.prometheus import metrics_used, samples
-from tests.support import (
-    Project,
-    drop_file,
-    eventually,
-    execute,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    rows_of,
-)
+from tests.support import Project, drop_file, eventually, kafka_connection, orders_sink, orders_source
 
 
 def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_doubled(
@@ -166,7 +156,7 @@ def test_a_change_repairs_a_source_whose_broker_is_gone(shop: OrdersShop, own_ka
     project = shop.project
     shop.create_tables("repaired")
     create_topic(own_kafka.bootstrap, "repair")
-    produce_json(own_kafka.bootstrap, "repair", orders(0, 30), key="id")
+    shop.produce("repair", 0, 30, own_kafka.bootstrap)
 
     def declare(broker: str) -> None:
         shop.declare(
@@ -192,7 +182,7 @@ def test_a_change_repairs_a_source_whose_broker_is_gone(shop: OrdersShop, own_ka
     (fault,) = [labels for labels in faults if labels["connection"]]
     assert (fault["query"], fault["connection"]) == ("source.rp_s", "connection.rp_k")
     assert fault["code"] == "MZ050"
-    produce_json(own_kafka.bootstrap2, "repair", orders(30, 60), key="id")
+    shop.produce("repair", 30, 60, own_kafka.bootstrap2)
     declare(own_kafka.bootstrap2)
     (source,) = [c for c in project.apply()["changes"] if c["address"] == "source.rp_s"]
     resumed = source["resumed"]
@@ -204,7 +194,7 @@ def test_a_change_repairs_a_source_whose_broker_is_gone(shop: OrdersShop, own_ka
 def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(shop: OrdersShop) -> None:
     project = shop.project
     shop.create_tables("appended", "latest")
-    execute(shop.dsn, "ALTER TABLE latest ADD PRIMARY KEY (id)")
+    shop.execute("ALTER TABLE latest ADD PRIMARY KEY (id)")
     old, new = shop.topic("old"), shop.topic("new")
     shop.produce(old, 0, 20)
     shop.produce(new, 100, 130)
@@ -247,11 +237,10 @@ def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(shop: OrdersSho
 
 @pytest.mark.nightly
 def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(shop: OrdersShop) -> None:
-    project, dsn, name = shop.project, shop.dsn, shop.database
+    project, name = shop.project, shop.database
     inbox = project.folder / "inbox_sv"
     inbox.mkdir()
-    execute(
-        dsn,
+    shop.execute(
         "DROP ROLE IF EXISTS sv_role; CREATE ROLE sv_role LOGIN PASSWORD 'right'; "
         "CREATE TABLE values_of (id bigint); GRANT INSERT ON values_of TO sv_role; "
         f"GRANT CREATE ON DATABASE {name} TO sv_role",
@@ -288,7 +277,7 @@ def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(shop:
     arrives(2)
 
     # It fails for want of the new value; no file has changed, and the right one heals it.
-    execute(dsn, "ALTER ROLE sv_role PASSWORD 'next'")
+    shop.execute("ALTER ROLE sv_role PASSWORD 'next'")
     declare()
     (inbox / "3.json").write_text(json.dumps({"id": 3}))
     eventually("it fails", lambda: project.queries()["sink.sv_t"]["condition"] == "failed")
@@ -302,5 +291,5 @@ def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(shop:
     (project.folder / "values.yaml").unlink()
     project.apply()
     schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'mzplan'"
-    eventually("the schema is gone", lambda: rows_of(dsn, schema) == [])
+    eventually("the schema is gone", lambda: shop.rows(schema) == [])
     assert shop.ids("values_of") == [0, 1, 2, 3]

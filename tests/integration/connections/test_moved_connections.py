@@ -6,48 +6,32 @@ from typing import Any
 
 import pytest
 
-from examples.servers import KafkaBroker, PostgresServer, create_topic, produce_json
+from examples.servers import KafkaBroker, PostgresServer, create_topic
 from examples.servers.ports import free_port
-from tests.support import (
-    Make,
-    Project,
-    eventually,
-    execute,
-    ids_in,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    postgres_connection,
-)
-
-ORDERS = "CREATE TABLE o (id bigint, customer text, amount numeric(10,2))"
+from tests.integration.orders_shop import OrdersShop
+from tests.support import Project, eventually, kafka_connection, orders_sink, orders_source
 
 
-class Shop:
+class Shop(OrdersShop):
     """Rows from a topic into a table of a server that is only this test's."""
 
     def __init__(self, project: Project, kafka: KafkaBroker, server: PostgresServer, topic: str, name: str):
-        self.project, self.kafka, self.server, self.topic, self.name = project, kafka, server, topic, name
-        self.dsn = server.create_database(name)
-        execute(self.dsn, ORDERS)
-        execute(self.dsn, "CREATE ROLE other_user SUPERUSER LOGIN PASSWORD 'other-word'")
-        self.sent = 0
+        super().__init__(project, kafka, server, lambda *_: topic, name)
+        server.create_database(name)
+        self.create_tables("o")
+        self.execute("CREATE ROLE other_user SUPERUSER LOGIN PASSWORD 'other-word'")
+        self.orders, self.sent = topic, 0
         self.secrets = {"MO_PASSWORD": server.password, "MO_OTHER": "other-word"}
 
     def connection(self, name: str) -> str:
-        """Return the declaration of a connection to the database."""
-        text = postgres_connection(name, self.server, self.name)
-        return text.replace("TEST_PG_PASSWORD", "MO_PASSWORD")
+        return super().connection(name).replace("TEST_PG_PASSWORD", "MO_PASSWORD")
 
-    def produce(self, bootstrap: str = "") -> None:
-        ids = self.sent, self.sent + 10
-        produce_json(bootstrap or self.kafka.bootstrap, self.topic, orders(*ids), key="id")
+    def more(self, bootstrap: str = "") -> None:
+        self.produce(self.orders, self.sent, self.sent + 10, bootstrap)
         self.sent += 10
 
     def arrive(self) -> None:
-        eventually(f"{self.sent} rows", lambda: len(ids_in(self.dsn, "o")) >= self.sent)
-        assert ids_in(self.dsn, "o") == list(range(self.sent))
+        self.arrived(self.sent, "o")
 
     def alter(self, statement: str, code: int = 0) -> dict[str, Any]:
         found: dict[str, Any] = self.project.json(
@@ -67,51 +51,46 @@ def changed(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.nightly
 def test_a_new_connection_to_the_same_server_keeps_checkpoints(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    own_postgres: PostgresServer,
-    topic: Make,
-    database: Make,
+    shop: OrdersShop, own_postgres: PostgresServer
 ) -> None:
-    name = database()
-    shop = Shop(project, kafka, own_postgres, topic("moved"), name)
-    source = orders_source("mo_s", f"{{type: kafka, brokers: ['{kafka.bootstrap}']}}", shop.topic)
+    project, kafka = shop.project, shop.kafka
+    own = Shop(project, kafka, own_postgres, shop.topic("moved"), shop.database)
+    source = orders_source("mo_s", f"{{type: kafka, brokers: ['{kafka.bootstrap}']}}", own.orders)
     project.write("mo", f"sources:\n{source}sinks:\n{orders_sink('mo_o', 'mo_s', 'mo_pg', 'o')}")
-    connections = project.write("mo_pg", "connections:\n" + shop.connection("mo_pg"))
-    project.apply(environment=shop.secrets)
-    shop.produce()
-    shop.arrive()
+    connections = project.write("mo_pg", "connections:\n" + own.connection("mo_pg"))
+    project.apply(environment=own.secrets)
+    own.more()
+    own.arrive()
     ids = {a: q["id"] for a, q in project.queries().items()}
     runs = project.run_ids("mo_")
 
     # Another server with such a table: refused before anything is committed.
-    execute(postgres.dsn(name), ORDERS)
-    other = project.write("mo_other", "connections:\n" + postgres_connection("mo_other", postgres, name))
+    shop.create_tables("o")
+    other = project.write("mo_other", "connections:\n" + shop.connection("mo_other"))
     state = project.state_bytes()
-    refused = shop.alter("ALTER SINK mo_o SET CONNECTION mo_other", code=7)
+    refused = own.alter("ALTER SINK mo_o SET CONNECTION mo_other", code=7)
     assert [(d["code"], d["address"]) for d in refused["diagnostics"]] == [("MZ043", "sink.mo_o")]
     assert project.state_bytes() == state and project.run_ids("mo_") == runs
     other.unlink()
 
     # The same servers under new names: the source is described as before and runs on; the sink, as another
     # user, restarts from its checkpoint.
-    new = shop.connection("mo_pg2").replace("MO_PASSWORD", "MO_OTHER")
+    new = own.connection("mo_pg2").replace("MO_PASSWORD", "MO_OTHER")
     new = new.replace(f"user: {own_postgres.user}", "user: other_user")
     project.write("mo_new", "connections:\n" + kafka_connection("mo_k", kafka.bootstrap) + new)
-    assert changed(shop.alter("ALTER SOURCE mo_s SET CONNECTION mo_k")) == {
+    assert changed(own.alter("ALTER SOURCE mo_s SET CONNECTION mo_k")) == {
         "source.mo_s": ("in-place", "connection changed")
     }
-    assert changed(shop.alter("ALTER SINK mo_o SET CONNECTION mo_pg2")) == {
+    assert changed(own.alter("ALTER SINK mo_o SET CONNECTION mo_pg2")) == {
         "sink.mo_o": ("restart", "connection changed")
     }
-    shop.produce()
-    shop.arrive()
+    own.more()
+    own.arrive()
     assert project.restarted(runs) == {"sink.mo_o"}
     assert {a: q["id"] for a, q in project.queries().items()} == ids
     # Nothing uses the old ones: the inline one went with its text, and the other can go.
     connections.unlink()
-    gone = project.apply(environment=shop.secrets)
+    gone = project.apply(environment=own.secrets)
     assert {(c["address"], c["action"]) for c in gone["changes"]} == {
         ("connection.source_mo_s", "delete"),
         ("connection.mo_pg", "delete"),
@@ -148,7 +127,7 @@ def test_the_statement_that_status_prints_repairs_a_moved_server(
     source, sink = orders_source("go_s", "go_k", "gone"), orders_sink("go_o", "go_s", "go_pg", "o")
     project.write("go", f"connections:\n{connections}sources:\n{source}sinks:\n{sink}")
     project.apply(environment=shop.secrets)
-    shop.produce()
+    shop.more()
     shop.arrive()
 
     def resumed(statement: str, query: str) -> dict[str, Any]:
@@ -162,14 +141,14 @@ def test_the_statement_that_status_prints_repairs_a_moved_server(
     own_kafka.stop()
     statement = repair_of(shop, "source.go_s", "connection.go_k")
     own_kafka.start(listeners=[2])
-    shop.produce(own_kafka.bootstrap2)
+    shop.more(own_kafka.bootstrap2)
     assert "'new-host:9092'" in statement
     moved = resumed(statement.replace("new-host:9092", own_kafka.bootstrap2), "source.go_s")
     assert moved["position"] == {"gone": {"0": 10}}
 
     # So does it for the sink, whose server comes up by another name, and here at another port, too.
     own_postgres.stop()
-    shop.produce(own_kafka.bootstrap2)
+    shop.more(own_kafka.bootstrap2)
     statement = repair_of(shop, "sink.go_o", "connection.go_pg")
     own_postgres.start(port=free_port())
     shop.dsn = own_postgres.dsn("gone")

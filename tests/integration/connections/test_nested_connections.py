@@ -8,20 +8,10 @@ from typing import Any
 
 import pytest
 
-from examples.servers import KafkaBroker, PostgresServer, SshServer, produce_json
+from examples.servers import SshServer
 from examples.servers.registry import SchemaRegistry
-from tests.support import (
-    Make,
-    Project,
-    eventually,
-    execute,
-    ids_in,
-    kafka_connection,
-    orders,
-    orders_sink,
-    orders_source,
-    postgres_connection,
-)
+from tests.integration.orders_shop import OrdersShop
+from tests.support import eventually, kafka_connection, orders_sink, orders_source
 
 TABLES = ("far", "near", "plain")
 BEHIND_OUTER = {"sink.ne_far", "sink.ne_near", "source.ne_s"}
@@ -32,20 +22,17 @@ class Nested:
     tunnel, which goes through the outer one; `near` through the outer one; `plain` through none. Names sort
     before and after what they refer to."""
 
-    def __init__(self, project: Project, kafka: KafkaBroker, topic: str, dsn: str):
-        self.project, self.kafka, self.topic, self.dsn = project, kafka, topic, dsn
-        self.rows = 0
-        for table in TABLES:
-            execute(dsn, f"CREATE TABLE {table} (id bigint, customer text, amount numeric(10,2))")
+    def __init__(self, shop: OrdersShop):
+        self.shop, self.project, self.topic, self.rows = shop, shop.project, shop.topic("nested"), 0
+        shop.create_tables(*TABLES)
 
-    def declare(self, postgres: str, inner: SshServer, outer: SshServer, registry: SchemaRegistry) -> None:
-        """`postgres`: the declaration of a connection without a name and a tunnel."""
+    def declare(self, inner: SshServer, outer: SshServer, registry: SchemaRegistry) -> None:
         registry.register(f"{self.topic}-value", {"properties": {"id": {"type": "integer"}}})
-        pg = postgres.removeprefix("  : {").removesuffix("}\n")
+        pg = self.shop.connection("").removeprefix("  : {").removesuffix("}\n")
         self.project.write(
             "nested",
             "connections:\n"
-            + kafka_connection("ne_k", self.kafka.bootstrap)
+            + kafka_connection("ne_k", self.shop.kafka.bootstrap)
             + f"  ne_a_pg: {{{pg}, ssh_tunnel: ne_z_inner}}\n"
             + f"  ne_z_pg: {{{pg}, ssh_tunnel: ne_m_outer}}\n"
             + f"  ne_plain: {{{pg}}}\n"
@@ -64,14 +51,14 @@ class Nested:
 
     def more(self) -> None:
         """Ten more rows, into Kafka."""
-        produce_json(self.kafka.bootstrap, self.topic, orders(self.rows, self.rows + 10), key="id")
+        self.shop.produce(self.topic, self.rows, self.rows + 10)
         self.rows += 10
 
     def arrive(self, *tables: str) -> None:
         """Wait until these tables (all) have every row, once."""
         ids = list(range(self.rows))
         for table in tables or TABLES:
-            eventually(f"each row is once in {table}", lambda t=table: ids_in(self.dsn, t) == ids)  # type: ignore[misc]
+            eventually(f"each row is once in {table}", lambda t=table: self.shop.ids(t) == ids)  # type: ignore[misc]
 
     def fails(self, sink: str, text: str) -> None:
         """Wait until a sink says why it does not run."""
@@ -108,17 +95,11 @@ def restarts(document: Any) -> dict[str, str]:
 @pytest.mark.nightly
 @pytest.mark.programs
 def test_only_queries_behind_a_broken_ssh_server_fail(
-    project: Project,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Make,
-    database: Make,
-    sshd_servers: Callable[[str], SshServer],
-    registry: SchemaRegistry,
+    shop: OrdersShop, sshd_servers: Callable[[str], SshServer], registry: SchemaRegistry
 ) -> None:
-    outer, inner, name = sshd_servers("outer"), sshd_servers("inner"), database()
-    nested = Nested(project, kafka, topic("nested"), postgres.dsn(name))
-    nested.declare(postgres_connection("", postgres, name), inner, outer, registry)
+    project, nested = shop.project, Nested(shop)
+    outer, inner = sshd_servers("outer"), sshd_servers("inner")
+    nested.declare(inner, outer, registry)
     # Without keys the tunnels can't be used; ROTATE KEYS makes them, and shows what the servers must know.
     keys = {}
     for connection, server in (("ne_z_inner", inner), ("ne_m_outer", outer)):
