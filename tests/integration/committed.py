@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tests.support import Stopwatch
 
@@ -18,7 +18,7 @@ _SECONDS = 60.0
 def committed(
     bootstrap: str,
     topic: str,
-    decode: Callable[[bytes | None], Any] = lambda value: json.loads(value or b"null"),
+    decode: Callable[[Message], Any] = lambda message: json.loads(message.value() or b"null"),
 ) -> list[tuple[int, str | None, Any]]:
     """All (partition, key, value) that are committed now, each partition in its order. An open transaction
     hides what comes after it."""
@@ -39,9 +39,9 @@ def committed(
                 assert message.error().name() == "_PARTITION_EOF", message.error()
                 at_end.add(message.partition() or 0)
                 continue
-            key, value = message.key(), message.value()
+            key = message.key()
             text = key.decode() if key is not None else None
-            found.append((message.partition() or 0, text, decode(value)))
+            found.append((message.partition() or 0, text, decode(message)))
         return found
     finally:
         consumer.close()

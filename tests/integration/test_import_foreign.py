@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
@@ -82,8 +83,6 @@ def imported(crew: Crew, address: str, folder: Path) -> Path:
 def test_a_query_from_kafka(
     crew: Crew, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make, tmp_path: Path
 ) -> None:
-    from pyspark.sql import functions as f
-
     name, db = topic("by-hand", partitions=2), database("adopting")
     produce_json(kafka.bootstrap, name, orders(0, 20), key="id")
     record = f.from_json(f.col("value").cast("string"), COLUMNS).alias("record")
@@ -170,8 +169,6 @@ def test_a_query_that_cannot_be_imported_changes_nothing(
     crew: Crew, kafka: KafkaBroker, topic: Make, tmp_path: Path
 ) -> None:
     """All reasons at once, nothing changed, nothing copied."""
-    from pyspark.sql import functions as f
-
     name = topic("stateful")
     produce_json(kafka.bootstrap, name, orders(0, 3))
     rows = kafka_rows(crew, kafka, name)

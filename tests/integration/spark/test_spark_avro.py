@@ -315,7 +315,7 @@ def latest(lab: Lab, topic: str, id_: int, schema: Any) -> dict[int, Any]:
     """By key, the last record that is committed."""
     parsed = fastavro.parse_schema(schema)
     found: dict[int, Any] = {}
-    for _, key, value in committed(lab.kafka.bootstrap, topic, lambda value: value):
+    for _, key, value in committed(lab.kafka.bootstrap, topic, lambda message: message.value()):
         assert value is None or value[:5] == struct.pack(">bI", 0, id_)
         found[int(key or "")] = value and fastavro.schemaless_reader(io.BytesIO(value[5:]), parsed, None)
     return found

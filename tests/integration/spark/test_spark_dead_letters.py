@@ -7,13 +7,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Message
 
 from mzplan.model.address import Address
 from mzplan.model.tasks import TaskOutcome
 from mzplan.schema.description import Description
 from mzplan.spark import streams
 from mzplan.spark.tasks import dead_letters
+from tests.integration.committed import committed
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually
 from tests.tasks import letters_replay
@@ -58,11 +59,12 @@ def test_malformed_records_are_kept_aside_once(
     assert None not in {value for r in letters for value in (r.timestamp, r.kept_at)}
 
     lab.stop(keyed)
-    records = sent(lab, dead, 3)
-    found_in_topic = [
-        (int(told["mzplan.offset"]), value, told["mzplan.reason"].decode()) for value, told in records
-    ]
-    assert found_in_topic == kept
+
+    def letter(message: Message) -> tuple[int, bytes | None, str]:
+        told: dict[str, Any] = dict(message.headers() or ())
+        return int(told["mzplan.offset"]), message.value(), told["mzplan.reason"].decode()
+
+    assert [sent for *_, sent in committed(lab.kafka.bootstrap, dead, letter)] == kept
     repeated_steps_keep_letters_once(lab, table, monkeypatch)
 
 
@@ -199,15 +201,3 @@ def found(lab: Lab, source: Description) -> list[Any]:
     """The letters of a source."""
     table = lab.spark.read.format("delta").load(str(lab.folder / source.body["dead_letter"]["path"]))
     return table.where(f"query = '{source.id}'").orderBy("offset").collect()
-
-
-def sent(lab: Lab, topic: str, count: int) -> list[tuple[bytes, dict[str, bytes]]]:
-    consumer = Consumer(
-        {"bootstrap.servers": lab.kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    try:
-        records = consumer.consume(count, 30)
-        return [(record.value(), dict(record.headers() or ())) for record in records]
-    finally:
-        consumer.close()
