@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
@@ -244,8 +245,6 @@ class Lab:
 
     def count(self, source: Description) -> int:
         """The rows of an append-only collection, 0 before its first step, from the statistics in its log."""
-        from deltalake import DeltaTable
-
         path = str(self._collection(source))
         return int(DeltaTable(path).count()) if DeltaTable.is_deltatable(path) else 0
 
@@ -326,8 +325,6 @@ class Lab:
 def read_delta(table: Path) -> list[dict[str, Any]]:
     """The rows of a Delta table, none while it is not there, read without Spark: whoever waits asks again and
     again, and a Spark job each time would hold up what is waited for."""
-    from deltalake import DeltaTable
-
     if not DeltaTable.is_deltatable(str(table)):
         return []
     newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
