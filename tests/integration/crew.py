@@ -89,8 +89,9 @@ class Crew:
             item["detail"] for item in found if address in item.get("addresses", [item["address"]])
         )
 
-    def finds(self, address: str, kind: str) -> None:
+    def finds(self, address: str, kind: str, *details: str) -> None:
         eventually(f"{kind} of {address}: {self.drift()}", lambda: (address, kind) in self.drift())
+        assert all(text in self.detail(address) for text in details), self.detail(address)
 
     def is_clean(self) -> None:
         eventually(f"no drift: {self.drift()}", lambda: not self.drift())

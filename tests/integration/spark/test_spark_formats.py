@@ -103,14 +103,17 @@ def raw_rows(lab: Lab, values: Sequence[bytes | None]) -> DataFrame:
     return lab.spark.createDataFrame(listed, "key BINARY, value BINARY, offset BIGINT")
 
 
+def checked(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column], **more: Any) -> DataFrame:
+    """What becomes of these records; the malformed ones are kept."""
+    records = Records(rows=rows, position=f.struct("offset"), where=lambda at: f.lit("here"), **more)
+    return check_records(records, parsed, columns, "dead-letter")
+
+
 def outcomes(
     rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column], envelope: Envelope | None = None
 ) -> list[Any]:
     """For each record, why it is malformed or its columns that have a value."""
-    records = Records(
-        rows=rows, position=f.struct("offset"), where=lambda at: f.lit("here"), envelope=envelope
-    )
-    found = check_records(records, parsed, columns, "dead-letter").orderBy("_position").collect()
+    found = checked(rows, parsed, columns, envelope=envelope).orderBy("_position").collect()
     names = [column.name for column in columns]
     return [
         {name: row[name] for name in names if row[name] is not None} if row[-1] is None else row[-1].reason

@@ -14,11 +14,11 @@ from pyspark.sql import functions as f
 from mzplan.connectors.delta.sink import _merge_latest
 from mzplan.connectors.formats.envelopes import Tombstones
 from mzplan.connectors.formats.parsers import parser_of, without_frame
-from mzplan.connectors.formats.records import Records, check_records
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.integration.committed import committed
+from tests.integration.spark.test_spark_formats import checked
 from tests.integration.spark.test_spark_verify_sinks import verified
 from tests.integration.spark_lab import Lab, read_delta
 from tests.support import Make, eventually
@@ -127,18 +127,15 @@ def test_a_record_changes_the_row_of_its_key_or_is_malformed(lab: Lab, format_: 
     columns = parse_columns("id BIGINT, name STRING")
     records = RECORDS[format_, names]
     listed = [(key, value, i) for i, (key, value, _) in enumerate(records)]
-    read = Records(
-        rows=lab.spark.createDataFrame(listed, "key BINARY, value BINARY, offset INT"),
-        position=f.struct("offset"),
-        where=lambda at: f.concat(f.lit("offset "), at["offset"]),
-        envelope=Tombstones(
-            value=f.col("value"),
-            key=f.col("key"),
-            columns=tuple(column for column in columns if column.name in names.split()),
-            format=format_,
-        ),
+    envelope = Tombstones(
+        value=f.col("value"),
+        key=f.col("key"),
+        columns=tuple(column for column in columns if column.name in names.split()),
+        format=format_,
     )
-    rows = _parsed(read, columns).orderBy("_position").collect()
+    read = lab.spark.createDataFrame(listed, "key BINARY, value BINARY, offset INT")
+    parsed = checked(read, parser_of({"type": "json"}, columns), columns, envelope=envelope)
+    rows = parsed.orderBy("_position").collect()
     for (_, _, wanted), (id_, name, _, change, dead) in zip(records, rows, strict=True):
         if isinstance(wanted, str):
             assert wanted in dead.reason
@@ -157,14 +154,10 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     one, two = (json.dumps({"row": 1, **values, "n": n}).encode() for n in (6, 7))
     listed = [(b"k", one, 0), (b"k", b"\0\0\0\0\1" + two, 1), (b"k", b"\0\0\0\0\1{", 2)]
     rows = spark.createDataFrame(listed, "key BINARY, came BINARY, offset INT")
-    read = Records(
-        rows=rows.select("*", without_frame(f.col("came")).alias("value")),
-        position=f.struct("offset"),
-        where=lambda at: f.concat(f.lit("offset "), at["offset"]),
-        included=((parse_columns("u BINARY")[0], f.col("key")),),
-        original="came",
-    )
-    parsed = _parsed(read, columns)
+    read = rows.select("*", without_frame(f.col("came")).alias("value"))
+    included = ((parse_columns("u BINARY")[0], f.col("key")),)
+    parser = parser_of({"type": "json"}, columns)
+    parsed = checked(read, parser, columns, included=included, original="came")
     good = parsed.where("p IS NOT NULL").drop("_mzplan_dead")
     (found,) = [row.asDict(recursive=True) for row in latest_rows(good, ["row", "p"]).collect()]
     assert found == {"row": 1, **values, "n": 7, "u": b"k"}
@@ -172,10 +165,6 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     assert bytes(dead["_mzplan_dead"].value) == listed[2][1], "as it came"
     _merge_latest(good, 0, str(tmp_path / "odd"), ["row"], [])
     assert [row["s"] for row in read_delta(tmp_path / "odd")] == [values["s"]]
-
-
-def _parsed(read: Any, columns: Any) -> Any:
-    return check_records(read, parser_of({"type": "json"}, columns), columns, "dead-letter")
 
 
 def send(lab: Lab, topic: str, *changes: Change) -> None:

@@ -120,7 +120,6 @@ def test_upsert_keeps_the_latest_row_of_each_key(lab: Lab, topic: Make, database
     lab.produce(name, {"id": 3, "customer": "newest"}, {"id": 77, "customer": "new"})
     lab.has_rows(shop, "orders", 11)
     lab.has_rows(shop, '"Odd Keys"', 3)
-    lab.stop(source, sink, odd)
     found = dict(lab.rows(shop, "SELECT id, customer FROM orders"))
     assert found == {**{i: f"c{490 + i}" for i in range(10)}, 3: "newest", 77: "new"}
 
