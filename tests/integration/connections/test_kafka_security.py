@@ -22,6 +22,7 @@ from tests.integration.connections.secured_kafka import (
     set_scram_password,
 )
 from tests.integration.spark_lab import Lab
+from tests.machines import command_line
 from tests.support import Project, eventually
 
 WRONG = "Zq7-wrong"
@@ -135,12 +136,8 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
             assert not [word for word in words if word in said.stdout + said.stderr]
         assert not list(files_with(project.folder, words))
         assert list(files_with(events, ["kafka.ssl.keystore.key"]))  # the events show the options
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                command = path.read_bytes().decode(errors="replace")
-            except OSError:
-                continue  # it has ended
-            assert not [word for word in words if word in command], path
+        for folder in Path("/proc").glob("[0-9]*"):
+            assert not [word for word in words if word in command_line(int(folder.name))], folder
         _rotated(project, secured, kept)
         assert not list(files_with(project.folder, [*words, "Zq7 rotated"]))
     finally:

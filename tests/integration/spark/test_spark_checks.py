@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mzplan.schema.description import Description
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.versions import delta_features
 from tests.integration.spark_lab import Lab
+from tests.machines import command_line
 from tests.support import Make, Stopwatch
 
 SECRET = "pass'wo\\rd \"%40"
@@ -170,9 +170,7 @@ def test_a_secret_is_nowhere(
     shown += [repr(lab.executor.__dict__), *capfd.readouterr()]
     files = [path for path in (lab.folder / "warehouse").rglob("*") if path.suffix != ".parquet"]
     shown += [path.read_text(errors="replace") for path in files if path.is_file()]
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # the process has ended
-            shown.append(path.read_bytes().decode(errors="replace"))
+    shown += [command_line(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")]
     assert len(shown) > 10 and not [text for text in shown if SECRET[:8] in text]
 
 

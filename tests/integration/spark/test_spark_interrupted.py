@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.machines import environment_of
 from tests.support import eventually
 
 # A command on a real session, in place of verify's comparison: its query never ends. Like verify, it reads
@@ -95,16 +96,10 @@ def test_one_line_exit_130_and_no_java_is_left(tmp_path: Path, begun: str, numbe
     eventually("no process is left", lambda: not marked(mark), 2)
 
 
-def marked(mark: str) -> list[str]:
+def marked(mark: str) -> list[int]:
     """The processes that the command has started, and it."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found.append(folder.name)
-        except OSError:
-            continue
-    return found
+    pids = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in pids if f"{MARK}={mark}" in environment_of(pid)]
 
 
 DRIVER = """\
