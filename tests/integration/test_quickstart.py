@@ -17,7 +17,7 @@ from examples.quickstart import NEXT
 from examples.servers.ports import free_port
 from examples.stage import KAFKA_PORTS, Stage
 from mzplan.host.processes import is_alive
-from tests.docs_commands import DOCS
+from tests.machines import DOCS
 from tests.machines import run_page
 
 ROOT = Path(__file__).parents[2]

@@ -314,8 +314,7 @@ def test_a_step_is_finished_by_the_query_that_began_it(
     lab.start(*before.values())
     for each in before.values():
         shop.has(each, (5,))
-        eventually("its steps are done", lambda each=each: lab.checkpoint_done(each))  # type: ignore[misc]
-        lab.stop(each)
+        lab.finish(each)
     add(7)
     after = {}
     for kind, each in before.items():
