@@ -27,7 +27,7 @@ QUICK = {"unit", "cases"}
 
 SECONDS = {
     "integration/test_pipeline.py": 140,
-    "spark/test_spark_sources.py": 90,
+    "spark/test_spark_sources.py": 120,
     "spark/test_spark_keyed.py": 90,
     "integration/test_drift_kinds.py": 75,
     "views/test_relational_views.py": 65,
@@ -39,7 +39,6 @@ SECONDS = {
     "spark/test_spark_avro.py": 40,
     "spark/test_spark_recomputed_views.py": 30,
     "spark/test_spark_view_sql.py": 30,
-    "spark/test_spark_postgres_source.py": 30,
     "integration/test_without_a_runner.py": 25,
     "spark/test_spark_kafka_and_files_sinks.py": 25,
     "spark/test_spark_postgres.py": 25,

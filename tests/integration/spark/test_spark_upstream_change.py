@@ -14,8 +14,7 @@ from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_backfill import holds, ids, read, send
-from tests.integration.spark.test_spark_postgres_source import TABLE
-from tests.integration.spark.test_spark_postgres_source import source as postgres_source
+from tests.integration.spark.test_spark_sources import TABLE, postgres_source
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually
 
