@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.faults.doomed import Doomed
-from tests.support import Project
+from tests.support import Project, eventually
 
 EVERY = {"interval": "200ms"}
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,6 +69,7 @@ class RelationalShop(Doomed):
 
     def add_customers(self) -> None:
         self.project.append("customers", [{"customer": f"c{i}", "city": f"city {i}"} for i in range(5)])
+        eventually("the customers are there", lambda: len(self._rows("source.customers")) == 5)
 
     def add(self, name: str, count: int, *, later: int = 0) -> None:
         """Add so many rows, `later` seconds after the ones before."""
@@ -79,9 +80,6 @@ class RelationalShop(Doomed):
             values = {"customer": f"c{i % 7}", "amount": i} if name == "orders" else {"paid": i * 2}
             rows.append({"id": i, **values, "ts": at})
         self.project.append(name, rows)
-
-    def customers(self) -> Rows:
-        return self._rows("source.customers")
 
     def rows(self, view: str) -> Rows:
         return self._rows(f"view.{view}")
