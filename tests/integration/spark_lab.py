@@ -297,8 +297,7 @@ class Lab:
         that down: the batch will run again. Returns its number."""
         commits = self.checkpoint(description) / "spark" / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink(missing_ok=True)
+        remove_entry(commits / str(last))
         return last
 
     def forget_begun(self, description: Description) -> None:
@@ -329,6 +328,13 @@ def read_delta(table: Path) -> list[dict[str, Any]]:
         return []
     newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
     return [row for batch in newest.rows(position=True)[1] for row in batch.to_pylist()]
+
+
+def remove_entry(file: Path) -> None:
+    """Remove the entry of a log, with its checksums."""
+    file.unlink()
+    for checksum in (file.with_name(f".{file.name}.crc"), file.with_suffix(".crc")):
+        checksum.unlink(missing_ok=True)
 
 
 def _reads(sources: Iterable[Description]) -> dict[str, CollectionRead]:

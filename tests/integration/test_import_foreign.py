@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.servers import KafkaBroker, PostgresServer, produce_json
 from tests.integration.crew import Crew
 from tests.integration.orders_shop import ids_in_delta
-from tests.integration.spark_lab import Lab, read_delta
+from tests.integration.spark_lab import Lab, read_delta, remove_entry
 from tests.support import (
     Make,
     drop_ids,
@@ -66,9 +66,7 @@ def newest(folder: Path) -> Path:
 
 def forget_commit(folder: Path) -> None:
     """As if it had been killed before it could note down that its last micro-batch is done."""
-    entry = newest(folder / "checkpoint" / "commits")
-    entry.unlink()
-    entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
+    remove_entry(newest(folder / "checkpoint" / "commits"))
 
 
 def imported(crew: Crew, address: str, folder: Path) -> Path:
@@ -149,10 +147,7 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     # Killed between planning a micro-batch and writing it: the table has none of it yet.
     forget_commit(tmp_path)
     log = tmp_path / "table" / "_delta_log"
-    last = max(log.glob("*.json"))
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
-    last.with_suffix(".crc").unlink(missing_ok=True)
+    remove_entry(max(log.glob("*.json")))
     drop_ids(inbox, 6)
 
     crew.declare(
@@ -197,5 +192,4 @@ def test_a_query_that_cannot_be_imported_changes_nothing(
     # What another test has dropped may go meanwhile.
     assert set((crew.folder / "warehouse").rglob("g1")) <= stored
     assert mzplan(crew.folder, "state", "pull").out == before
-    for checkout in (crew.folder, crew.elsewhere):
-        (checkout / "refused.yaml").unlink()
+    crew.declare("refused", "")

@@ -22,7 +22,7 @@ from tests.integration.spark.test_spark_verify_sinks import (
     produce_record,
     verified,
 )
-from tests.integration.spark_lab import Lab, read_delta
+from tests.integration.spark_lab import Lab, read_delta, remove_entry
 from tests.support import Make, eventually
 from tests.tasks import replay
 
@@ -184,9 +184,7 @@ def restore(table: Path, commits: int = 1) -> None:
     """As from a copy that is so many commits older."""
     logged = sorted((table / "_delta_log").glob("*.json"))
     for entry in logged[-commits:]:
-        entry.unlink()
-        entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
-        entry.with_suffix(".crc").unlink(missing_ok=True)
+        remove_entry(entry)
 
 
 @pytest.mark.nightly
