@@ -75,7 +75,6 @@ def test_kafka_spoken_to_in_the_wrong_protocol(lab: Lab, topic: Make) -> None:
     ("name", "value", "code"),
     [
         ("password", "${env:WRONG}", "MZ051"),
-        ("user", "nobody_here", "MZ051"),
         ("database", "no_such_database", "MZ052"),
         ("port", 1, "MZ050"),
     ],
