@@ -20,6 +20,7 @@ from examples.quickstart import NEXT
 from examples.servers.ports import free_port
 from examples.stage import KAFKA_PORTS, Stage
 from mzplan.host.processes import is_alive
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark_lab import read_delta
 from tests.machines import DOCS, run_page
 from tests.support import Project, eventually
