@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -72,9 +73,12 @@ class Project:
             with mock.patch.dict(os.environ, given, clear=True):
                 ran = cli_runs.run(*command[3:])
             return subprocess.CompletedProcess(command, ran.code, ran.out, ran.err)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=given)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given
+        )
+        out, errors = _output_of(process, seconds)
+        assert "Traceback" not in errors, errors
+        return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
     def _may_run_here(self, command: str, given: Mapping[str, str]) -> bool:
         """Whether a command can run in this process, which saves it the start of a Python."""
@@ -136,6 +140,17 @@ class Project:
 
     def down(self) -> None:
         self.run("down")
+
+
+def _output_of(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    """What a process prints until it ends; fails when it does not in time (see Stopwatch)."""
+    waited = Stopwatch()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=1.0)
+        if waited.seconds > seconds:
+            process.kill()
+            raise AssertionError(f"not within {seconds:.0f} s: {process.args}\n{process.communicate()}")
 
 
 class Stopwatch:

@@ -148,8 +148,8 @@ def test_the_statement_that_status_prints_repairs_a_moved_server(
 
     # So does it for the sink, whose server comes up by another name, and here at another port, too.
     own_postgres.stop()
+    statement = repair_of(shop, "sink.go_o", "connection.go_pg")  # with rows to write, it would fail
     shop.more(own_kafka.bootstrap2)
-    statement = repair_of(shop, "sink.go_o", "connection.go_pg")
     own_postgres.start(port=free_port())
     shop.dsn = own_postgres.dsn("gone")
     assert "'new-host'" in statement

@@ -152,6 +152,7 @@ def nexmark(tmp_path: Path, kafka: KafkaBroker, topics: dict[str, str]) -> Itera
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1500)
 def test_each_view_equals_the_same_query_over_all_events(
     nexmark: Project, kafka: KafkaBroker, topics: dict[str, str]
 ) -> None:
