@@ -5,6 +5,7 @@ For each method: its effect, its errors, a repeated call, and the state after a 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -62,7 +63,13 @@ from tests.contract.controllers import (
 from tests.support import eventually
 from tests.unit import small_projects as small
 
-_: type[StorageController] = Controller  # mypy compares their methods
+SEED = """
+    initialization_complete update_configuration collection create_instance drop_instance connect_replica
+    collection_mut collections migrate_collections create_collections export export_mut create_exports
+    prepare_export cancel_prepare_export drop_sources drop_sinks drop_sinks_unvalidated
+    drop_sources_unvalidated append snapshot set_read_policy update_write_frontiers
+    update_read_capabilities ready process reconcile_state
+"""
 
 
 @pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.nightly)])
@@ -76,6 +83,14 @@ def refused(
     """Check that this error refuses the command."""
     with pytest.raises(kind, match=match):
         command(*arguments)
+
+
+def test_the_protocol_has_the_seeds_27_methods_and_the_controller_implements_it() -> None:
+    named = {name for name, _ in inspect.getmembers(StorageController, inspect.isfunction) if name[0] != "_"}
+    assert len(SEED.split()) == 27 and set(SEED.split()) <= named
+    for name in named:
+        wanted, there = (inspect.signature(getattr(one, name)) for one in (StorageController, Controller))
+        assert wanted == there, name
 
 
 # ── initialization
