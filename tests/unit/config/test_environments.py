@@ -163,7 +163,9 @@ def states(one: str, other: str) -> tuple[str, str]:
         warehouses("'hdfs://nn:8020/w'", "'hdfs://nn/w'"),
         warehouses("'hdfs:///w'", "'hdfs://nn:9/w'"),
         warehouses("'abfss://c@acc.dfs.core.windows.net/w'", "'wasbs://c@acc.blob.core.windows.net/w'"),
+        states("{path: s}", "{path: x/../s}"),
         states("{path: s}", "{path: link}"),
+        states("{path: s}", "{path: s/inner}"),
         states("{path: 's/${var.x}'}", "{path: 's/${var.x}'}"),
         states(f"{S3}'s3://b/s'}}", f"{S3}'s3a://b/s/', region: eu-west-1}}"),
         states(f"{S3}'s3://b/s'}}", f"{S3}'s3://b/s', endpoint: 'https://s3.cn-north-1.amazonaws.com.cn'}}"),
@@ -191,6 +193,7 @@ def test_a_shared_place_is_found_however_it_is_spelled(tmp_path: Path, one: str,
         warehouses("'s3://b/w'", "'s3://b/w2'"),
         warehouses("'s3://b/w'", "'gs://b/w'"),
         states(f"{PG}host: h}}", f"{PG}host: h, schema: other}}"),
+        states(f"{PG}host: h}}", f"{PG}host: h, port: 5433}}"),
         states(f"{S3}'s3://b/s'}}", f"{S3}'s3://b/s', endpoint: 'http://minio:9000'}}"),
         warehouses("'s3://[::1/w'", "w"),  # no address at all
         # One's own state may lie in its own warehouse.
