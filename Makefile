@@ -57,7 +57,7 @@ smoke: setup .venv/.jars .venv-lines/.done ## run one page, one git workflow, a 
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh smoke
 	$(PYTEST) -m smoke tests
 
-nightly: doctor setup .venv/.jars .venv-lines/.done ## run all other tests: kills, moves, forms, programs (40 minutes)
+nightly: doctor setup .venv/.jars .venv-lines/.done ## run all other tests: kills, moves, forms, programs (50 minutes)
 	$(PYTEST) -m "(nightly or programs) and not smoke" tests
 
 unit: setup ## run the tests that need no server
