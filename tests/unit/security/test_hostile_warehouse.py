@@ -200,11 +200,11 @@ def test_checkpoint_with_sidecars(tmp_path: Path, named: str) -> None:
     else:
         with_sidecar = [*kept, {"sidecar": {"path": "s.parquet", "sizeInBytes": 1, "modificationTime": 1}}]
         parquet.write_table(pa.Table.from_pylist(with_sidecar, schema), log / f"{stem}.parquet")
-    partitions, features = before.partitions(), before.features()
+    seen = before.partitions(), before.features(), before.table_id()
     if named:
         classic.unlink()
     looked = CollectionLog(str(folder))
-    assert (looked.partitions(), looked.features()) == (partitions, features)
+    assert (looked.partitions(), looked.features(), looked.table_id()) == seen and None not in seen
 
 
 def test_last_step_ignores_only_a_damaged_checkpoint(tmp_path: Path) -> None:
