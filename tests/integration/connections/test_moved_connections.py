@@ -150,6 +150,10 @@ def test_the_statement_that_status_prints_repairs_a_moved_server(
     # So does it for the sink, whose server comes up by another name, and here at another port, too.
     own_postgres.stop()
     shop.more(own_kafka.bootstrap2)
+    eventually(
+        "the source has read them",
+        lambda: sum(step["rows"] for step in project.json("steps", "source.go_s")["steps"]) == shop.sent,
+    )
     statement = repair_of(shop, "sink.go_o", "connection.go_pg", "failed")  # if it has begun to write them
     own_postgres.start(port=free_port())
     shop.dsn = own_postgres.dsn("gone")
