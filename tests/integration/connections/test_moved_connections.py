@@ -152,7 +152,7 @@ def test_the_statement_that_status_prints_repairs_a_moved_server(
     shop.more(own_kafka.bootstrap2)
     eventually(
         "the source has read them",
-        lambda: sum(step["rows"] for step in project.json("steps", "source.go_s")["steps"]) == shop.sent,
+        lambda: sum(step["rows"] or 0 for step in project.json("steps", "source.go_s")["steps"]) == shop.sent,
     )
     statement = repair_of(shop, "sink.go_o", "connection.go_pg", "failed")  # if it has begun to write them
     own_postgres.start(port=free_port())
