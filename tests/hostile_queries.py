@@ -23,6 +23,7 @@ HOSTILE_QUERIES = [
     "SELECT id FROM orders UNION ALL SELECT id FROM `orders `",
     "SELECT id FROM orders UNION ALL SELECT id FROM `ORDERS\u212a`",
     "SELECT id FROM orders UNION ALL TABLE other",
+    "SELECT id FROM orders SORT BY id",
     "SELECT id FROM orders VERSION AS OF 1 GROUP BY id",
     "SELECT id FROM orders@v1 GROUP BY id",
     "SELECT id FROM orders WITH (path = '$F') GROUP BY id",

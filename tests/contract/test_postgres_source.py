@@ -165,6 +165,7 @@ TYPES = {
     "j timestamptz": ("TIMESTAMP", "'2024-02-29 12:00:00.123456+02'", INSTANT),
     "k timestamp": ("TIMESTAMP_NTZ", "'2024-02-29 12:00:00.5'", datetime(2024, 2, 29, 12, 0, 0, 500000)),
     "l date": ("DATE", "'1900-01-31'", date(1900, 1, 31)),
+    "m time": ("STRING", "'23:59:59.5'", "23:59:59.5"),
     "o jsonb": ("STRING", """'{"b": [1, null], "a": "x"}'""", '{"a": "x", "b": [1, null]}'),
     "q bytea": ("BINARY", "'\\x00ff'", b"\x00\xff"),
     "s text[]": ("ARRAY<STRING>", """'{"a,b","NULL",NULL,"q\\"x\\\\y"}'""", ["a,b", "NULL", None, 'q"x\\y']),
@@ -254,6 +255,7 @@ UNFIT = [
     ("timestamptz", "'infinity'", "TIMESTAMP"),
     ("timestamp", "'-infinity'", "TIMESTAMP_NTZ"),
     ("date", "'0044-03-15 BC'", "DATE"),
+    ("date", "'infinity'", "DATE"),
     ("bigint", "3000000000", "INT"),
     ("varchar(9)", "'abcdef'", "VARCHAR(5)"),
 ]

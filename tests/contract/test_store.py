@@ -34,8 +34,8 @@ from mzplan.store.event_log import EventLog, EventReader
 from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
 from tests.contract import stores
-from tests.contract.stores import Case, Make, ObjectServer, lock_refusal
-from tests.support import eventually, execute, refusal
+from tests.contract.stores import Case, Make, ObjectServer, lock_refusal, opened
+from tests.support import eventually, execute, full_disk, refusal
 from tests.unit import small_projects as small
 
 A = Address("connection", "k")
@@ -85,10 +85,18 @@ def test_compare_and_swap(make: Make) -> None:
     assert backend.list("a/") == []
 
 
+def test_a_lock_that_cannot_be_written_is_an_error_and_stays_free(tmp_path: Path) -> None:
+    store = opened(str(tmp_path), {"backend": "local", "path": "state"})
+    with full_disk(0):
+        assert refusal(store.lock("apply").__enter__).code == "MZ035"
+    with store.lock("apply"):
+        pass
+
+
 def test_a_writer_that_waits_for_its_disk_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be stopped for hours (Ctrl-Z). Meanwhile a command writes, and sweeps the temporary files."""
+    """A stopped writer (Ctrl-Z) delays no other writer, even if a command sweeps its temporary file."""
     backend, sync = LocalBackend(tmp_path), os.fsync
     goes_on, waiting = threading.Event(), threading.Semaphore(0)
     version = backend.write("leases/local.json", b"1")

@@ -258,6 +258,7 @@ AS_STREAM: list[tuple[str, str, dict[str, Any]]] = [
         "ON c.id = o.id",
         SNAPSHOT,
     ),
+    ("id BIGINT", "SELECT id FROM orders LEFT ANTI JOIN customers USING (id)", SNAPSHOT),
 ]
 
 

@@ -74,6 +74,9 @@ def tunnel(**body: Any) -> Any:
 def test_an_unusable_file_is_an_error(files: Path, name: str, port: int) -> None:
     for connection in (kafka_with(ca=name), kafka_with(certificate=name, key="no key")):
         assert found(connection, files).code == ("MZ174" if name in ("damaged", "text") else "MZ051")
+    if name == "damaged":
+        (files / "key").write_text("of-the-machine")
+        assert found(kafka_with(certificate=name, key="${file:key}"), files).code == "MZ174"
     connection = postgres(host="127.0.0.1", port=port, tls={"mode": "verify-full", "ca": name})
     assert (found(connection, files).code == "MZ174") == (name in ("folder", "pipe", "large"))
     body = {"type": "schema-registry", "url": "https://127.0.0.1:1", "tls": {"ca": name}}
@@ -86,5 +89,3 @@ def test_an_unusable_key_is_an_error(files: Path, key: str) -> None:
     (files / "key").write_text(key)
     (files / "hosts").write_text("")
     assert found(tunnel(private_key="${file:key}", known_hosts="hosts"), files).code == "MZ174"
-    (files / "key").write_text("of-the-machine")
-    assert found(kafka_with(certificate="damaged", key="${file:key}"), files).code == "MZ174"

@@ -59,6 +59,8 @@ def numeric(precision: int, scale: int) -> TargetColumn:
         ("STRING", column("jsonb"), "fits"),
         ("STRING", column("mood", "E", type_schema="public"), "fits"),
         ("STRING", column("bytea"), "no"),
+        ("BINARY", column("text", "S"), "no"),
+        ("DOUBLE", column("numeric", "N"), "no"),
         ("TIMESTAMP", column("timestamp", "D"), "fits"),
         ("TIMESTAMP", column("timestamptz", "D", 3), "no"),
         ("TIMESTAMP_NTZ", column("timestamp", "D", 6), "fits"),

@@ -116,6 +116,7 @@ def parquet_of(**columns: Any) -> bytes:
         ('{"id": 1, "s": {"b": 1}}', "s.a is missing (NOT NULL)"),
         ('{"id": 1, "s": {"a": 1, "c": 1}}', "s has 'c', which is not one of its fields"),
         ('{"id": 1, "m": {"x": "y"}}', "m.x is 'x', not INT"),
+        ('{"id": "1"}', "id is '1', not BIGINT"),
         ('{"id": 1, "raw": "%"}', "raw is not base64, the form of a BINARY"),
         ('{"id": 1, "n": 128}', "n is 128, not TINYINT"),
     ],

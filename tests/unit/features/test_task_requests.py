@@ -362,6 +362,7 @@ def test_only_a_condition_over_dead_letters_selects_them(state: State) -> None:
     for where, why in (
         ("amount > 1", "--where uses amount, which isn't a column of dead letters"),
         ("reflect('java.lang.System', 'exit', 1) IS NULL", "calls Java code"),
+        ("", "it is empty"),
     ):
         code, exit_code, text = refused(plan_letters, state, ORDERS, where)
         assert (code, exit_code) == ("MZ273", ExitCode.USAGE) and why in text

@@ -38,4 +38,4 @@ def test_every_list_counts(tmp_path: Path) -> None:
         ran = mzplan(folder, *command.split())
         assert ran.code == 0, ran
         shown = [*dict.fromkeys(re.findall(r"\bsource[._](s\d+)\b", ran.out))]
-        assert shown == [name for name in NUMBERED if name in shown], command
+        assert shown and shown == [name for name in NUMBERED if name in shown], command

@@ -46,6 +46,7 @@ def error(code: str, kind: str, condition: str = "running") -> dict[str, Any]:
         (error("MZ161", "collection-missing"), "collection-missing", "MZ161: why"),
         (error("MZ162", "stopped-by-hand", "failed"), "missing-query", "MZ162: why"),
         ({"condition": "stopped"}, "missing-query", "it is stopped"),
+        ({"condition": "paused"}, "missing-query", "it is paused"),
     ],
 )
 def test_each_kind_of_drift_is_named(seen: dict[str, Any], kind: str, detail: str) -> None:

@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 
 from mzplan.operations import alter_journal
-from tests.unit.cli_runner import following
+from tests.unit.cli_runner import following, rejecting
 from tests.unit.cli_runs import applied_with_another, apply, edit, failed, mzplan, state, with_another, write
-from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, failing, planned
+from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, planned
 from tests.warm_commands import warm_mzplan
 
 
@@ -97,16 +97,17 @@ def test_a_runner_validates_a_connection_that_no_query_uses(tmp_path: Path) -> N
     """
     folder = with_another(tmp_path, "cluster")
     with following(folder) as executor:
-        executor.check_result = failing("connection.k2")
+        executor.check_result, _ = rejecting("connection.k2")
         assert failed(folder, "apply", "--auto-approve", code=1)["address"] == "connection.k2"
-        executor.check_result = failing()
+        executor.check_result, _ = rejecting()
         apply(folder)
-        executor.check_result = failing("source.second")
+        executor.check_result, _ = rejecting("source.second")
         assert failed(folder, "alter", "VALIDATE CONNECTION k", code=1)["address"] == "source.second"
         before = contents(folder)
-        executor.check_result = failing("connection.k2")
+        executor.check_result, asked = rejecting("connection.k2")
         unused = altered(folder, "ALTER CONNECTION k2 SET BROKER 'y:1'", code=1)
         assert unused.error()["address"] == "connection.k2" and contents(folder) == before
+        assert asked == ["connection.k2"]
 
 
 def test_without_a_runner_a_connection_is_validated_on_request(folder: Path) -> None:

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.connectors.delta.table import last_step
 from mzplan.connectors.frames.task_code import CutShortError, until_end
-from mzplan.connectors.postgres.sink.comparison import canonical_json, form_of
+from mzplan.connectors.postgres.sink.comparison import Form, canonical_json, form_of, sql_text
 from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.features.steps.content import compared_to_json, render_compared
 from mzplan.model.address import Address
@@ -103,6 +103,9 @@ def test_merged_files_keep_their_steps(tmp_path: Path) -> None:
     found = steps_of_files(sink.history.collection, records)
     assert sorted(found.spans.values()) == [(step, step) for step in range(4)] and found.known_from == 0
     source.merge()
+    source.run(named(8, 10))
+    sink.run(7)
+    records = sink.history.read().records
     merged = "part-00000-merged-5.snappy.parquet"
     found = steps_of_files(StoredSink(source).history.collection, records)
     assert found.spans[merged] == (0, 3)
@@ -127,7 +130,18 @@ def test_json_is_compared_by_its_meaning(one: str, other: str, equal: bool) -> N
     assert canonical_json(None) is None
 
 
-def test_columns_of_types_of_their_own_are_compared_or_not() -> None:
+TEXTS: list[tuple[str, str, Form, str]] = [
+    ("at", "timestamp", "time", "(at AT TIME ZONE 'UTC')::text"),
+    ("raw", "bytea", "bytes", "encode(raw, 'hex')"),
+    ("words", "_text", "array", "array_to_json(words)::text"),
+    ("n", "int4", "number", "n::text"),
+]
+
+
+def test_columns_are_compared_by_type() -> None:
+    assert [form_of(column(type_)) for type_ in ("jsonb", "_text", "inet")] == ["json", "array", None]
+    for name, type_, form, expected in TEXTS:
+        assert sql_text(name, column(type_), form) == expected
     assert form_of(column("mood", type_schema="public", category="E")) == "text"
     assert form_of(column("text", type_schema="mine", category="U")) is None
 
