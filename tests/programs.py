@@ -54,8 +54,8 @@ def skip_without(missing: str | None) -> None:
         pytest.skip(f"{missing}; in CI this is an error")
 
 
-def installed(locked: Path, folder: Path, what: str) -> Path:
-    """Install by npm what the lock file of one folder says into another; returns its node_modules. Raises
+def npm_modules(locked: Path, folder: Path, what: str) -> Path:
+    """Install by npm what the lock file of one folder says into another; return its node_modules. Raises
     RuntimeError that names `what`."""
     for name in ("package.json", "package-lock.json"):
         shutil.copy(locked / name, folder / name)

@@ -48,7 +48,7 @@ def browser() -> str:
 
 def mermaid(folder: Path) -> Path:
     """Mermaid's one file, installed by npm as the lock file says."""
-    return programs.installed(HERE, folder, "Mermaid") / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
+    return programs.npm_modules(HERE, folder, "Mermaid") / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
 
 
 def drawn(graphs: list[str], library: Path, folder: Path) -> list[str]:

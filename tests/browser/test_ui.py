@@ -199,7 +199,7 @@ def test_pictures_of_the_documentation(
     made = tmp_path / name
     page.picture(made, height)
     assert 10_000 < made.stat().st_size < 100_000
-    if request.config.getoption("--update-images", default=False):
+    if request.config.getoption("--update-images"):
         IMAGES.mkdir(exist_ok=True)
         shutil.copy(made, IMAGES / name)
     assert (IMAGES / name).read_bytes()[:4] == b"\x89PNG"

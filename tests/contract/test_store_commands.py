@@ -1,4 +1,5 @@
-"""The commands of a team on each backend: two checkouts, one state, moved from one backend to the next."""
+"""The commands of a team on each backend: two checkouts, one state, moved from one backend to the next.
+Also read-only logins, and PostgreSQL's lock."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 def installed(folder: Path) -> Path:
     """The server's program, installed by npm as the lock file says."""
-    return programs.installed(HERE, folder, NAME) / NAME / "bin" / NAME
+    return programs.npm_modules(HERE, folder, NAME) / NAME / "bin" / NAME
 
 
 class LanguageServer:

@@ -216,7 +216,7 @@ def _kill_one(shop: Cluster) -> None:
     assert executors[0] not in shop.executors()
     for address in ("source.orders", "source.clicks", "sink.clicks_pg"):
         code, printed = shop.driver.call(f"mzplan verify {address} --json")
-        found: dict[str, Any] = json.loads(printed[printed.index("{") :])  # its progress is before
+        found: dict[str, Any] = json.loads(printed[printed.index("{") :])  # stderr comes first
         assert code == 0 and found["verified"] > 0 and found["difference"] is None, printed
 
 

@@ -4,7 +4,7 @@ every delete, is downstream exactly once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,11 @@ import pytest
 
 from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import ASKED, SECONDS, Doomed, steps_of, verify
-from tests.support import Project, eventually, execute, postgres_connection, rows_of
+from tests.support import Make, Project, eventually, execute, postgres_connection, rows_of
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
-Make = Callable[..., str]
 TABLES = ("a", "b", "c")
 ROWS = 300
 # What the sink does to its table, and how often.

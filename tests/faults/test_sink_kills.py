@@ -33,6 +33,7 @@ from tests.faults.doomed import (
 from tests.integration.committed import committed
 from tests.integration.spark_lab import read_delta
 from tests.support import (
+    Make,
     Project,
     eventually,
     execute,
@@ -46,7 +47,6 @@ from tests.support import (
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
-Make = Callable[..., str]
 EVERY = "trigger: {interval: 500ms}"
 KEYS = 40
 _TABLES = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -30,12 +30,11 @@ from tests.faults.doomed import (
     steps_of,
     verify,
 )
-from tests.support import Project, eventually, execute, kafka_connection, postgres_connection
+from tests.support import Make, Project, eventually, execute, kafka_connection, postgres_connection
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
-Make = Callable[..., str]
 BEGAN, MINUTE = 1_700_000_000_000, 60_000  # milliseconds
 EVERY = "trigger: {interval: 500ms}"
 

@@ -27,6 +27,7 @@ from tests.faults.doomed import Doomed, ids_in_table, ids_in_topic, verify
 from tests.integration.spark_lab import read_delta
 from tests.spark_lines import environment_of, other_line
 from tests.support import (
+    Make,
     Project,
     Stopwatch,
     drop_file,
@@ -43,7 +44,6 @@ from tests.support import (
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
-Make = Callable[..., str]
 EACH = 40
 SECONDS = 150.0
 KEYED = {"latest", "shop", "made"}  # of the targets

@@ -20,8 +20,9 @@ def committed(
     topic: str,
     decode: Callable[[Message], Any] = lambda message: json.loads(message.value() or b"null"),
 ) -> list[tuple[int, str | None, Any]]:
-    """All (partition, key, value) that are committed now, each partition in its order. An open transaction
-    hides what comes after it."""
+    """Return (partition, key, decode(message)) of each committed record, in the order of its partition.
+
+    An open transaction hides the records after it."""
     consumer = _consumer(bootstrap, uuid.uuid4().hex)
     try:
         listed = consumer.list_topics(topic, timeout=10).topics[topic].partitions

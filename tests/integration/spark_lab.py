@@ -252,6 +252,10 @@ class Lab:
         """The rows of a collection, none before its first step."""
         return read_delta(self._collection(source))
 
+    def ids(self, source: Description) -> list[int]:
+        """The column `id` of a collection's rows, sorted."""
+        return sorted(row["id"] for row in self.read(source))
+
     def checkpoint(self, description: Description) -> Path:
         return self.folder / "warehouse" / "checkpoints" / description.id / f"g{description.generation}"
 
@@ -277,7 +281,7 @@ class Lab:
         return list(index.backwards())[::-1]
 
     def upstream(self, source: Description) -> Upstream:
-        """What reads steps again from where they came."""
+        """Return the upstream that rereads a source's steps."""
         return open_upstream(source, self.secrets, str(self.folder), self.context.warehouse)
 
     def read_on(self, source: Description, *sinks: Description) -> None:

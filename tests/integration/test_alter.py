@@ -1,6 +1,6 @@
 """Changes of what runs, on real Kafka, PostgreSQL and Spark. ALTER statements and rotated secrets: break,
-refuse, repair. A column that is added: through the whole path, without reading anything again. One query
-first: good, rejected, and without progress."""
+refuse, repair. A column that is added: through the whole path, without reading anything again. A canary that
+succeeds, is rejected, or makes no progress."""
 
 from __future__ import annotations
 

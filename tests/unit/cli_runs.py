@@ -115,7 +115,7 @@ def apply(folder: Path, *arguments: str) -> Ran:
 
 def state(folder: Path) -> Any:
     """The committed state, as it is stored."""
-    return json.loads((folder / "state" / "mzplan.state.json").read_text())
+    return json.loads((folder / STATE).read_text())
 
 
 def planned_effects(folder: Path, *arguments: str) -> dict[str, str]:
@@ -135,6 +135,6 @@ def with_another(folder: Path, instance: str = "dry") -> Path:
 
 
 def applied_with_another(folder: Path) -> Path:
-    """The same on a dry instance, applied."""
+    """A project with another connection and another source, applied on a dry instance."""
     apply(with_another(folder))
     return folder

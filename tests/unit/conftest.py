@@ -21,7 +21,7 @@ settings.load_profile("mzplan")
 
 @pytest.fixture
 def state() -> State:
-    """The committed project of most tests of plans."""
+    """Return the committed shop."""
     from tests.unit.small_projects import commit, shop
 
     return commit(shop())
@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def alive(world: World) -> World:
-    """One whose source and sink run."""
+    """A runner whose source and sink run."""
     from tests.unit.runner.test_runner import make_state
 
     world.apply(make_state(1))

@@ -34,13 +34,9 @@ def hour(number: int) -> str:
     return instant_text(BEGAN + number * HOUR)
 
 
-def ids(lab: Lab, source: Description) -> list[int]:
-    return sorted(row["id"] for row in lab.read(source))
-
-
 def holds(lab: Lab, source: Description, expected: list[int]) -> None:
     """Wait until the source has exactly these rows."""
-    eventually(f"the rows are {expected}", lambda: ids(lab, source) == expected)
+    eventually(f"the rows are {expected}", lambda: lab.ids(source) == expected)
 
 
 def read(lab: Lab, source: Description, expected: list[int]) -> None:
@@ -84,7 +80,7 @@ def test_a_backfill_adds_its_range_once_as_a_step(lab: Lab, topic: Make) -> None
 
     assert lab.check(described).diagnostics == ()
     lab.start(described)
-    assert ids(lab, described) == [1, 2, 2, 3, 3, 3, 3, 4, 5]
+    assert lab.ids(described) == [1, 2, 2, 3, 3, 3, 3, 4, 5]
     assert [done.serial for done in lab.report(described).tasks_done] == [7]
     lab.finish(described)
     # Once, however often it starts.
@@ -93,7 +89,7 @@ def test_a_backfill_adds_its_range_once_as_a_step(lab: Lab, topic: Make) -> None
     send(lab.kafka.bootstrap, name, 6)
     holds(lab, later, [1, 2, 2, 3, 3, 3, 3, 4, 5, 6])
     copied = lab.folder / f"{name}-copy"
-    eventually("the sink has them", lambda: sorted(r["id"] for r in read_delta(copied)) == ids(lab, later))
+    eventually("the sink has them", lambda: sorted(r["id"] for r in read_delta(copied)) == lab.ids(later))
 
     found = lab.recorded(later, steps + 2)
     assert [record.step for record in found] == list(range(steps + 2))
@@ -151,5 +147,5 @@ def test_a_backfill_that_a_killed_runner_began_adds_its_range_once(lab: Lab, top
     # A step of the query's own that a crash has interrupted is finished before.
     lab.undo_commit(source)
     lab.start(described)
-    assert ids(lab, described) == [1, 1, 2, 2, 3, 4]
+    assert lab.ids(described) == [1, 1, 2, 2, 3, 4]
     lab.finish(described)

@@ -46,7 +46,7 @@ def test_malformed_records_are_kept_aside_once(
     lab.send(name, GOOD[0], *BAD, GOOD[1], key=b"k")
     lab.start(table, keyed)
     for source in (table, keyed):
-        eventually("the good ones", lambda source=source: ids(lab, source) == [1, 2])  # type: ignore[misc]
+        eventually("the good ones", lambda source=source: lab.ids(source) == [1, 2])  # type: ignore[misc]
         eventually("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
         eventually("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
     read = {row["_position"]["offset"]: row["name"] for row in lab.read(table)}
@@ -146,11 +146,11 @@ def test_dead_letters_are_replayed(lab: Lab, topic: Make) -> None:
     first = replayed(lab, source, 7, "offset < 2 AND reason LIKE 'n is%'")
     assert lab.codes(first) == []
     lab.start(first)
-    assert ids(lab, source) == [1, 2]
+    assert lab.ids(source) == [1, 2]
     assert [r.offset for r in found(lab, source)] == [2, 3, 4]
     assert lab.report(first).tasks_done[-1] == outcome(7, 1, 0)
     lab.send(source.body["topic"], b'{"id": 6}')
-    eventually("it goes on", lambda: ids(lab, source) == [1, 2, 6])
+    eventually("it goes on", lambda: lab.ids(source) == [1, 2, 6])
     lab.finish(first)
 
 
@@ -165,7 +165,7 @@ def test_a_repeated_replay_of_dead_letters_adds_each_row_once(
     with monkeypatch.context() as patch:
         patch.setattr(dead_letters, "remove_letters", Mock(side_effect=RuntimeError("as if killed")))
         assert lab.refused(first).code == "MZ279"
-    assert ids(lab, source) == [1, 2, 3, 5] and found(lab, source) == letters
+    assert lab.ids(source) == [1, 2, 3, 5] and found(lab, source) == letters
     # Before it goes on, the source is changed.
     other = replace(first, digest="1:c", body={**first.body, "dead_letter": {"path": "dead/other"}})
     lab.start(other)
@@ -186,15 +186,11 @@ def test_a_repeated_replay_of_dead_letters_adds_each_row_once(
     assert [r.offset for r in found(lab, source)] == [3]
     assert [r.offset for r in found(lab, replace(source, id=elsewhere))] == [1]
     lab.send(source.body["topic"], b'{"id": 6}')
-    eventually("it goes on", lambda: ids(lab, source) == [1, 2, 3, 5, 6])
+    eventually("it goes on", lambda: lab.ids(source) == [1, 2, 3, 5, 6])
     lab.finish(second)
     recorded = lab.history(source).tail(None, None)
     assert [record.step for record in recorded] == list(range(len(recorded)))
     assert [(r.task.serial, r.rows) for r in recorded if r.task] == [(7, 3), (8, 0)]
-
-
-def ids(lab: Lab, source: Description) -> list[int]:
-    return sorted(row["id"] for row in lab.read(source))
 
 
 def found(lab: Lab, source: Description) -> list[Any]:

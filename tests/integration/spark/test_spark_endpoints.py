@@ -107,7 +107,7 @@ def test_lost_steps_are_told_before_and_while_it_runs(lab: Lab) -> None:
     lab.fails(source, "MZ081", "step 1 is needed")
     lab.stop(source)
     assert lab.codes(source) == ["MZ081"]
-    # They go with their collection.
+    # Reclaiming a collection also removes its checkpoint.
     assert lab.checkpoint(source).exists()
     lab.executor.reclaim(source.id, source.generation)
     assert not lab.checkpoint(source).exists()

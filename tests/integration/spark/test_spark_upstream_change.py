@@ -13,7 +13,7 @@ from mzplan.connectors.local.steps import LocalSteps
 from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
-from tests.integration.spark.test_spark_backfill import holds, ids, read, send
+from tests.integration.spark.test_spark_backfill import holds, read, send
 from tests.integration.spark.test_spark_sources import TABLE, postgres_source
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually
@@ -62,7 +62,7 @@ def test_on_upstream_change_says_where_a_source_continues(
         if policy is None:
             assert found.severity == "error" and "on_upstream_change" in found.hint
             lab.refused(after)
-            assert ids(lab, source) == [1, 2, 3] and commits(lab, source)[-1] == last
+            assert lab.ids(source) == [1, 2, 3] and commits(lab, source)[-1] == last
             continue
         assert found.severity == "notice" and policy in found.summary
         lab.start(after)
@@ -78,7 +78,7 @@ def test_on_upstream_change_says_where_a_source_continues(
         assert lab.check(after).diagnostics == ()
         lab.start(after)
         eventually("it goes on", lambda a=after: lab.report(a).triggered)  # type: ignore[misc]
-        assert ids(lab, after) == [*wanted[policy], 90]
+        assert lab.ids(after) == [*wanted[policy], 90]
         lab.stop(after)
 
 
@@ -88,13 +88,13 @@ def test_a_topic_that_is_recreated_while_its_source_runs(lab: Lab, topic: Make) 
     source = lab.kafka_source(name, schema="id BIGINT", trigger={"interval": f"{interval}s"})
     send(lab.kafka.bootstrap, name, 1, 2, 3)
     lab.start(source)
-    eventually("the rows are there", lambda: ids(lab, source) == [1, 2, 3] and lab.checkpoint_done(source))
+    eventually("the rows are there", lambda: lab.ids(source) == [1, 2, 3] and lab.checkpoint_done(source))
     eventually("a trigger has just begun", lambda: time.time() % interval < 1)
     delete_topic(lab.kafka.bootstrap, name)
     create_topic(lab.kafka.bootstrap, name, 1)
     send(lab.kafka.bootstrap, name, 11, 12, 13, 14, 15)
     lab.fails(source, "MZ043", "deleted and created again")
-    assert ids(lab, source) == [1, 2, 3]
+    assert lab.ids(source) == [1, 2, 3]
     lab.stop(source)
     assert lab.refused(source).code == "MZ043"
     anew = lab.changed(source, on_upstream_change="reset-earliest")
@@ -118,7 +118,7 @@ def test_a_killed_move_is_repeated_and_a_move_can_be_undone(
     eventually("it has looked there", lambda: lab.report(elsewhere).triggered)
     lab.stop(elsewhere)
     assert lab.executor.missing_storage(elsewhere) == (), "a step that only moves the checkpoint is no loss"
-    assert ids(lab, elsewhere) == [1, 2, 3]
+    assert lab.ids(elsewhere) == [1, 2, 3]
 
     # Back to where it came from, before anything was read there: to the very place where it stopped.
     send(lab.kafka.bootstrap, name, 4)

@@ -327,7 +327,7 @@ def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
 
 
 def produce_record(lab: Lab, name: str, value: str | None, key: str | None = None) -> None:
-    lab.send(name, value and value.encode(), key=key, partition=-1)  # in that of its key
+    lab.send(name, value and value.encode(), key=key, partition=-1)  # -1: Kafka chooses the partition by key
 
 
 # Of each column: the type in PostgreSQL, the type in Spark, a value as JSON, and another one in SQL.

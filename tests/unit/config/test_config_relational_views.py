@@ -378,7 +378,7 @@ def test_settings_without_an_effect_change_nothing(tmp_path: Path) -> None:
 
 
 def test_renaming_an_input_keeps_the_state(tmp_path: Path) -> None:
-    """Here to a word of SQL."""
+    """The new name, `left`, is a keyword of SQL, so the edit quotes it."""
     views = {
         "counted": {"query": COUNT_BY_MINUTE.replace("customer,", "orders.customer,", 1), **ORDERS_MARK},
         "few": {"query": "SELECT orders.id FROM orders WHERE orders.id > 1"},

@@ -1,4 +1,4 @@
-"""Folders of files without Spark: which files count, and partition columns, which count as those of files."""
+"""Folders of files without Spark: the committed files, and the values of partition columns."""
 
 from __future__ import annotations
 

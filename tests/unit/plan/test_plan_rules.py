@@ -173,7 +173,7 @@ def test_a_targeted_plan_removes_no_instance() -> None:
     other = {"other": Instance(name="other", type="dry")}
     plan = build_plan(shop(z=kafka("z"), instances=other), STATE, targets=[at("connection.z")])
     assert set(plan.instances) == {"local", "other"} and plan.instances_changed
-    both = shop({**BASE.instances, **other})  # a change of instances alone is one
+    both = shop({**BASE.instances, **other})  # changed instances alone are a change
     plan = build_plan(both, STATE)
     assert plan.instances_changed and not plan.is_empty and plan.changes == ()
     assert commit_plan(plan, STATE).instances == both.instances

@@ -11,7 +11,6 @@ import pytest
 
 SCRIPT = Path(__file__).parents[3] / "tools" / "prerequisites.sh"
 JAVA = {"java": "echo 'openjdk version \"17.0.9\"' >&2"}
-
 OLD_PYTHON = {"old": 'case "$2" in "") ;; *) [ "$1" = --version ] && echo Python 3.9.2; exit 1;; esac'}
 
 

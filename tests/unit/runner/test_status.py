@@ -500,7 +500,6 @@ def test_each_command_notes_that_a_dry_instance_runs_nothing(tmp_path: Path) -> 
     assert "No query is committed" in mzplan(folder, "status").out
     assert mzplan(folder, "apply", "--auto-approve").code == 0
     never = "Its instance local is dry: it runs and stores nothing."
-
     verified = mzplan(folder, "verify", "source.orders")
     assert (verified.code, verified.out) == (0, f"source.orders has no steps to verify. {never}\n")
     refused = mzplan(folder, "--json", "snapshot", "source.orders").error()

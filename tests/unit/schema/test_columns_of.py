@@ -137,7 +137,7 @@ BY_ID = "mode: upsert, key: [id]"
         (f"connection: c, topic: u, {BY_ID}", ""),
     ],
 )
-def test_only_sinks_that_can_delete_follow_a_keyed_collection(
+def test_a_sink_of_a_keyed_collection_can_delete_and_does_not_feed_itself(
     tmp_path: Path, sink_: str, expected: str
 ) -> None:
     found = brief(errors(tmp_path, {"a.yaml": declared(ROWS, UPSERT, sink_)}))

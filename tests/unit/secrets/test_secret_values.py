@@ -19,10 +19,10 @@ from mzplan.secrets.references import Secrets
 from tests.support import eventually
 from tests.unit.cli_runner import leading
 from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.config_files import PROJECT
 from tests.unit.secrets.test_rotation import queries
 from tests.unit.secrets.test_secrets_watch import runs
 
-PROJECT = "version: 1\nproject: shop\n"
 PIPELINE = """\
 connections:
   k: {type: kafka, brokers: ["a:9092"]}

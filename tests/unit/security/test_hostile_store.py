@@ -197,7 +197,7 @@ def test_status_shows_a_backlog_and_ignores_what_only_a_newer_runner_reports(fol
 
 @pytest.fixture
 def applied(tmp_path: Path) -> Path:
-    """A project that nobody runs yet: before the runner (`world`) there is its state."""
+    """A committed project without a runner. Request it before `world`."""
     write(tmp_path, "cluster")
     assert mzplan(tmp_path, *APPLY, "--no-live", "--wait", "0s").code == 8
     return tmp_path

@@ -18,8 +18,7 @@ from mzplan.runner.wake import runtime_folder
 from mzplan.secrets.logins import holds_login
 from tests.support import refusal
 from tests.unit.cli_runs import Ran, apply, mzplan, write
-
-HEAD = "version: 1\nproject: shop\n"
+from tests.unit.config_files import PROJECT
 
 
 def write_with(folder: Path, text: str) -> None:
@@ -28,7 +27,7 @@ def write_with(folder: Path, text: str) -> None:
     if text.startswith(("connections", "sinks")):
         (folder / "more.yaml").write_text(f"{text}\n")
     else:
-        (folder / "mzplan.yaml").write_text(f"{HEAD}{text}\n")
+        (folder / "mzplan.yaml").write_text(f"{PROJECT}{text}\n")
 
 
 def validated(folder: Path, options: str) -> Ran:
@@ -114,7 +113,7 @@ def test_a_login_in_an_address_is_told_from_other_text() -> None:
 
 
 def test_a_panic_of_a_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library written in Rust raises no Exception, as pyo3 does."""
+    """A panic in a library that is written in Rust is a BaseException, not an Exception."""
     panics = mock.Mock(side_effect=type("PanicError", (BaseException,), {}))
     write(tmp_path)
     monkeypatch.setattr("mzplan.operations.project.open_project", panics)
@@ -132,7 +131,7 @@ def test_the_folder_of_this_machine_is_left_out_by_git(tmp_path: Path) -> None:
 # --- where the state is
 
 
-THEIRS = HEAD + "state: {backend: postgres, host: evil, database: d, user: u, password: '${env:PW}'}\n"
+THEIRS = PROJECT + "state: {backend: postgres, host: evil, database: d, user: u, password: '${env:PW}'}\n"
 OURS = "state: {backend: postgres, host: ours, database: d, user: u, password: '${env:PW}'}\n"
 
 
@@ -147,7 +146,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_state_of_a_file_outside_replaces_the_whole_block(checkout: Path) -> None:
     outside = checkout.parent / "base"
     outside.mkdir()
-    (outside / "mzplan.yaml").write_text(HEAD + OURS + "warehouse: s3://another\n")
+    (outside / "mzplan.yaml").write_text(PROJECT + OURS + "warehouse: s3://another\n")
     given = str(outside / "mzplan.yaml")
     project = open_project(str(checkout), state_config=given)
     assert project.store.backend.describe() == "postgres://ours:5432/d/mzplan"
@@ -156,7 +155,7 @@ def test_the_state_of_a_file_outside_replaces_the_whole_block(checkout: Path) ->
     (outside / "mzplan.yaml").write_text("state: {path: here}\n")
     assert open_project(str(checkout), state_config=given).store.backend.describe() == str(outside / "here")
     # So are its variables.
-    (checkout / "mzplan.yaml").write_text(HEAD + "variables: {host: {default: evil}}\n")
+    (checkout / "mzplan.yaml").write_text(PROJECT + "variables: {host: {default: evil}}\n")
     theirs = OURS.replace("host: ours", "host: '${var.host}'")
     (outside / "mzplan.yaml").write_text("variables: {host: {default: ours}}\n" + theirs)
     assert open_project(str(checkout), state_config=given).settings.state["host"] == "ours"
@@ -230,14 +229,14 @@ def test_a_runner_that_a_command_starts_has_the_same_state(
     ],
 )
 def test_a_misplaced_reference_in_the_settings_is_refused(checkout: Path, settings: str) -> None:
-    (checkout / "mzplan.yaml").write_text(f"{HEAD}{settings}\n")
+    (checkout / "mzplan.yaml").write_text(f"{PROJECT}{settings}\n")
     problem = refusal(lambda: load_project(checkout))
     assert problem.code == "MZ102" and "secret" in problem.detail and problem.range is not None
 
 
 def write_option(folder: Path, name: str, value: str) -> None:
     options = f"state: {{backend: object-store, url: 's3://b', options: {{{name}: '{value}'}}}}\n"
-    (folder / "mzplan.yaml").write_text(HEAD + options)
+    (folder / "mzplan.yaml").write_text(PROJECT + options)
 
 
 def test_a_secret_option_must_be_a_reference(checkout: Path) -> None:

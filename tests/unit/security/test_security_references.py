@@ -56,7 +56,7 @@ def test_a_variable_cannot_contain_a_misplaced_reference(tmp_path: Path) -> None
     }
     (found,) = errors(tmp_path, files, variables={"host": "${env:REFERRED}"})
     assert found.code == "MZ102"
-    assert errors(tmp_path, files, variables={"host": "db"}) == []  # as the hint has it; a user may be one
+    assert errors(tmp_path, files, variables={"host": "db"}) == []  # as the hint says: `user` may be one
 
 
 def test_a_connector_of_another_package_declares_where_references_are_allowed() -> None:

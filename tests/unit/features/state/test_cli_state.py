@@ -16,9 +16,7 @@ from mzplan.render.status import render_status
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, apply, edit, failed, mzplan, run, state, write
-
-STATE = Path("state") / "mzplan.state.json"
+from tests.unit.cli_runs import STATE, Ran, apply, edit, failed, mzplan, run, state, write
 
 
 @pytest.fixture
