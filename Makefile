@@ -15,7 +15,7 @@ prerequisites: ## see whether Python and Java are there and new enough
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh run
 
 doctor: ## check for the programs that `make nightly` needs
-	@PYTHON="$(PYTHON)" tools/prerequisites.sh nightly
+	@PYTHON="$(PYTHON)" tools/prerequisites.sh nightly && echo "Nothing is missing."
 
 # uv installs with half of pip's processor time, and downloads at once. Where only pip knows the way to packages (a mirror in pip.conf), pip does.
 # Spark comes as source, whose wheel would be compressed only to be unpacked at once: dist.cfg says not to.

@@ -224,7 +224,7 @@ def log(world: World) -> list[tuple[str, str]]:
 def test_a_canary_that_progresses_goes_first_and_the_rest_follow(world: World) -> None:
     world.executor.triggers_at_once = False
     go(world, three("b:9092"))
-    world.rounds(10)
+    world.until(lambda: len(log(world)) == 2)
     assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
     first, held = (world.status().observations[address] for address in (S1, S2))
     assert (first.condition, first.held) == ("starting", None)
@@ -285,7 +285,7 @@ def test_a_canary_that_fails_to_start_goes_back_also_under_the_next_runner(world
 def test_a_canary_without_progress_goes_back_even_if_its_former_server_is_down(world: World) -> None:
     world.executor.triggers_at_once = False
     go(world, three("b:9092"))
-    world.rounds(10)
+    world.until(lambda: len(log(world)) == 2)
     world.executor.triggers_at_once = True  # what it goes back to
     reject(world, "a:9092")
     world.now += 29.0

@@ -46,6 +46,7 @@ def test_long_backfills_delay_nothing_else(narrow: World) -> None:
     slow = Blocked(narrow.executor, "start", *(Address("source", name) for name in long))
     narrow.commit(with_copies(make_state(1), ORDERS, *long, tasks=(TASK,)))
     try:
+        narrow.until(lambda: len(starts(narrow)) == len(slow.begun) == 2)
         narrow.rounds()
         assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
         assert len(slow.begun) == 2  # and no more of them at once
@@ -76,7 +77,7 @@ def test_a_query_is_renamed_during_a_long_start(world: World) -> None:
     slow = Blocked(world.executor, "start", SINK)
     world.commit(make_state(1))
     try:
-        world.rounds()
+        world.until(lambda: slow.begun and starts(world))
         assert slow.begun == [SINK]
         world.commit(rename(make_state(1), 2, orders_out="new_name"))
         world.rounds()
