@@ -190,6 +190,39 @@ def test_a_held_lock_names_its_owner_and_a_dead_owners_lock_can_be_taken(
             pass
 
 
+def test_a_waiting_command_respects_the_lock_taken_after_an_unlock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`state unlock` replaces the lock file, so a command that waits must not take the former file's lock."""
+    make = stores.local(tmp_path).make
+    sleep, waiting = time.sleep, threading.Semaphore(0)
+
+    def note_and_sleep(seconds: float) -> None:
+        waiting.release()
+        sleep(seconds)
+
+    def wait_for_the_lock() -> bool:
+        with make().lock("late", wait=60.0):
+            return ended.is_set()
+
+    ended = threading.Event()
+    first, second = make().lock("first"), make().lock("second")
+    with ThreadPoolExecutor(1) as pool:
+        info = first.__enter__()
+        monkeypatch.setattr(time, "sleep", note_and_sleep)
+        late = pool.submit(wait_for_the_lock)
+        assert waiting.acquire(timeout=60)
+        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")  # a person may say that the owner is gone
+        assert make().release(info.id) == info
+        second.__enter__()
+        first.__exit__(None, None, None)  # the former file's lock is free now
+        for _ in range(3):
+            assert waiting.acquire(timeout=60)  # still waiting
+        ended.set()
+        second.__exit__(None, None, None)
+        assert late.result(60)
+
+
 def test_the_pid_of_a_lock_identifies_only_its_own_process(make: Make) -> None:
     with make().lock("apply") as info:
         assert info.is_alive and make().holder() == info

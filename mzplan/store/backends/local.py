@@ -116,12 +116,11 @@ class LocalBackend:
         path = self.folder / "lock"
         try:
             self._prepare("")
-            handle = self._files.open("lock", os.O_RDWR | os.O_CREAT)
+            handle = self._take(wait)
         except OSError as problem:
             raise _unwritable(path, problem) from None
         try:
             try:
-                self._take(handle, wait)
                 for key in _IN_ROOT:
                     self._files.sweep("", temporary_files_of(key))
                 for folder in _FOLDERS:
@@ -142,11 +141,7 @@ class LocalBackend:
         except OSError as problem:
             raise _unreadable(path, problem) from None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return _holder(handle)
-        else:
-            return None
+            return None if _try_lock(handle) else _holder(handle)
         finally:
             os.close(handle)
 
@@ -158,18 +153,29 @@ class LocalBackend:
             self.delete("lock")
         return holder
 
-    def _take(self, handle: int, wait: float) -> None:
+    def _take(self, wait: float) -> int:
+        """Return the lock file's handle, which holds the kernel's lock. Wait at most `wait` seconds for it."""
         until = time.monotonic() + wait
         while True:
+            # Opened again for each try: `unlock` replaces the file, and a lock on the former file locks nothing.
+            handle = self._files.open("lock", os.O_RDWR | os.O_CREAT)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as problem:
-                if problem.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-            if time.monotonic() >= until:
-                raise locked_error(_holder(handle), self.describe())
+                if _try_lock(handle) and self._is_lock_file(handle):
+                    return handle
+                if time.monotonic() >= until:
+                    raise locked_error(_holder(handle), self.describe())
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
+
+    def _is_lock_file(self, handle: int) -> bool:
+        """Whether the handle's file is still the lock file."""
+        try:
+            return os.path.samestat(os.fstat(handle), self._files.stat("lock"))
+        except FileNotFoundError:
+            return False
 
     def _prepare(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._files.folder(folder):
@@ -218,6 +224,17 @@ class LocalBackend:
 def _version(info: os.stat_result) -> str:
     # A rename creates a new inode, so two writes within one clock tick differ.
     return f"{info.st_mtime_ns:x}-{info.st_ino:x}-{info.st_size:x}"
+
+
+def _try_lock(handle: int) -> bool:
+    """Take the kernel's lock of a file. Return False if another handle has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        if problem.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
 
 
 def _overwrite(handle: int, data: bytes) -> None:
