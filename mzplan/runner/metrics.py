@@ -202,8 +202,8 @@ def serve_metrics(
         server = _Server((place.host, place.port), _handler(runner, registry, loopback))
     except (OSError, OverflowError, ImportError) as problem:
         log.warning(
-            "metrics can't be served at %s:%d: %s. The runner continues. Fix: choose a free port "
-            "(the instance's metrics, or --metrics-port), and restart the runner.",
+            "metrics can't be served at %s:%d: %s. The runner continues, and tries again every minute. Fix: "
+            "free this port, or choose another one (the instance's metrics, or --metrics-port).",
             place.host,
             place.port,
             problem,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from mzplan.controller.observations import InstanceOverview
@@ -19,6 +20,7 @@ from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
+RETRY_SECONDS = 60.0  # after which a metrics server that couldn't start is started again
 LAST_SECONDS = 5.0  # seconds in which a stopping runner may still send its queued events
 
 
@@ -54,7 +56,8 @@ class Telemetry:
     """Runs the metrics server and the run events. Restarts each when a commit changes its settings.
 
     `serve` starts the metrics server, and `report` the run events. `place`, from the command line, overrides
-    the metrics address in the state.
+    the metrics address in the state. If the metrics server can't start, `observe` starts it again after
+    RETRY_SECONDS. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -63,10 +66,12 @@ class Telemetry:
         serve: Callable[[MetricsPlace], MetricsServer | None],
         report: Callable[[RunEventSettings], RunEvents],
         place: MetricsPlace | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._instance = instance
         self._serve, self._report = serve, report
         self._override = place
+        self._clock, self._serve_again_at = clock, 0.0
         self._place: MetricsPlace | None = None
         self._server: MetricsServer | None = None
         self._settings: RunEventSettings | None = None
@@ -78,7 +83,7 @@ class Telemetry:
         if place != self._place:
             self.close_server()
             self._place = place
-            self._server = self._serve(place) if place is not None else None
+            self._start_server()
         if settings.run_events != self._settings:
             before, self._settings = self._events, settings.run_events
             self._events = self._report(settings.run_events)
@@ -86,13 +91,20 @@ class Telemetry:
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
 
     def observe(self, overview: InstanceOverview) -> None:
+        """Queue run events for a round, and start the metrics server if an earlier start failed."""
         self._events.observe(overview)
+        if self._server is None and self._clock() >= self._serve_again_at:
+            self._start_server()
+
+    def _start_server(self) -> None:
+        self._server = self._serve(self._place) if self._place is not None else None
+        self._serve_again_at = self._clock() + RETRY_SECONDS
 
     def close_server(self) -> None:
         """Stop serving metrics."""
         if self._server is not None:
             self._server.close()
-            self._server = None
+        self._server = self._place = None
 
     def close(self, *, lost: bool) -> None:
         self._events.close(lost=lost)

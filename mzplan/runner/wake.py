@@ -19,6 +19,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from mzplan.secrets.policy import Flow, SecretValues
 log = logging.getLogger("mzplan.wake")
 _LIMIT = 16 << 20  # bytes of one message
 _TIMEOUT = 2.0  # seconds
+_PAUSE = 1.0  # seconds to wait after a failed `accept`
 _PEER = struct.Struct("3i")  # pid, user, group
 
 
@@ -94,13 +96,10 @@ class WakeListener:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.path.unlink(missing_ok=True)
-            before = os.umask(0o177)
-            try:
-                with _short_path(self.path) as address:
-                    listener.bind(address)
-                self._file = self.path.lstat()
-            finally:
-                os.umask(before)
+            with _short_path(self.path) as address:
+                listener.bind(address)
+                Path(address).chmod(0o600)  # before `listen`: until then, nobody can connect
+            self._file = self.path.lstat()
             listener.listen(16)
         except OSError as problem:
             log.warning("no wake-up socket (%s): polling every half second instead", problem)
@@ -121,8 +120,12 @@ class WakeListener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return  # closed
+            except OSError as problem:
+                if self._socket.fileno() < 0:
+                    return  # closed
+                log.warning("can't accept a wake-up call: %s", problem)  # such as too many open files
+                time.sleep(_PAUSE)
+                continue
             # No message may end the thread. JSON that is nested too deeply raises RecursionError.
             expected = (OSError, ValueError, TypeError, AttributeError, RecursionError)
             with connection, contextlib.suppress(*expected):

@@ -212,7 +212,7 @@ def test_a_waiting_command_respects_the_lock_taken_after_an_unlock(
         monkeypatch.setattr(time, "sleep", note_and_sleep)
         late = pool.submit(wait_for_the_lock)
         assert waiting.acquire(timeout=60)
-        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")  # a person may say that the owner is gone
+        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")  # so `release` is allowed
         assert make().release(info.id) == info
         second.__enter__()
         first.__exit__(None, None, None)  # the former file's lock is free now

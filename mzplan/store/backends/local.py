@@ -154,10 +154,10 @@ class LocalBackend:
         return holder
 
     def _take(self, wait: float) -> int:
-        """Return the lock file's handle, which holds the kernel's lock. Wait at most `wait` seconds for it."""
+        """Return a handle of the lock file that holds the kernel's lock. Waits at most `wait` seconds."""
         until = time.monotonic() + wait
         while True:
-            # Opened again for each try: `unlock` replaces the file, and a lock on the former file locks nothing.
+            # Open the file for each try: `unlock` replaces it, and the former file's lock protects nothing.
             handle = self._files.open("lock", os.O_RDWR | os.O_CREAT)
             try:
                 if _try_lock(handle) and self._is_lock_file(handle):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -25,7 +27,7 @@ from mzplan.controller.terms import LagDuration, NotAttachedError, StorageError
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.plan.drift import drift_between
-from mzplan.runner import embedded, main, shutdown, watchdog
+from mzplan.runner import embedded, main, shutdown, wake, watchdog
 from mzplan.runner.loop import RoundsFailedError
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, send_wake
@@ -233,6 +235,29 @@ def test_an_unreadable_message_does_not_end_the_wake_socket(tmp_path: Path, mess
             client.settimeout(60.0)
             assert client.recv(16) == b"" and not woken.is_set()  # refused at once
         assert send_wake(load_project(tmp_path), "local", NO_SECRET_VALUES) == 0 and woken.is_set()
+
+
+def test_a_failed_accept_does_not_end_the_wake_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as with too many open files. The socket is only for its user from its first moment on."""
+    (tmp_path / ".mzplan").mkdir()
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
+    path, accept, failures = tmp_path / ".mzplan" / "local.sock", socket.socket.accept, [errno.EMFILE] * 2
+
+    def accept_or_fail(self: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "too many open files")
+        return accept(self)
+
+    monkeypatch.setattr(wake, "_PAUSE", 0.001)
+    monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
+    woken = threading.Event()
+    with contextlib.closing(WakeListener(path, ReceivedSecretValues().receive, woken)) as listener:
+        listener.start()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert send_wake(load_project(tmp_path), "local", NO_SECRET_VALUES) == 0
+    assert not failures
 
 
 # --- a runner that can't continue ends by itself

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mzplan.config import load_configuration, load_project
+from mzplan.controller.observations import InstanceOverview
 from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings
@@ -191,3 +192,20 @@ def test_metrics_and_run_events_follow_the_committed_settings() -> None:
     from_command_line = Telemetry("local", serve, report, MetricsPlace(port=9))
     from_command_line.configure(RunnerSettings(metrics=at(local=1)))
     assert log[0] == "serve 127.0.0.1:9"
+
+
+def test_a_metrics_server_that_cannot_start_is_started_again_later() -> None:
+    now, tries, free = [0.0], [], []
+
+    def serve(place: MetricsPlace) -> Any:
+        tries.append(now[0])
+        return SimpleNamespace(close=lambda: None) if free else None
+
+    telemetry = Telemetry("local", serve, lambda _: RunEvents(), MetricsPlace(port=9), lambda: now[0])
+    telemetry.configure(RunnerSettings())
+    for now[0] in (1.0, 59.0, 60.0, 61.0):
+        telemetry.observe(InstanceOverview())
+    free.append("the port")
+    for now[0] in (120.0, 180.0, 240.0):
+        telemetry.observe(InstanceOverview())
+    assert tries == [0.0, 60.0, 120.0]
