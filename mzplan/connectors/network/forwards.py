@@ -14,12 +14,14 @@ import contextlib
 import importlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.network.ssh import OPEN_TIMEOUT_S, Hops, TunnelError, connect_hop
+
+T = TypeVar("T")
 
 IDLE_S = 60.0
 """An unused forward without connections closes after this many seconds."""
@@ -45,7 +47,7 @@ class Forwards:
         """
         importlib.import_module("asyncssh")  # before the time limit begins
         try:
-            forward = self._run(self._open(hops, host, port), (len(hops) + 1) * OPEN_TIMEOUT_S)
+            forward = self._run(self._open(hops, host, port))
         except TimeoutError:
             raise TunnelError(hops[-1], "unreachable", "no answer in time") from None
         try:
@@ -68,17 +70,13 @@ class Forwards:
             asyncio.run_coroutine_threadsafe(self._close(), loop).result(OPEN_TIMEOUT_S)
             loop.call_soon_threadsafe(loop.stop)
 
-    def _run(self, work: Any, seconds: float) -> Any:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._serve, args=(self._loop,), name="ssh", daemon=True).start()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(seconds)
-        except TimeoutError:
-            future.cancel()
-            raise
+        return future.result()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
@@ -97,8 +95,11 @@ class Forwards:
             forward = self._forwards[hops, host, port] = _Forward(chain, host, port)
         forward.users += 1
         try:
-            await forward.chain.connect()
-            await forward.listen()
+            # The limit is in here: a limit on the waiting thread could expire just after this has succeeded,
+            # and then nobody would release the forward.
+            async with asyncio.timeout((len(hops) + 1) * OPEN_TIMEOUT_S):
+                await forward.chain.connect()
+                await forward.listen()
         except BaseException:
             forward.release()
             raise

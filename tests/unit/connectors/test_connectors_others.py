@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,11 +18,14 @@ from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.files.source import FilesSource
+from mzplan.connectors.network.forwards import Forwards
+from mzplan.connectors.network.ssh import Hop, TunnelError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import absolute, local_path
+from tests.support import eventually
 from tests.unit.connectors.queries import described, on_table
 
 QUERY = ResolvedQuery(
@@ -127,3 +133,21 @@ def test_a_folder_with_other_files_of_the_same_names_is_another_upstream(tmp_pat
     assert found() is None  # files that were read may be deleted, and others come
     (log / "0").write_text("v1\nnonsense")
     assert found() is None
+
+
+def test_a_tunnel_that_opens_at_its_time_limit_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If nobody released it, it would stay open for as long as the process lives."""
+    hop = Hop(name="connection.bastion", host="bastion", port=22, user="app", keys=())
+
+    async def open_when_cancelled(hop: Hop, outer: object) -> object:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return SimpleNamespace(is_closed=lambda: False, abort=lambda: None)
+
+    monkeypatch.setattr("mzplan.connectors.network.forwards.OPEN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("mzplan.connectors.network.forwards.connect_hop", open_when_cancelled)
+    with contextlib.closing(Forwards()) as forwards:
+        with contextlib.suppress(TunnelError), forwards.to((hop,), "db", 5432):
+            pass
+        (forward,) = forwards._forwards.values()
+        eventually("the forward is released", lambda: forward.users == 0, 10.0)
