@@ -36,6 +36,7 @@ _NO_PACKAGES: Mapping[str, tuple[str, ...]] = {}
 LEASE_WAIT = 120.0  # seconds for a new process to acquire its lease, as long as it is alive
 LISTEN_WAIT = 10.0  # seconds for a leading runner to listen on its socket
 STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
+KILL_WAIT = 15.0  # seconds for a killed runner to be gone
 
 
 def start(
@@ -255,19 +256,40 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
 
     Stops the process that listens on the runner's socket, whatever process the lease names. Kills the process
     after STOP_WAIT seconds.
-    Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen.
+    Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen; MZ306 if the
+    process is still there KILL_WAIT seconds after it was killed.
     """
     pid = _runner_pid(settings, store, instance)
     if pid is None:
         return False
     started = started_at(pid)
     send_signal(pid, signal.SIGTERM)
-    until = time.monotonic() + STOP_WAIT
+    if not _has_ended(pid, started, STOP_WAIT):
+        send_signal(pid, signal.SIGKILL)
+        if not _has_ended(pid, started, KILL_WAIT):
+            raise _unkillable(instance, pid)
+    return True
+
+
+def _has_ended(pid: int, started: float, seconds: float) -> bool:
+    """Wait at most `seconds` for a process to end. Return whether it has ended."""
+    until = time.monotonic() + seconds
     while is_alive(pid, started):
         if time.monotonic() > until:
-            send_signal(pid, signal.SIGKILL)
+            return False
         time.sleep(0.05)
     return True
+
+
+def _unkillable(instance: str, pid: int) -> MzplanError:
+    return error(
+        "MZ306",
+        f"The runner of instance {instance} doesn't end",
+        f"Process {pid} was killed {KILL_WAIT:.0f} s ago and is still there. The kernel probably waits for a "
+        "disk or a network file system on its behalf.",
+        f"look at the process (ps -o pid,stat,wchan:32 -p {pid}) and at the kernel's log (dmesg). Once the "
+        "disk answers, the process ends by itself.",
+    )
 
 
 def _runner_pid(settings: ProjectSettings, store: Store, instance: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -131,3 +132,16 @@ def test_a_runner_that_ends_leaves_the_socket_of_its_successor(folder: Path) -> 
     assert listener_pid(settings, "local") is not None
     listeners[1].close()
     assert listener_pid(settings, "local") is None and not path.exists()
+
+
+def test_a_runner_that_survives_sigkill_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose disk doesn't answer. The command doesn't wait for it forever."""
+    sent: list[int] = []
+    monkeypatch.setattr(embedded, "send_signal", lambda _, number: sent.append(number))
+    monkeypatch.setattr(embedded, "STOP_WAIT", 0.1)
+    monkeypatch.setattr(embedded, "KILL_WAIT", 0.1)
+    with runner(folder) as stuck:
+        ran = mzplan(folder, "down", "--json")
+        assert (ran.code, ran.error()["code"]) == (1, "MZ306")
+        assert str(stuck.pid) in ran.error()["detail"]
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
