@@ -70,6 +70,15 @@ class DependencyGraph:
         return iter(self._dependencies)
 
     @cached_property
+    def _dependents(self) -> Mapping[Address, list[Address]]:
+        """The addresses that refer to each address, sorted. Every plan asks, so this needs no networkx."""
+        dependents: dict[Address, list[Address]] = {}
+        for address in sorted(self._dependencies, key=natural):
+            for needed in self._dependencies[address]:
+                dependents.setdefault(needed, []).append(address)
+        return dependents
+
+    @cached_property
     def _graph(self) -> networkx.DiGraph[Address]:
         """The networkx graph. Its edges point from a dependency to its dependents.
 
@@ -89,7 +98,7 @@ class DependencyGraph:
 
     def dependents(self, address: Address) -> list[Address]:
         """Return the addresses that refer to `address` directly, sorted."""
-        return list(self._graph.successors(address)) if address in self._graph else []
+        return self._dependents.get(address, [])
 
     def reach(self, addresses: Iterable[Address]) -> set[Address]:
         """Return everything that depends on any of the addresses, at any depth.

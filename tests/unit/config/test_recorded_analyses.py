@@ -134,7 +134,9 @@ def test_a_record_that_no_analysis_gave_is_not_reused(tmp_path: Path, property_:
 
 
 def test_a_plan_without_changed_sql_imports_nothing_heavy(tmp_path: Path) -> None:
-    """Start-up is what CI users feel."""
+    """Start-up is what CI users feel. Every plan looks for the users of secrets."""
+    postgres = "{type: postgres, host: db, database: shop, user: app, password: '${env:PG}'}"
+    (tmp_path / "secret.yaml").write_text(f"connections: {{pg: {postgres}}}\n")
     state = commit(read(Project(view=2, paid=2).write(tmp_path), State(project="shop")))
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "mzplan.state.json").write_bytes(encode_state(state))
