@@ -1,8 +1,8 @@
-# Everything a contributor runs. `make` alone lists the targets; all work happens in .venv.
+# The commands of a contributor. `make` alone lists the targets. Everything is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 BEGAN := $(shell date +%s)
-# Tests start hundreds of Python processes: each would compile again what it imports, pandas among it.
+# Tests start hundreds of Python processes. Without bytecode files, each would compile its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -11,14 +11,14 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prerequisites: ## see whether Python and Java are there and new enough
+prerequisites: ## check that Python and Java are installed and new enough
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh run
 
 doctor: ## check for the programs that `make nightly` needs
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh nightly && echo "Nothing is missing."
 
-# uv installs with half of pip's processor time, and downloads at once. Where only pip knows the way to packages (a mirror in pip.conf), pip does.
-# Spark comes as source, whose wheel would be compressed only to be unpacked at once: dist.cfg says not to.
+# uv needs half of pip's processor time and downloads in parallel. If uv fails, pip installs: pip.conf may name a mirror that uv doesn't know.
+# dist.cfg turns off the compression of wheels, because Spark's wheel is built from source and unpacked at once.
 install = DIST_EXTRA_CONFIG=$(CURDIR)/tools/dist.cfg; export DIST_EXTRA_CONFIG; \
   $(BIN)/uv pip install --quiet --python .venv $(1) || $(BIN)/pip install -q $(1)
 
@@ -29,24 +29,24 @@ setup: .venv/.done ## make the virtual environment from the lock file
 	@$(call install,-r requirements.lock)
 	@touch $@
 
-# What runs mzplan and its examples: a part of the above, in the same versions.
+# The packages that run mzplan and its examples: a subset of the above, in the same versions.
 .venv/.runner: requirements-runner.lock pyproject.toml
 	@$(MAKE) --no-print-directory prerequisites
-	@echo "Making .venv and installing PySpark and what else runs (700 MB to download, once) …"
+	@echo "Making .venv and installing PySpark and other packages (700 MB to download, once) …"
 	@$(PYTHON) -m venv .venv
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock | $(BIN)/pip install -q -r /dev/stdin || true
 	@$(call install,-r requirements-runner.lock)
 	@$(call install,--no-deps -e .)
 	@touch $@
 
-quickstart: .venv/.runner ## show the whole thing in three minutes: servers, plan, apply, a change
+quickstart: .venv/.runner ## run a demonstration in three minutes: servers, plan, apply, a change
 	@$(BIN)/python -m examples.quickstart --since $(BEGAN)
 
-cdc: .venv/.runner ## show change capture: PostgreSQL → collection → PostgreSQL and Kafka
+cdc: .venv/.runner ## demonstrate change capture: PostgreSQL → collection → PostgreSQL and Kafka
 	@$(BIN)/python -m examples.capture --since $(BEGAN)
 
-# Three workers on two cores: a test spends a third of its time waiting for a server or a process. The tests of a file
-# stay with one worker, which has servers and a Spark session of its own; tests/schedule.py orders the files.
+# Three workers on two cores, because a test spends a third of its time waiting for a server or a process. Each worker has
+# its own servers and Spark session, and runs all tests of a file. tests/schedule.py orders the files.
 WORKERS ?= 3
 PYTEST := tools/run_tests.sh -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -68,7 +68,7 @@ unit: setup ## run the tests that need no server
 	@$(BIN)/python -m tools.spark_archive
 	@touch $@
 
-# PySpark of the other line, to which tests upgrade: beside .venv, so that a cache takes both along.
+# The PySpark of another line, to which tests upgrade. It is next to .venv, so that a cache can contain both.
 .venv-lines/.done: .venv/.jars mzplan/host/spark_lines.py tools/other_line.lock
 	@$(BIN)/python -m tools.other_line
 	@touch $@
@@ -84,7 +84,7 @@ types: setup ## mypy, strict
 imports: setup ## import-linter: which package may import which
 	$(BIN)/lint-imports
 
-check: lint types imports ## all that needs no test run
+check: lint types imports ## run all checks that aren't tests
 
 soak: setup ## a million rows while everything is killed at random (see docs/internals/reliability.md)
 	$(BIN)/python -m tests.faults.soak
@@ -92,7 +92,7 @@ soak: setup ## a million rows while everything is killed at random (see docs/int
 bench: setup ## measure; takes hours (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks
 
-reference: setup ## write docs/reference: of the schemas, and of the commands' own help
+reference: setup ## write docs/reference from the schemas and the commands' help
 	$(BIN)/python tools/docs_reference.py
 
 docs: setup ## build the documentation site, into site/
@@ -103,11 +103,11 @@ DIST ?= dist
 dist: setup ## build wheel and sdist, into dist/
 	$(BIN)/python -m hatchling build --directory "$(DIST)"
 
-# requirements.lock: everything. requirements-runner.lock: what runs, and no tools; a part of it, in the same versions.
+# requirements.lock has all packages. requirements-runner.lock has those that a runner needs, in the same versions.
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras \
   --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-lock: setup ## write both lock files anew; LOCK_FLAGS=--upgrade also takes newer versions
+lock: setup ## rewrite both lock files; LOCK_FLAGS=--upgrade also takes newer versions
 	$(LOCK) $(LOCK_FLAGS) --group dev --output-file requirements.lock
 	$(LOCK) --group quickstart --constraint requirements.lock --output-file requirements-runner.lock
 

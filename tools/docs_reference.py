@@ -1,8 +1,8 @@
-"""The reference, made of what is the truth: the schemas, and the commands' own `--help`.
+"""Generate the reference from the schemas and from the commands' `--help`.
 
-`make reference` writes it into docs/reference, to be read on a Git host too; a test compares.
+`make reference` writes it into docs/reference, where a Git host shows it. A test checks that it is current.
 
-It is a hook of mkdocs too: on the site, a link to a file of the repository is the name of that file.
+This module is also a hook of mkdocs: on the site, it replaces links to the repository's files by their names.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)
 
 
 def pages() -> dict[str, str]:
-    """Every page of the reference, by its file's name."""
+    """Return the text of every page, by file name."""
     made = {"commands": commands(), "project": project(), "connectors": connectors(), "dialect": dialect()}
     return {f"{name}.md": text for name, text in made.items()}
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Name the files of the repository that a page links to, and show the drawn picture of a Mermaid block.
+    """Replace links to files of the repository by their names, and Mermaid blocks by pictures.
 
-    The site has neither those files nor Mermaid, which a page would have to fetch.
+    The site has neither these files nor Mermaid, which a page would have to fetch.
     """
     folder = Path(page.file.src_uri).parent
 
@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def commands() -> str:
-    """Every command with its `--help`."""
+    """Return the page of the commands, with the `--help` of each."""
     intro = (
         "With `--json`, a command prints one JSON document on stdout. [Errors](../errors.md) explains the "
         "codes of errors and warnings."
@@ -105,12 +105,12 @@ def _command(command: click.Command, name: str, level: str) -> Iterator[str]:
 
 
 def project() -> str:
-    """mzplan.yaml."""
+    """Return the page of mzplan.yaml."""
     return f"# mzplan.yaml\n\n{_table(load_schema('project'), effects=False)}\n"
 
 
 def connectors() -> str:
-    """Each kind of connection, source and sink."""
+    """Return the page of the types of connections, sources and sinks."""
     intro = (
         "The last column shows the effect of a changed option: *in-place* doesn't restart queries, *restart* "
         "keeps the checkpoint, and *replace* starts a new generation that rereads everything."
@@ -126,7 +126,7 @@ def connectors() -> str:
 
 
 def dialect() -> str:
-    """mzplan's own words in a schema."""
+    """Return the page of the words that mzplan adds to JSON Schema."""
     intro = (
         "A connector's schemas are JSON Schema (draft 2020-12) with these words of mzplan's. Each property "
         "says `x-change`, `x-sensitive` and `x-sql`; a word with `x-` that is not among these is an error."

@@ -1,6 +1,7 @@
-"""Download the jars that tests need before several of them run at once: Ivy's cache is not safe for that.
+"""Download the jars for tests before tests run in parallel, because Ivy's cache isn't safe for that.
 
-The Kafka broker's (46 MB, to ~/.cache/mzplan) and Spark's for Kafka, Delta and S3 (to Ivy's cache, ~/.ivy2*).
+The jars of the Kafka broker (46 MB) go to ~/.cache/mzplan. Spark's jars for Kafka, Delta and S3 go to
+Ivy's cache, ~/.ivy2*.
 """
 
 from __future__ import annotations

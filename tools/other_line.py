@@ -1,6 +1,6 @@
-"""Unpack the PySpark of the other line beside .venv, and fetch its jars: tests upgrade to it and come back.
+"""Unpack the PySpark of another line next to .venv, and fetch its jars. Tests upgrade to it and back.
 
-Only PySpark itself, which differs: first on PYTHONPATH it hides the one in .venv, with all else from there.
+Only PySpark differs between the lines. First on PYTHONPATH, it hides the PySpark of .venv.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _unpack(release: str, folder: Path) -> None:
     options = ["--no-deps", "--require-hashes", "--target", str(part), "-r", str(part / "wanted.txt")]
     uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", sys.executable]
     pip = [sys.executable, "-m", "pip", "install", "-q"]
-    # As in the Makefile: where only pip knows the way to packages, pip it is.
+    # As in the Makefile: pip may know a mirror that uv doesn't know.
     if subprocess.run([*uv, *options]).returncode:
         subprocess.run([*pip, *options], check=True)
     part.rename(folder)

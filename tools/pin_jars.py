@@ -1,7 +1,7 @@
-"""Write mzplan/spark/jars.sha256: what Ivy resolves for every set of packages that a state can need, by line.
+"""Write mzplan/spark/jars.sha256: the checksums of all jars that a state can need on any line of Spark.
 
-Downloads into an empty folder, so that no cache of this machine has a say. Compare the difference before
-committing it: only what was meant to change should.
+Downloads them into an empty folder, so that no cache of this machine matters. Review the diff before you
+commit it.
 """
 
 from __future__ import annotations

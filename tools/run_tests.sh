@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Run pytest with these arguments. Run failed tests once more, alone, after the others: a test that passes then is
-# flaky, and the last lines name it with its first failure. Many failures are no chance: they aren't run again.
-# Neither are those of a run in which a worker crashed, because other tests may not have run at all.
+# Run pytest with these arguments, then run failed tests once more, alone. A test that passes the second time is flaky:
+# the last lines name it with its first failure. If more than ten tests fail, or a worker crashes, nothing runs again:
+# so many failures aren't random, and after a crash other tests may not have run.
 #
-# FLAKY names a file that collects these lines, for a script that runs several suites.
+# FLAKY: a file that collects the lines about flaky tests, for a script that runs several suites.
 set -uo pipefail
 most=10
 bin=$(dirname "${BASH_SOURCE[0]}")/../.venv/bin
@@ -17,7 +17,7 @@ summary=$(sed -n '/^=* short test summary info =*$/,$p' "$log")
 failed=$(grep -E '^(FAILED|ERROR) ' <<<"$summary")
 count=$(sed -E 's/^[A-Z]+ //; s/ - .*//' <<<"$failed" | sort -u | grep -c .)
 if grep -qE '^worker .gw[0-9]+. crashed' "$log" || [ "$count" = 0 ] || [ "$count" -gt "$most" ]; then
-  echo "Not run once more: a worker crashed, or more than $most tests failed."
+  echo "Not rerun: a worker crashed, or more than $most tests failed."
   exit 1
 fi
 echo "Running $count failed tests once more, alone …"

@@ -1,6 +1,6 @@
-"""Write the archive of Spark's classes with which the drivers of tests start in half the time.
+"""Write an archive of Spark's classes, with which the drivers of tests start in half the time.
 
-A driver that streams a little dumps what it has loaded when it ends.
+A driver runs two small streams. When it exits, its JVM writes the classes that it has loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     while done.stdout and is_alive(int(done.stdout)) and time.monotonic() < until:
         time.sleep(0.2)  # the JVM writes the archive when it ends, after its Python
     if done.returncode or not ARCHIVE.exists():
-        print("It was not written: they start without.")
+        print("The archive could not be written. Drivers start without it.")
 
 
 def _stream() -> None:
