@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from mzplan.host.postgres_session import session_statement
+
 T = TypeVar("T")
 
 _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
@@ -37,6 +39,14 @@ class BoundedConnection(psycopg.Connection[Any]):
     max_seconds: float = math.inf
     max_bytes: float = math.inf
     deadline: float = math.inf
+
+    def begin_session(self, **settings: str) -> None:
+        """Run `session_statement`. If that fails, close the connection and raise the error."""
+        try:
+            self.execute(session_statement(**settings).encode())
+        except BaseException:
+            self.close()
+            raise
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         try:

@@ -31,18 +31,6 @@ _SILENCE_MS = 20_000
 _GRACE_S = 5.0
 # Queries here read metadata of tables, columns and steps, never a table's rows.
 _MAX_ANSWER_BYTES = 64 << 20
-_SESSION = """
-SET TimeZone = 'UTC';
-SET DateStyle = 'ISO';
-SET default_transaction_isolation = 'read committed';
-SET lock_timeout = '20s';
-SET idle_in_transaction_session_timeout = '30s';
-SET statement_timeout = %d;
-SELECT set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false)
-FROM current_setting('synchronous_commit') AS s;
-"""
-
-
 # Additional seconds if an SSH server forwards the connection.
 _TUNNEL_TIMEOUT_S = 6
 
@@ -134,11 +122,11 @@ def remote_options_of(connection: ResolvedConnection, directory: str) -> RemoteO
 
 
 def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = math.inf) -> BoundedConnection:
-    """Open an autocommit connection in UTC.
+    """Open an autocommit connection with the settings of `session_statement`.
 
-    Commits are durable, and each statement of a transaction sees all earlier commits, whatever the server's
-    defaults. The server ends the transaction of a frozen client, which releases its locks. A server that
-    exceeds a limit, or sends an endless answer, loses the connection. Raises psycopg.Error.
+    Commits are durable, and each statement of a transaction sees all earlier commits. The server ends the
+    transaction of a frozen client, which releases its locks. A server that exceeds a limit, or sends an
+    endless answer, loses the connection. Raises psycopg.Error.
 
     `statement_timeout_s`: the time limit of each statement, 0 for none.
     `within_s`: the time limit from now on for everything over this connection.
@@ -152,11 +140,11 @@ def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = ma
     connection.deadline, connection.max_bytes = until, _MAX_ANSWER_BYTES
     if statement_timeout_s:
         connection.max_seconds = statement_timeout_s + _GRACE_S
-    try:
-        connection.execute((_SESSION % int(statement_timeout_s * 1000)).encode())
-    except BaseException:
-        connection.close()
-        raise
+    connection.begin_session(
+        lock_timeout="20s",
+        idle_in_transaction_session_timeout="30s",
+        statement_timeout=f"{statement_timeout_s * 1000:.0f}",
+    )
     return connection
 
 

@@ -377,13 +377,14 @@ class PostgresBackend:
             "keepalives_interval": 5,
             "keepalives_count": 2,
             "tcp_user_timeout": UNACKNOWLEDGED_MS,
-            "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
         }
+        limit = f"{STATEMENT_MS}ms"
         try:
             connection = BoundedConnection.connect(
                 make_conninfo("", **{k: v for k, v in parameters.items() if v is not None}), autocommit=True
             )
             connection.max_seconds, connection.max_bytes = SILENCE_S, MAX_ANSWER_BYTES
+            connection.begin_session(statement_timeout=limit, lock_timeout=limit)
             return connection
         except UnicodeError:  # psycopg passes on Python's error about the host name
             raise unreachable(

@@ -59,10 +59,10 @@ def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -
     connection = MagicMock()
     copy = connection.__enter__().cursor().__enter__().copy().__enter__()
     copy.rows.return_value = iter([("x" * 40, None)] * 5)
-    monkeypatch.setattr(psycopg, "connect", lambda conninfo: connection)
+    monkeypatch.setattr(psycopg, "connect", lambda conninfo, autocommit: connection)
     monkeypatch.setattr(query_reader, "_BYTES", 100)
     counter = SimpleNamespace(add=lambda count: None)
-    read = query_reader.make_query_reader("", "", ["SELECT"], 2, counter, None)
+    read = query_reader.make_query_reader("", ["BEGIN"], ["SELECT"], 2, counter, None)
     batches = read([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])])
     assert [batch.num_rows for batch in batches] == [3, 2]
 

@@ -158,4 +158,5 @@ def test_a_state_on_such_a_server_can_not_be_reached(
         ):
             found = refusal(ask)
             assert found.code == "MZ095" and "can't be reached" in found.summary
-        assert backend._local.connection is None, "a late answer could be taken for another's"
+        kept = getattr(backend._local, "connection", None)
+        assert kept is None, "a late answer could be taken for another's"

@@ -21,6 +21,7 @@ from mzplan.connectors.postgres.sink.query_reader import make_query_reader
 from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.tables import Connection, fetch_row
 from mzplan.connectors.postgres.types import TargetColumn, quoted
+from mzplan.host.postgres_session import session_statement
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 
@@ -31,15 +32,6 @@ _PAGES = 8192  # per task: 64 MiB
 _TASKS = 1000
 _RANGES_FROM = 140000  # earlier versions can't read a range of pages without the others
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_TASK_SESSION = """
-SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SET TRANSACTION SNAPSHOT '{snapshot}';
-SET LOCAL TimeZone = 'UTC';
-SET LOCAL DateStyle = 'ISO';
-SET LOCAL statement_timeout = 0;
-SET LOCAL bytea_output = 'hex';
-SET LOCAL extra_float_digits = 1;
-"""
 _SIZE = """
 SELECT (pg_relation_size(oid) / current_setting('block_size')::int)::bigint, relkind::text
 FROM pg_class WHERE oid = %s
@@ -128,7 +120,7 @@ class PostgresContent(Content):
         self._counter = spark.sparkContext.accumulator(0)
         read = make_query_reader(
             self._info,
-            _TASK_SESSION.format(snapshot=self._snapshot),
+            [session_statement(), _BEGIN, f"SET TRANSACTION SNAPSHOT '{self._snapshot}'"],
             self._queries,
             count,
             self._counter,

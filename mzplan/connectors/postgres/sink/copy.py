@@ -14,17 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.postgres.remote_options import RemoteOptions
+from mzplan.host.postgres_session import session_statement
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
-SESSION = (
-    "SELECT set_config('lock_timeout', '20s', false), "
-    "set_config('default_transaction_isolation', 'read committed', false), "
-    "set_config('idle_in_transaction_session_timeout', '30s', false), "
-    "set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false) "
-    "FROM current_setting('synchronous_commit') AS s"
-)
 # Maximum number of batches that wait while another batch is encoded and sent.
 _MAX_WAITING = 4
 _POLL_S = 0.2
@@ -53,7 +47,8 @@ class Session:
                 conninfo = f"{conninfo} {opened.enter_context(remote_options.options())}"
             database = opened.enter_context(adbc_driver_postgresql.connect(conninfo))
             self.connection = opened.enter_context(adbc.AdbcConnection(database))
-            self.execute(SESSION)  # before the first transaction, so that it has these settings
+            # Before the first transaction, so that it has these settings.
+            self.execute(session_statement(lock_timeout="20s", idle_in_transaction_session_timeout="30s"))
             self.connection.set_autocommit(autocommit)
             self._opened = opened.pop_all()
 

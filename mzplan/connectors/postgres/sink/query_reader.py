@@ -19,13 +19,13 @@ QueryReader = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 
 
 def make_query_reader(
-    conninfo: str, session: str, queries: list[str], count: int, counter: Any, secret: str | None
+    conninfo: str, session: list[str], queries: list[str], count: int, counter: Any, secret: str | None
 ) -> QueryReader:
     """Return a function for mapInArrow that runs queries and returns their results.
 
     Its input is indexes of `queries`. Its output is `count` text columns named `c0`, `c1`, ….
 
-    `session`: statements at the start of each transaction.
+    `session`: the statements before each query, which also begin its transaction.
     `counter`: Spark's accumulator for the number of rows.
     """
 
@@ -39,8 +39,9 @@ def make_query_reader(
 
         failure = ""
         try:
-            with psycopg.connect(conninfo) as connection:
-                connection.execute(session.encode())
+            with psycopg.connect(conninfo, autocommit=True) as connection:
+                for statement in session:
+                    connection.execute(statement.encode())
                 with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT".encode()) as copy:
                     rows: list[Any] = []
                     size = 0

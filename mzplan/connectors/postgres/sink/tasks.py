@@ -168,6 +168,7 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         "mzplan.connectors.postgres.sink.output",
         "mzplan.connectors.postgres.types",
         "mzplan.host.network",
+        "mzplan.host.postgres_session",
         __name__,
     )
 

@@ -21,22 +21,21 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.types import quoted
+from mzplan.host.postgres_session import session_statement
 
 # The server ends the stream of a reader that is silent this long, which frees its slot.
 _SENDER_TIMEOUT_S = 120.0
 # A server that is silent this long counts as dead. While the server decodes a large unpublished transaction,
 # it reads no messages, and replies only after half of the sender's timeout.
 _SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
-# A role or a database may have other defaults for these settings. values.py needs these text formats. Large
-# transactions and snapshots need time. Rows hidden by a policy must be an error (row_security = off).
-# transaction_timeout exists since PostgreSQL 17.
-SESSION = """
-SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUES
-  ('client_encoding', 'UTF8'), ('datestyle', 'ISO'), ('timezone', 'UTC'), ('intervalstyle', 'postgres'),
-  ('bytea_output', 'hex'), ('extra_float_digits', '1'), ('lock_timeout', '60s'), ('statement_timeout', '0'),
-  ('transaction_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('row_security', 'off')
-) AS wanted (name, value) ON lower(s.name) = wanted.name
-"""
+# For the sessions that read rows. Large transactions and snapshots need time. Rows hidden by a policy must be
+# an error. The text of a regclass depends on the search path.
+SESSION = session_statement(
+    lock_timeout="60s",
+    idle_in_transaction_session_timeout="0",
+    row_security="off",
+    search_path="pg_catalog",
+)
 _SLOT_WAIT_S = 20.0  # wait for the walsender of a reader that has just ended
 _PING_S = 0.05  # after this time without a message, the server's position is requested
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
