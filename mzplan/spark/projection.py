@@ -7,11 +7,12 @@ be in either.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
@@ -79,17 +80,22 @@ def read_by(query: ResolvedQuery) -> ResolvedQuery:
     return replace(query, body={**query.body, **parsed.body}, columns=columns, keys=keys)
 
 
-def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> DataFrame:
+def project(
+    rows: DataFrame, query: ResolvedQuery, *, removed: str = "", keys: Collection[str] = ()
+) -> DataFrame:
     """Return the sink's columns, then `_position`.
 
     `where` filters the collection's rows before `select` applies.
-    `or_else`: a SQL condition; matching rows are included even if `where` leaves them out. Raises MzplanError
-    MZ019 if Spark doesn't accept the expressions, or if they would do more than allowed.
+    `removed`: a SQL condition for rows that are removed by their `keys`. They are included even if `where`
+    leaves them out, and only their keys are computed. Raises MzplanError MZ019 if Spark doesn't accept the
+    expressions, or if they would do more than allowed.
     """
     words = _WORDS[query.address.kind]
     nodes = ["Project"]
     items: list[str] = []
     places: dict[str, str] = {}  # of each item
+    key_names = {key.lower() for key in keys}
+    unless_removed: dict[str, str] = {}  # the names of items that aren't computed for removed rows
     try:
         for index, text in enumerate(query.body.get("select") or ["*"]):
             parsed = parse_select(text)
@@ -99,12 +105,21 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
             # Spark's own star would include mzplan's columns.
             star = [quoted(c.name) for c in query.columns if c.name.lower() not in parsed.without]
             items += star if parsed.star else [item]
+            if removed and parsed.name is not None and parsed.name.lower() not in key_names:
+                unless_removed[item] = parsed.name
         filtered = rows
         if "where" in query.body:
             nodes.append("Filter")
             condition = _sql(parse_where(query.body["where"]), words.condition, rows, query)
-            filtered = rows.where(f"({condition}) OR {or_else}" if or_else else condition)
-        projected = filtered.selectExpr(*items, POSITION)
+            # Spark evaluates OR from left to right.
+            filtered = rows.where(f"{removed} OR ({condition})" if removed else condition)
+        columns = [
+            f.when(f.expr(f"NOT ({removed})"), f.expr(item)).alias(unless_removed[item])
+            if item in unless_removed
+            else f.expr(item)
+            for item in items
+        ]
+        projected = filtered.select(*columns, POSITION)
     except MzplanError:
         raise
     except Exception as problem:

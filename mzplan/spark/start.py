@@ -263,7 +263,9 @@ class QueryStart:
         query, read = read_by(self._query), self._query.description.input
         assert read is not None, f"{query.address} doesn't read exactly one collection"
         path = self._readable(read)
-        return rows_read(self._spark, query, path, begins=not self._checkpoint.log.has_begun())
+        view_keys = self._query.keys if query.address.writes_collection else ()
+        begins = not self._checkpoint.log.has_begun()
+        return rows_read(self._spark, query, path, begins=begins, view_keys=view_keys)
 
     def _rows_computed(self, compute: Compute) -> DataFrame:
         """Return the rows that a view's function computes from its collections."""

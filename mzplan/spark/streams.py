@@ -107,20 +107,20 @@ def letters_of(
     return DeadLetters(query, partial(connector.send_letters, query=query), count_letters)
 
 
-def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
+def rows_read(
+    spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool, view_keys: Sequence[str] = ()
+) -> DataFrame:
     """Return the rows that a sink or a view (see projection.read_by) computes from its collection.
 
-    `begins`: whether the checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark
-    refuses.
+    `begins`: whether the checkpoint is still empty. `view_keys`: the key columns of a keyed view. Raises
+    MzplanError MZ019 for expressions that Spark refuses.
     """
     reader = _reader(spark, query, collection, begins)
     if query.keys:
         feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
         # A view's rows are found by key. A row that goes away is removed even if the condition leaves it out,
         # because it may have entered the view with other values.
-        return with_change(
-            project(feed, query, or_else=IS_REMOVED if query.address.writes_collection else "")
-        )
+        return with_change(project(feed, query, removed=IS_REMOVED if view_keys else "", keys=view_keys))
     return project(reader.load(collection), query)
 
 

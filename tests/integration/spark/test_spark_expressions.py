@@ -14,6 +14,7 @@ import yaml
 
 from mzplan.config import load_configuration
 from mzplan.connectors.api.queries import Output
+from mzplan.connectors.frames.changes import IS_REMOVED
 from mzplan.connectors.frames.types import ddl, ddl_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -398,3 +399,23 @@ def test_a_condition_over_a_keyed_collection_reads_no_text_as_a_changing_time(la
             assert is_time and "as a time that changes" in str(refused.diagnostics[0].detail), where
         else:
             assert not is_time, where
+
+
+def test_a_removed_row_needs_only_its_key(lab: Lab) -> None:
+    """For a row that leaves a keyed view, neither the condition nor another column is computed."""
+    rows = lab.spark.sql(
+        "SELECT k, qty, note, named_struct('_there', there) AS _position FROM VALUES (1, 0, 'none', 0), "
+        "(2, 2, '7', 1), (3, 0, 'none', 1) AS t(k, qty, note, there)"
+    )
+    upsert = {"type": "upsert", "key": ["k"]}
+    source = lab.kafka_source("none", "k INT, qty INT, note STRING", envelope=upsert)
+    computed = ["K AS id", "10 / qty AS price", "CAST(note AS INT) AS number"]
+    for select, where, wanted in (
+        (computed, "qty <> 0", [(1, None, None), (2, 5.0, 7)]),
+        (computed, "note < 'a' AND CAST(note AS INT) > 0", [(1, None, None), (2, 5.0, 7)]),
+        (["*", "10 / qty AS price"], "qty <> 0", [(1, 0, "none", None), (2, 2, "7", 5.0)]),
+    ):
+        view = lab.sink(source, "console", None, select=select, where=where)
+        query = lab.executor._resolve(view, lab.secrets)
+        left = projection.project(rows, query, removed=IS_REMOVED, keys=["id", "k"]).drop("_position")
+        assert [tuple(row) for row in left.orderBy(left[0]).collect()] == wanted, (select, where)
