@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from mzplan.schema.constants import constant_fault
+from mzplan.schema.functions import AGGREGATES, GENERATORS, WINDOWS, is_aggregate
 from mzplan.schema.sql_text import SqlTextError, bare, read_trees
 
 
@@ -40,20 +42,6 @@ _NOT_PLAIN = VALUES | _words(
     "select some struct then time timestamp timestamp_ltz timestamp_ntz trim try_cast union using when where "
     "window x"
 )
-_AGGREGATES = _words(
-    "any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bitmap_or_agg "
-    "bitmap_construct_agg bool_and bool_or collect_list collect_set corr count count_if count_min_sketch "
-    "covar_pop covar_samp every first first_value grouping grouping_id histogram_numeric hll_sketch_agg "
-    "hll_union_agg kurtosis last last_value listagg max max_by mean median min min_by mode percentile "
-    "percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 "
-    "regr_slope regr_sxx regr_sxy regr_syy skewness std stddev stddev_pop stddev_samp string_agg sum "
-    "try_avg try_sum var_pop var_samp variance schema_of_variant_agg any some"
-)
-_WINDOWS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
-_GENERATORS = _words(
-    "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer session_window stack "
-    "variant_explode variant_explode_outer window"
-)
 # Calls whose value changes each time: sqlglot's classes, and names of functions. See also _VARYING_TEXT.
 _VARYING_NODES = _words(
     "CurrentDate CurrentDatetime CurrentTime CurrentTimestamp Localtime Localtimestamp Rand Randn Randstr "
@@ -73,24 +61,6 @@ XPATH = _words(
 # Functions that read types from a text, and the index of that argument. As JSON, the text could name classes.
 TYPED = {"from_json": 1, "from_csv": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
 SCHEMA_OF = _words("schema_of_csv schema_of_json schema_of_xml")
-# Functions of constants that are quick to compute, by Spark's and by sqlglot's names.
-_CHEAP = _words(
-    "abs add_months and array ascii bigint binary boolean btrim case cast chr coalesce concat concat_ws "
-    "contains crc32 current_catalog current_database current_date current_schema current_time "
-    "current_timestamp current_timezone current_user date date_add date_diff date_from_parts "
-    "date_from_unix_date date_sub date_trunc dateadd datediff day decimal double e ends_with exp "
-    "extract float from_unixtime getdate hash hour if ifnull initcap input_file_block_length "
-    "input_file_block_start input_file_name int is_nan isnotnull isnull last_day least left length ln "
-    "localtimestamp log lower make_date make_dt_interval make_interval make_timestamp "
-    "make_timestamp_ltz make_timestamp_ntz make_ym_interval map md5 minute monotonically_increasing_id "
-    "month named_struct now nullif nvl nvl2 or pi power rand randn random reverse right schema_of_csv "
-    "schema_of_json schema_of_xml second sha sha2 sign smallint spark_partition_id sqrt starts_with "
-    "str_to_time str_to_unix string struct substring sysdate time_str_to_time time_to_str timestamp "
-    "timestamp_from_parts timestamp_micros timestamp_millis timestamp_seconds timestamp_trunc tinyint "
-    "to_date to_timestamp to_timestamp_ltz to_timestamp_ntz trim try_cast try_to_timestamp ts_or_ds_add "
-    "ts_or_ds_to_date typeof unhex unix_date unix_timestamp unix_to_str unix_to_time upper uuid var_map "
-    "xxhash64 year"
-)
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 # Functions that read a text as a time: sqlglot's classes, and names of functions.
 _OF_TIMES = _words(
@@ -187,7 +157,7 @@ def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
     Expressions must not call Java, compute constants that may take long, or use types that aren't DDL.
     """
     reader = _Reader("", text)
-    return reader._java_fault(tree) or reader._constant_fault(tree) or reader._types_fault(tree)
+    return reader._java_fault(tree) or constant_fault(tree, text) or reader._types_fault(tree)
 
 
 def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
@@ -220,7 +190,7 @@ class _Reader:
             self._java_fault(tree)
             or self._state_fault(tree)
             or self._star_fault(tree)
-            or self._constant_fault(tree)
+            or constant_fault(tree, self.text, self.skipped)
             or self._types_fault(tree)
         ):
             return Parsed(*problem)
@@ -276,27 +246,6 @@ class _Reader:
                     return why, max(self.text.lower().find(name), 0)
         return None
 
-    def _constant_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the fault of the first call that has only constants, unless the function is quick.
-
-        Spark computes such a call while it analyses the expression, and nothing can stop it: it may be
-        `repeat('a', 1000000000)`, or a pattern that takes hours to match.
-        """
-        from sqlglot import exp
-
-        given = _variable_nodes(tree)
-        for node in tree.find_all(exp.Func, exp.Like, exp.ILike):
-            if isinstance(node, exp.AggFunc):  # of the rows of a group
-                continue
-            called = node.sql_name() if isinstance(node, exp.Func) else "LIKE"
-            name = str(node.name if isinstance(node, exp.Anonymous) else called).lower()
-            if name not in _CHEAP and id(node) not in given:
-                written = node.sql(dialect="spark").partition("(")[0].lower()
-                shown = written if written.isidentifier() else name
-                why = f"{shown} computes a constant, which may take forever: write the value instead"
-                return why, max(self.text.lower().find(shown), 0)
-        return None
-
     def _varying_part(self, tree: Any) -> tuple[str, int] | None:
         """Return the first part whose value changes each time, as SQL, and its position."""
         from sqlglot import exp
@@ -336,14 +285,14 @@ class _Reader:
         for node in tree.walk():
             name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
             fault, names = "", frozenset[str]()
-            if isinstance(node, exp.Window | exp.RowNumber) or name in _WINDOWS:
+            if isinstance(node, exp.Window | exp.RowNumber) or name in WINDOWS:
                 fault = "a window function needs other rows"
             elif isinstance(node, exp.Query | exp.Subquery):
                 fault = "a subquery needs other rows"
-            elif isinstance(node, exp.UDTF | exp.QueryTransform) or name in _GENERATORS:
-                fault, names = "makes several rows of one", _GENERATORS
+            elif isinstance(node, exp.UDTF | exp.QueryTransform) or name in GENERATORS:
+                fault, names = "makes several rows of one", GENERATORS
             elif is_aggregate(node):
-                fault, names = "needs other rows", _AGGREGATES | _WINDOWS
+                fault, names = "needs other rows", AGGREGATES | WINDOWS
             elif isinstance(node, exp.Placeholder | exp.Parameter):
                 fault = "a placeholder has no value here"
             if fault:
@@ -391,61 +340,6 @@ def _is_varying_text(node: Any) -> bool:
 def _has_vector(arguments: list[Any]) -> bool:
     """Return whether aes_encrypt with these arguments uses no random vector."""
     return len(arguments) > 4 or (len(arguments) > 2 and arguments[2].name.upper() == "ECB")
-
-
-def is_aggregate(node: Any) -> bool:
-    """Return whether a node of sqlglot's tree is an aggregate function."""
-    from sqlglot import exp
-
-    name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
-    return isinstance(node, exp.AggFunc) or name in _AGGREGATES or _is_any(node)
-
-
-def _is_any(node: Any) -> bool:
-    """Return whether a node is the aggregate `any(x)`, and not `x LIKE ANY (…)`."""
-    from sqlglot import exp
-
-    return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
-
-
-def _variable_nodes(tree: Any) -> set[int]:
-    """Return the `id` of each node that contains a column, or a variable of a function around it.
-
-    Each node is visited once.
-    """
-    from sqlglot import exp
-
-    given: set[int] = set()
-
-    def mark(node: Any, end: Any = None) -> None:
-        while node is not None and node is not end and id(node) not in given:
-            given.add(id(node))
-            node = node.parent
-
-    for column in tree.find_all(exp.Column):
-        mark(column)
-    for function in tree.find_all(exp.Lambda):
-        variables = {variable.name for variable in function.expressions}
-        for word in function.this.find_all(exp.Identifier):
-            if word.name in variables and _is_value(word):
-                mark(word, function)
-    return given
-
-
-def _is_value(word: Any) -> bool:
-    """Return whether an identifier stands for a value, and doesn't name a field, a type or a function."""
-    from sqlglot import exp
-
-    parent, place = word.parent, word.arg_key
-    if isinstance(parent, exp.PropertyEQ | exp.Kwarg | exp.Column):
-        return False
-    if isinstance(parent, exp.Dot | exp.Collate):
-        return bool(place == "this")
-    if isinstance(parent, exp.Anonymous):
-        return bool(place == "expressions")
-    return isinstance(parent, exp.Condition | exp.Func) or (
-        isinstance(parent, exp.Lambda) and place == "this"
-    )
 
 
 def is_ddl(types: str) -> bool:

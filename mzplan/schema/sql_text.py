@@ -40,6 +40,28 @@ _TOKEN = re.compile(
 # One operator with the signs of its operand, or the end of nested types, as in MAP<STRING,ARRAY<INT>>.
 _SIGNS = re.compile(r"(?:<=>|<=|>=|<>|!=|==|<<|\|\||::|->|=>|>+|[-+*/%=<&|^:])?[-+~!]*")
 _TWO_WAYS = "can be read in two ways"
+# Spark's names of functions whose position sqlglot doesn't record.
+_NAMES_OF_CLASSES = {
+    "ApproxQuantile": "percentile_approx",
+    "ArgMax": "max_by",
+    "ArgMin": "min_by",
+    "Ceil": "ceil",
+    "Floor": "floor",
+    "GroupConcat": "listagg",
+    "If": "if",
+    "Overlay": "overlay",
+    "Quantile": "percentile",
+    "RegrAvgx": "regr_avgx",
+    "RegrAvgy": "regr_avgy",
+    "RegrSxx": "regr_sxx",
+    "RegrSxy": "regr_sxy",
+    "RegrSyy": "regr_syy",
+    "StrPosition": "position",
+    "Substring": "substring",
+    "Transform": "transform",
+    "Trim": "trim",
+}
+_PLAIN_CALLS = frozenset(["CHAR", "CHR", "DECODE", "INITCAP", "NORMALIZE"])
 
 # Words of SQL that need backquotes as the name of a collection.
 _OWN_WORDS = frozenset(
@@ -251,6 +273,30 @@ def read_trees(prefix: str, text: BareText, read: Callable[[list[Any]], Any]) ->
     raise problem
 
 
+def arguments_of(call: Any) -> list[Any]:
+    """Return the arguments of a function call in sqlglot's tree, in the order of the text.
+
+    sqlglot moves, wraps and adds arguments of the functions that it knows.
+    """
+    written = call.meta.get("arguments")
+    if written is None:
+        written = call.expressions if type(call).__name__ == "Anonymous" else call.iter_expressions()
+    return list(written)
+
+
+def function_name(node: Any, sql: str, prefix: int = 0) -> str:
+    """Return the name of the function that a node calls, as written, in lower case.
+
+    For other nodes, returns the name of sqlglot's class. sqlglot uses one class for several functions, so the
+    name is read from the text, at the position that sqlglot records. `prefix`: see `trees`.
+    """
+    kind = type(node).__name__
+    if kind in ("Identifier", "Column", "Literal") or "start" not in node.meta:
+        return _NAMES_OF_CLASSES.get(kind, kind)
+    start, end = (node.meta[at] - prefix for at in ("start", "end"))
+    return sql[start : end + 1].strip("`").lower()
+
+
 def _syntax_error(failure: Any, prefix: str, text: str) -> SqlTextError:
     problem = failure.errors[0] if failure.errors else {}
     line, column = problem.get("line") or 1, problem.get("col") or 0
@@ -263,7 +309,10 @@ def _syntax_error(failure: Any, prefix: str, text: str) -> SqlTextError:
 
 @cache
 def _bounded(dialect: str) -> Any:
-    """Return sqlglot's parser class with a limit: the dialect's `steps` say how often it may advance."""
+    """Return sqlglot's parser class with a limit: the dialect's `steps` say how often it may advance.
+
+    Calls of functions that sqlglot knows get their arguments as written; see `arguments_of`.
+    """
     from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
 
@@ -276,6 +325,14 @@ def _bounded(dialect: str) -> Any:
             raise SqlTextError("it is nested too deep")
         base._advance(self, times)
 
+    def validate(self: Any, call: Any, arguments: Any = None) -> Any:
+        if arguments:
+            call.meta["arguments"] = tuple(arguments)
+        return base.validate_expression(self, call, arguments)
+
     # Spark compares in `struct(id = 1)`; sqlglot would read a field named id.
     fields = tuple(node for node in base.KEY_VALUE_DEFINITIONS if node is not exp.EQ)
-    return type("Bounded", (base,), {"_advance": advance, "KEY_VALUE_DEFINITIONS": fields})
+    # Spark has no special syntax for these functions.
+    parsers = {name: read for name, read in base.FUNCTION_PARSERS.items() if name not in _PLAIN_CALLS}
+    own = {"_advance": advance, "validate_expression": validate, "KEY_VALUE_DEFINITIONS": fields}
+    return type("Bounded", (base,), {**own, "FUNCTION_PARSERS": parsers})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.schema.columns import Column
-from mzplan.schema.expressions import is_aggregate
+from mzplan.schema.functions import is_aggregate
 from mzplan.schema.relations.parse import (
     GENERATORS,
     QueryError,

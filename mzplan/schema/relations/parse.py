@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from mzplan.model.address import is_valid_name
-from mzplan.schema.expressions import fault_of, is_aggregate
+from mzplan.schema.expressions import fault_of
+from mzplan.schema.functions import is_aggregate
 from mzplan.schema.sql_text import (
     BareText,
     SqlTextError,
@@ -299,8 +300,7 @@ class _Checks:
             if not lateral.args.get("view") or type(lateral.this).__name__ not in GENERATORS:
                 called = lateral.this.sql(dialect="spark").partition("(")[0][:40]
                 _refuse(f"LATERAL VIEW accepts explode, posexplode, inline or stack, not {called}", lateral)
-            for argument in lateral.this.iter_expressions():
-                self._expression(argument)
+            self._generator(lateral.this)
         if isinstance(node.args.get("distinct"), exp.Distinct) and node.args["distinct"].args.get("on"):
             _refuse("DISTINCT ON isn't Spark SQL", node)
         for item in node.expressions:
@@ -349,10 +349,15 @@ class _Checks:
                     "write other items beside it.",
                 )
         elif type(inner).__name__ in GENERATORS:
-            for argument in inner.iter_expressions():
-                self._expression(argument)
+            self._generator(inner)
         else:
             self._expression(inner)
+
+    def _generator(self, node: Any) -> None:
+        for argument in node.iter_expressions():
+            self._expression(argument)
+        if (fault := fault_of(node, self._text.sql)) is not None:
+            raise QueryError(*fault)
 
     def _expression(self, tree: Any) -> None:
         from sqlglot import exp

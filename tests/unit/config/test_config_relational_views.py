@@ -106,6 +106,17 @@ def committed(folder: Path, views: dict[str, Any], sources: str = SOURCES) -> Pa
         ),
         (f"SELECT w.end AS e, count(*) AS n {BY_HOUR} w", ORDERS_MARK, "orders: e TIMESTAMP, n BIGINT"),
         ("SELECT id, inline(lines) FROM orders", {}, "orders: id BIGINT, sku STRING, n INT"),
+        (
+            "SELECT id, explode(CAST(sequence(1, 3) AS ARRAY<INT>)) AS n FROM orders",
+            {},
+            "orders: id BIGINT, n INT",
+        ),
+        (
+            "SELECT customer, CAST(round(count(*) / 60.0, 2) AS DOUBLE) AS r, "
+            f"greatest(count(*), 1L) AS g {GROUPED}",
+            update("customer"),
+            "orders: customer STRING, r DOUBLE, g BIGINT",
+        ),
         (f"SELECT exists(tags, t -> t = 'x') AS x {OR_NULL}", {}, "orders, payments: x BOOLEAN"),
         ("SELECT id, posexplode(tags) AS (p, t) FROM orders", {}, "orders: id BIGINT, p INT, t STRING"),
         (f"{NUMBERED} HAVING n > 2", update("c"), "orders: c STRING, n BIGINT, m BIGINT"),
@@ -167,6 +178,8 @@ REFUSED: list[tuple[Any, ...]] = [
     (f"SELECT customer, max(my_own(id)) AS n {GROUPED}", BY_CUSTOMER, '"n" is known only to Spark'),
     ("SELECT id, explode(tags) AS t, NULL AS a FROM orders", {}, "MZ301", '"a" is known only'),
     ("SELECT id, sum(amount) FROM orders GROUP BY id", ORDERS_MARK, "SUM(amount) AS name"),
+    ("SELECT id, explode(sequence(1, 2000000000)) AS n FROM orders", {}, "sequence computes a constant"),
+    ("SELECT id, stack(2000000000, 'a') AS n FROM orders", {}, "stack computes a constant"),
     ("SELECT id, inline(tags) FROM orders", {}, "inline(…) needs an ARRAY<STRUCT<…>>"),
     (f"{TAGGED} WHERE EXISTS (SELECT 1 FROM payments)", {}, "contains a subquery"),
     ("SELECT w.* FROM (SELECT struct(id, ts) AS w FROM orders) x", {}, "list its fields: w.field"),

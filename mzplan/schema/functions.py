@@ -1,0 +1,40 @@
+"""Spark's functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+AGGREGATES = _words(
+    "any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bitmap_or_agg "
+    "bitmap_construct_agg bool_and bool_or collect_list collect_set corr count count_if count_min_sketch "
+    "covar_pop covar_samp every first first_value grouping grouping_id histogram_numeric hll_sketch_agg "
+    "hll_union_agg kurtosis last last_value listagg max max_by mean median min min_by mode percentile "
+    "percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 "
+    "regr_slope regr_sxx regr_sxy regr_syy skewness std stddev stddev_pop stddev_samp string_agg sum "
+    "try_avg try_sum var_pop var_samp variance schema_of_variant_agg any some"
+)
+WINDOWS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
+GENERATORS = _words(
+    "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer session_window stack "
+    "variant_explode variant_explode_outer window"
+)
+
+
+def is_aggregate(node: Any) -> bool:
+    """Return whether a node of sqlglot's tree is an aggregate function."""
+    from sqlglot import exp
+
+    name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+    return isinstance(node, exp.AggFunc) or name in AGGREGATES or _is_any(node)
+
+
+def _is_any(node: Any) -> bool:
+    """Return whether a node is the aggregate `any(x)`, and not `x LIKE ANY (…)`."""
+    from sqlglot import exp
+
+    return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
