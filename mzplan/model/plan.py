@@ -71,6 +71,27 @@ class InputExtent:
     since_time: float | None = None
 
 
+TargetEffectKind = Literal["empties", "appends", "upserts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEffect:
+    """What the new generation of a replaced sink does to the rows in its target.
+
+    - `kind`: whether it empties the target, writes all rows again beside the former rows, or by key, so that
+      keys that it doesn't write stay.
+    - `name`, `former_name`: the target's name and its name before; "" if the schema doesn't say it.
+    - `is_moved`: whether the sink writes elsewhere from now on, so that its former target stays as it is.
+    - `rows`: how many rows the sink has written so far; None if unknown.
+    """
+
+    kind: TargetEffectKind
+    name: str = ""
+    former_name: str = ""
+    is_moved: bool = False
+    rows: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One planned change of a resource.
@@ -81,6 +102,7 @@ class Change:
       connection that the resource names.
     - `cause`: why the query starts or stops, unless a configuration change is the reason.
     - `inputs`: the collections that a new generation is computed from.
+    - `target`: what a new generation does to the target; None for a query without a target.
     """
 
     address: Address
@@ -96,6 +118,7 @@ class Change:
     after: ResourceState | None = None
     cause: CauseKind | None = field(default=None, metadata=SPARSE)
     inputs: tuple[InputExtent, ...] = field(default=(), metadata=SPARSE)
+    target: TargetEffect | None = field(default=None, metadata=SPARSE)
 
     @property
     def fate(self) -> Fate:

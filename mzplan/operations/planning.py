@@ -207,11 +207,10 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
     settings = plan.settings or state.settings or project.settings.runner
     wait = shortest(settings.retain_dropped)
     number = count(len(stored), "query", "queries")
-    detail = [
-        *_lines(stored, project, plan.warehouse),
-        "Rows that sinks have written to their targets stay.",
-    ]
     deleted = [str(c.address) for c in removals if c.action == "delete" and c.before in stored]
+    detail = [*_lines(stored, project, plan.warehouse)]
+    if any(c.action == "delete" and c.address.writes_target for c in removals):
+        detail.append("Rows that deleted sinks have written stay in their targets.")
     named = " ".join(deleted) if len(deleted) <= MAX_LISTED else "ADDRESS …"
     yield Diagnostic(
         severity="notice",

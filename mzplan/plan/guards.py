@@ -18,6 +18,7 @@ from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import first_names, scalar_text
 from mzplan.plan.query_change import has_same_query
+from mzplan.plan.targets import effect_on_target
 from mzplan.schema.kinds import resource_kind
 
 _LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
@@ -190,10 +191,7 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
         return
     kind = resource_kind(change.address.kind, change.after.type)
     rule = kind.schema.get("x-replace")
-    if rule is None or rule["property"] in change.after.body:
-        return
-    body = kind.with_defaults(change.after.body)
-    if any(body.get(name) in values for name, values in rule["safe"].items()):
+    if rule is None or effect_on_target(change.after) is not None:
         return
     renamed = ""
     for new in change.after.reads.values():

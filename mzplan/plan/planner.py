@@ -53,6 +53,7 @@ from mzplan.plan.moves import (
     undeclared_moves,
 )
 from mzplan.plan.row_migration import check_migrations, predecessor_of
+from mzplan.plan.targets import with_targets
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
 
@@ -207,7 +208,8 @@ class _Planner:
             for address in self.graph.order(changed | self.graph.reach(changed)):
                 self._plan(address)
         changes = [self._with_effect(change) for change in self.planned.values()]
-        return (*with_inputs(changes, self.before, self.statuses), *self._deletes())
+        changes = with_targets(with_inputs(changes, self.before, self.statuses), self.statuses)
+        return (*changes, *self._deletes())
 
     def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
         """Return the queries downstream of queries that stop and start. They keep running."""

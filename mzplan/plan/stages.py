@@ -12,6 +12,7 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Action, Change, Plan
 from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState
+from mzplan.plan.targets import target_lines
 from mzplan.schema.description import collection_columns
 
 StageName = Literal["lock", "validate", "commit", "switch", "follow"]
@@ -187,8 +188,7 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
     if change.action == "replace":
         how = "begins with the rows of its collection" if change.migrates_rows else "reads from the start"
         notes.append(f"{how}; the former storage is kept for retain_dropped, then removed")
-        if after.body.get("on_replace") == "truncate":
-            notes.append("empties its target first")
+        notes += target_lines(change)
     elif before is not None and _columns(before) != _columns(after):
         notes.append("its collection is altered first")
     if before is not None and before.instance != after.instance:

@@ -18,7 +18,6 @@ from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.impact import impact_graph
-from mzplan.render.input_text import input_lines
 from mzplan.render.markup import (
     LIMIT,
     alert,
@@ -34,6 +33,7 @@ from mzplan.render.markup import (
 )
 from mzplan.render.plan_groups import group_changes, shapes, title
 from mzplan.render.plan_text import ALWAYS, SIGNS, pause_effect, turns, variables_of
+from mzplan.render.row_text import row_lines
 from mzplan.render.text import (
     MAX_SERVER_VALUE,
     brief,
@@ -307,7 +307,7 @@ def _after_move(change: Change) -> str:
 def _details(change: Change, most: int = 0) -> Iterator[str]:
     """Yield the lines of a change's fields. For `most`, see `_field`."""
     yield from _fields(change, most)
-    yield from (f"      {line}" for line in input_lines(change))
+    yield from (f"      {line}" for line in row_lines(change))
 
 
 def _fields(change: Change, most: int = 0) -> Iterator[str]:

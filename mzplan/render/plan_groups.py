@@ -6,14 +6,16 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from mzplan.model.address import KINDS, Address
 from mzplan.model.plan import Change, FieldChange
-from mzplan.model.words import count
+from mzplan.model.words import count, first_names
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.highlights import deciding_properties
+from mzplan.render.row_text import row_lines
 from mzplan.render.text import full_length, value
 
 LEAST = 4  # changes; fewer are just as readable one by one
 _WIDTH = 100  # characters of a line
 _MAX_ROWS = 4  # of names, unless all are shown
+_MAX_NAMED = 8  # resources of one line
 _HINT = ": -v lists them all"
 
 
@@ -119,12 +121,35 @@ def noun(group: list[Change]) -> str:
     return f"{len(group)} {'connections' if group[0].address.kind == 'connection' else 'queries'}"
 
 
+def group_row_lines(group: list[Change], *, whole: bool) -> list[str]:
+    """Return the lines about the rows of all changes in the group.
+
+    A line that only some of the changes have begins with their names. All lines appear if `whole`, or if
+    data is removed or read again.
+    """
+    readers: dict[str, list[Address]] = {}
+    for change in group:
+        for line in row_lines(change):
+            readers.setdefault(line, []).append(change.address)
+    lines = [
+        line if len(named) == len(group) else f"{first_names(named, _MAX_NAMED)}: {line}"
+        for line, named in readers.items()
+    ]
+    if whole or _removes_rows(group) or len(lines) <= _MAX_ROWS:
+        return lines
+    return [*lines[:_MAX_ROWS], f"and {len(lines) - _MAX_ROWS} more such lines{_HINT}"]
+
+
+def _removes_rows(group: list[Change]) -> bool:
+    return group[0].action in ("delete", "replace")
+
+
 def names(group: list[Change], *, whole: bool) -> Iterator[str]:
     """Yield the names in columns, by kind.
 
     All names appear if `whole`, or if data is removed or read again.
     """
-    whole = whole or group[0].action in ("delete", "replace")
+    whole = whole or _removes_rows(group)
     for kind in KINDS:
         of_kind = [change.address.name for change in group if change.address.kind == kind]
         if of_kind:

@@ -83,6 +83,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "triggered_by": [str(address) for address in change.triggered_by],
         **_query(change),
         **({"inputs": [encode(extent) for extent in change.inputs]} if change.inputs else {}),
+        **({"target": encode(change.target)} if change.target is not None else {}),
         **_for_policies(change),
         **_through(change),
         **_moved_from(change),

@@ -13,8 +13,16 @@ from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.plan.query_change import query_change
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
 from mzplan.render.drift_text import drift_lines
-from mzplan.render.input_text import input_lines
-from mzplan.render.plan_groups import common_fields, consequence, group_changes, names, noun, shapes
+from mzplan.render.plan_groups import (
+    common_fields,
+    consequence,
+    group_changes,
+    group_row_lines,
+    names,
+    noun,
+    shapes,
+)
+from mzplan.render.row_text import row_lines
 from mzplan.render.text import Paint, brief, cut, edit_of, full_length, lines_changed, lines_of, safe, value
 from mzplan.render.warnings import MAX_SERVER_EDITS, warnings_of
 
@@ -204,7 +212,7 @@ class _Renderer:
             fields = all_fields(change.after)
         for field in fields:
             yield f"    {self._field(field, change.action)}"
-        yield from (f"    {line}" for line in (*self._reasons(change), *input_lines(change)))
+        yield from (f"    {line}" for line in (*self._reasons(change), *row_lines(change)))
 
     def _group_key(self, change: Change) -> tuple[str, ...]:
         """Return everything that is shown for a change except its name. Equal changes are grouped."""
@@ -227,8 +235,7 @@ class _Renderer:
         yield from (f"    {self._field(field, first.action)}" for field in first.fields)
         if first.action == "create":
             yield from (f"    {safe(f.path)}: {_each(v, self.whole)}" for f, v in common_fields(group))
-        same = [line for line in input_lines(first) if all(line in input_lines(one) for one in group)]
-        yield from (f"    {line}" for line in (*because, *same))
+        yield from (f"    {line}" for line in (*because, *group_row_lines(group, whole=self.whole)))
         yield from names(group, whole=self.whole)
 
     def _turn(self, address: Address) -> str:

@@ -13,6 +13,7 @@ from mzplan.plan.highlights import (
     row_changes,
     server_changes,
 )
+from mzplan.plan.targets import target_lines
 from mzplan.render.markup import many
 from mzplan.render.text import MAX_SERVER_VALUE, cut, edit_of, safe
 
@@ -49,6 +50,13 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
             is_loss=True,
         )
     queries = [change for change in plan.changes if change.address.is_query]
+    emptied = [change for change in queries if change.target and change.target.kind == "empties"]
+    if emptied:
+        yield PlanWarning(
+            headline=many(len(emptied), "sink empties its target", "sinks empty their targets"),
+            affected=tuple(f"{c.address} {next(target_lines(c)).removeprefix('empties ')}" for c in emptied),
+            is_loss=True,
+        )
     if listed := _with((c for c in queries if not c.migrates_rows), "replace"):
         begin = many(len(listed), "query begins", "queries begin")
         yield PlanWarning(

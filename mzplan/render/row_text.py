@@ -1,4 +1,4 @@
-"""The rows that a new generation will read, in one line for each collection."""
+"""The rows that a new generation reads and overwrites, in one line for each collection and target."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 from mzplan.model.plan import Change, InputExtent
 from mzplan.model.times import instant_text
+from mzplan.plan.targets import target_lines
 
 
-def input_lines(change: Change) -> Iterator[str]:
+def row_lines(change: Change) -> Iterator[str]:
+    """Yield a line for the sink's target, and a line for each collection that is read from the start."""
+    yield from target_lines(change)
+    yield from _input_lines(change)
+
+
+def _input_lines(change: Change) -> Iterator[str]:
     """Yield `reads all of source.orders: 1,200 rows in steps 0 to 12, since 2026-11-20T14:00:00Z`."""
     for extent in change.inputs:
         now = " as it is now, not as it was at each step" if extent.is_table else ""

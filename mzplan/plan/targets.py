@@ -1,0 +1,89 @@
+"""What replaced sinks do to the rows in their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+from mzplan.model.address import Address
+from mzplan.model.observed import Status
+from mzplan.model.plan import Change, TargetEffect, TargetEffectKind
+from mzplan.model.state import ResourceState
+from mzplan.model.words import one_line
+from mzplan.schema.kinds import resource_kind
+
+
+def with_targets(changes: Sequence[Change], statuses: Mapping[str, Status]) -> list[Change]:
+    """Return the changes, with the effect of each replaced sink on its target."""
+    moved = {
+        change.address for change in changes if change.effect == "replace" and change.address.is_connection
+    }
+    return [
+        replace(change, target=_effect(change, moved, statuses))
+        if change.action == "replace" and change.address.writes_target
+        else change
+        for change in changes
+    ]
+
+
+def target_lines(change: Change) -> Iterator[str]:
+    """Yield what happens to a sink's target: `empties public.revenue (1,200 rows written so far)`."""
+    effect = change.target
+    if effect is None:
+        return
+    name = one_line(effect.name) or "its target"
+    rows = f"{effect.rows:,} rows written so far" if effect.rows is not None else ""
+    in_brackets = f" ({rows})" if rows else ""
+    if effect.is_moved:
+        yield f"{'empties' if effect.kind == 'empties' else 'writes all rows to'} {name}"
+        former = one_line(effect.former_name) or "target"
+        yield f"leaves {'the former ' if former in (name, 'target') else ''}{former} as it is{in_brackets}"
+        return
+    match effect.kind:
+        case "empties":
+            yield f"empties {name}{in_brackets}"
+        case "upserts":
+            yield f"writes all rows again to {name}; keys that the new query never writes stay"
+        case "appends":
+            yield f"writes all rows again to {name}, beside the {rows or 'rows written so far'}"
+
+
+def effect_on_target(sink: ResourceState) -> TargetEffectKind | None:
+    """Return what a new generation of the sink does to its target (`x-replace`).
+
+    Returns None if each row would be in the target twice and the sink doesn't accept that.
+    """
+    kind = resource_kind("sink", sink.type)
+    rule = kind.schema.get("x-replace")
+    if rule is None:
+        return "appends"
+    choice, body = sink.body.get(rule["property"]), kind.with_defaults(sink.body)
+    if choice == "truncate":
+        return "empties"
+    if any(body.get(name) in values for name, values in rule["safe"].items()):
+        return "upserts"
+    return "appends" if choice is not None else None
+
+
+def _effect(change: Change, moved: Set[Address], statuses: Mapping[str, Status]) -> TargetEffect | None:
+    """`moved`: the connections that lead to other targets than before."""
+    before, after = change.before, change.after
+    assert before is not None and after is not None
+    effect = effect_on_target(after)
+    if effect is None:
+        return None
+    seen = before.observed_in(statuses)
+    former, name = map(_target_name, (before, after))
+    repointed = before.references.get("connection") != after.references.get("connection")
+    return TargetEffect(
+        kind=effect,
+        name=name,
+        former_name=former,
+        is_moved=repointed or name != former or not moved.isdisjoint(change.triggered_by),
+        rows=seen.total_rows if seen is not None and seen.generation == before.generation else None,
+    )
+
+
+def _target_name(sink: ResourceState) -> str:
+    rule = resource_kind("sink", sink.type).schema.get("x-replace", {})
+    return str(sink.body.get(rule.get("target"), ""))
