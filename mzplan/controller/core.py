@@ -168,7 +168,7 @@ class Controller(Frontiers):
     def busy(self) -> bool:
         """Whether work is under way, so that `process` should be called again soon."""
         queries = self.queries
-        starting = any(decision.condition == "starting" for decision in self.decisions.values())
+        starting = any(d.condition == "starting" and not d.held for d in self.decisions.values())
         return starting or (queries is not None and (bool(queries.in_flight) or queries.claims.is_removing))
 
     def ready(self) -> None:

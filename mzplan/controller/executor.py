@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 from mzplan.connectors.api.queries import Probe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.model.observed import Counters, RunFacts, Versions
 from mzplan.schema.description import Description, InlinedConnection
@@ -195,6 +196,12 @@ class Executor(Protocol):
         """Measure the backlog of a query, whether it runs or not. May take a few seconds.
 
         Doesn't raise if a server or the storage fails: the measurement is unknown instead.
+        """
+
+    def first_copy(self, description: Description) -> FirstCopy:
+        """Return how much of the first copy of the query's collection is read, whether the query runs or not.
+
+        Reads only the warehouse. For a view, the parts are the steps of its input streams. Raises OSError.
         """
 
     def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:

@@ -23,6 +23,7 @@ from mzplan.controller.terms import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.observed import Counters, Status, Versions
 from mzplan.model.tasks import TaskOutcome
 from mzplan.schema.columns import CHANGE, DELETE
@@ -37,8 +38,8 @@ class InMemoryExecutor:
 
     As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
     while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `missing`,
-    `failure`, `cores`, `foreign`, `measurement`, `faults`, `counters` and `compaction`, and call `fail_query`
-    and `progress`.
+    `failure`, `cores`, `foreign`, `first_copies`, `measurement`, `faults`, `counters` and `compaction`, and
+    call `fail_query` and `progress`.
     """
 
     def __init__(self, project: str, status: Status | None = None):
@@ -52,6 +53,7 @@ class InMemoryExecutor:
         self.cores = 0
         self.foreign: list[str] = []
         self.replaced_by: str | None = None
+        self.first_copies: Callable[[Description], FirstCopy] = lambda description: FirstCopy()
         self.measurement: Callable[[Description], Measurement] = lambda description: Measurement()
         self.faults: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self.counters: dict[Address, Counters] = {}
@@ -160,6 +162,9 @@ class InMemoryExecutor:
 
     def measure(self, description: Description, secrets: Secrets) -> Measurement:
         return self.measurement(description)
+
+    def first_copy(self, description: Description) -> FirstCopy:
+        return self.first_copies(description)
 
     def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return self.faults(connection)

@@ -34,7 +34,7 @@ from mzplan.controller.reconcile import (
 )
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
-from mzplan.controller.terms import Step
+from mzplan.controller.terms import HeldQuery, Step
 from mzplan.controller.work import LONG_JOBS, Attempts, Lane, Result, Switcher, WorkPool
 from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
@@ -192,11 +192,10 @@ class Queries:
         held = next((hold for hold in holds if hold is not None), None)
         query = desired
         if held is not None:
-            if held.description is None:
-                run = next((report for report in reports if report.active), None)
-                condition = "running" if run is not None else held.condition
-                return Decision(command=None, memory=memory, condition=condition, run=run)
-            query = replace(desired, description=held.description)
+            if held.description is not None and not held.stop:
+                query = replace(desired, description=held.description)
+            elif not desired.paused:
+                return _decide_held(address, held, reports, memory)
         takeover = self.takeover or Cause(cause="runner")
         decision = decide(address, query, reports, memory, now, self.backoff, takeover)
         if held is not None and isinstance(decision.command, Switch):
@@ -353,6 +352,17 @@ class Queries:
         failed = after_failure(memory, verdict, text, code, now, self.backoff, result.problem.kind)
         self._note_failure(address, memory, failed)
         self.memories[address] = failed
+
+
+def _decide_held(address: Address, held: HeldQuery, reports: list[QueryReport], memory: Memory) -> Decision:
+    """Decide for a query that a gate doesn't let start: stop it if the gate says so."""
+    run = next((report for report in reports if report.active), None)
+    command = None
+    if held.stop and reports:
+        cause = Cause(cause="change", detail=held.stop)
+        command = Stop(address=address, names=tuple(report.name for report in reports), cause=cause)
+    condition = "running" if run is not None else held.condition
+    return Decision(command=command, memory=memory, condition=condition, run=run, held=True)
 
 
 def _as_committed(decision: Decision, desired: Desired | None) -> Decision:

@@ -121,12 +121,16 @@ Command = Stop | Switch | Accept | Drop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The next command (or None), the new memory, and the condition and run to report."""
+    """The next command (or None), the new memory, and the condition and run to report.
+
+    `held`: whether a gate keeps the query from starting.
+    """
 
     command: Command | None
     memory: Memory
     condition: Condition
     run: QueryReport | None
+    held: bool = False
 
 
 def key_of(description: Description) -> Key:

@@ -262,11 +262,13 @@ class HeldQuery:
     - `description`: None if the query is neither started nor stopped.
     - `condition`: the condition to report if there is no description and the query doesn't run.
     - `check`: whether the description is checked before it starts.
+    - `stop`: why the query is stopped, if it is and runs; takes precedence over `description`.
     """
 
     description: Description | None = None
     condition: Condition = "starting"
     check: bool = True
+    stop: str = ""
 
 
 class Gate(Protocol):

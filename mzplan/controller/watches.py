@@ -29,6 +29,7 @@ CONNECTION_JOBS = 2  # jobs, so that a silent server doesn't delay the others
 UPSTREAM_INTERVAL = 60.0  # seconds between two checks of a query's upstream
 SINK_CHECKS = 5  # a sink's target is part of every fifth check, because the sink notices most changes itself
 MEASURE_EVERY = 10.0  # seconds between two measurements of a backlog that the run doesn't report
+COPY_EVERY = 1.0  # seconds between two measurements of a first copy that a view waits for
 FRESH_EVERY = 60.0  # seconds between two measurements of a backlog that the run reports
 _STORAGE: frozenset[ProblemKind] = frozenset({"checkpoint-missing", "collection-missing", "steps-missing"})
 # A replaced upstream or target; missing columns, offsets or steps in it; a missing checkpoint or collection.

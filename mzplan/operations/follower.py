@@ -50,6 +50,7 @@ class OutcomeFollower:
         self.is_dry = is_dry(state.instances, instance)  # led only for a moment
         self.touched = touched
         self.is_lost = False  # whether no runner was alive at the end of the wait
+        self.hold_reasons: dict[Address, str] = {}
         self.newest = NewestStatus(store, instance)
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
@@ -175,6 +176,7 @@ class OutcomeFollower:
                 return _outcome(address, "pending", seconds, seen, seen.held, "MZ140")
             source = self._stopped_source(resource, status)
             if source is None:
+                self.hold_reasons[address] = seen.held
                 return "held"
             why = ": ".join(filter(None, (source.condition, source.error_code, source.error)))
             reason = f"{seen.held}; {source.address} is {why}"
@@ -182,13 +184,15 @@ class OutcomeFollower:
         return _verdict(address, resource, seen, seconds)
 
     def _stopped_source(self, resource: ResourceState, status: Status) -> Observation | None:
-        """Return the observation of an input query that won't start by itself; None if all will."""
-        for address in resource.reads.values():
+        """Return the observation of a query upstream that won't start by itself; None if all will."""
+        for address in (*resource.reads.values(), *resource.snapshots.values()):
             seen, read = status.observations.get(address), self.state.resources.get(address)
             if seen is None or read is None or seen.wanted_digest != read.digest:
                 continue
             if seen.condition in ("rejected", "failed", "paused"):
                 return seen
+            if seen.held and (stopped := self._stopped_source(read, status)) is not None:
+                return stopped
         return None
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
@@ -223,6 +227,8 @@ class OutcomeFollower:
             condition = waiting[address]
             notable = condition not in ("starting", "stopping", "to be started", "in the first batch")
             detail = f"{condition}: {reason}" if notable else reason
+            if condition == "held" and not self.is_lost:
+                detail = self.hold_reasons[address]
             outcomes[address] = Outcome(
                 address=address, status="pending", seconds=seconds, reason=detail, code=code
             )

@@ -5,6 +5,7 @@
   verdict into the Status before it acts on it, and the verdict holds for that serial. If the runner is
   killed, its successor therefore acts in the same way.
 - Readers of a replaced source wait for its new generation (mzplan.runner.replacements).
+- Views wait for the first copy of the collections that they read as tables (mzplan.runner.first_copies).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.observed import Verdict
 from mzplan.model.state import Canary, State
 from mzplan.model.words import count
+from mzplan.runner.first_copies import FirstCopies
 from mzplan.runner.handover import Handover
 from mzplan.runner.replacements import Replacements
 from mzplan.schema.description import Description
@@ -62,12 +64,14 @@ class Canaries:
         queries: Mapping[Address, QueryState],
         now: float,
         record: Callable[[Mapping[Address, Verdict]], None],
+        waiting: Container[Address] = (),
     ) -> bool:
         """Record the verdicts on canaries that are due. Return whether there were any.
 
         `record` writes all verdicts to the Status. The runner acts on a verdict from the next round on.
+        `waiting`: queries that another gate holds, so that a canary's time hasn't begun.
         """
-        due = self._due_verdicts(queries, now)
+        due = self._due_verdicts(queries, now, waiting)
         if not due:
             return False
         for address, verdict in sorted(due.items()):
@@ -79,14 +83,16 @@ class Canaries:
         failpoint(Failpoint.CANARY_DECIDED)
         return True
 
-    def _due_verdicts(self, queries: Mapping[Address, QueryState], now: float) -> dict[Address, Verdict]:
+    def _due_verdicts(
+        self, queries: Mapping[Address, QueryState], now: float, waiting: Container[Address]
+    ) -> dict[Address, Verdict]:
         verdicts = {}
         for address, canary in self._canaries.items():
             query = queries.get(address)
             if address in self.verdicts or query is None or query.decision is None or query.wanted is None:
                 continue
-            if query.wanted.paused:
-                self._since.pop(address, None)  # after it resumes, it has its full time again
+            if query.wanted.paused or address in waiting:
+                self._since.pop(address, None)  # after that, it has its full time again
                 continue
             since = self._since.setdefault(address, now)
             verdict = _verdict(canary, key_of(query.wanted.description), query, now - since)
@@ -175,6 +181,7 @@ class Gates(NamedTuple):
     handover: Handover
     canaries: Canaries
     replacements: Replacements
+    first_copies: FirstCopies
 
     def add_to(self, query: QueryState, address: Address) -> QueryState:
         """Return the query's state with the reason why it is held, and with its verdict if it failed."""
@@ -182,6 +189,7 @@ class Gates(NamedTuple):
             self.handover.wait_reasons.get(address)
             or self.canaries.reason(address)
             or self.replacements.reason(address)
+            or self.first_copies.reason(address)
         )
         return replace(query, hold_reason=held, canary_verdict=self.canaries.failed_verdict(address))
 
@@ -192,8 +200,10 @@ def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> 
     Call this while you hold the lease. Raises MzplanError if the store fails.
     """
     before = store.read_status(instance)
+    replacements = Replacements(store, instance, clock)
     return Gates(
         Handover(store, instance, clock),
         Canaries(before.canaries if before is not None else {}),
-        Replacements(store, instance, clock),
+        replacements,
+        FirstCopies(replacements.has_started),
     )

@@ -108,12 +108,16 @@ class Runner:
         self.controller.process()
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
-        judged = self.gates.canaries.judge(self.overview.queries, self.clock(), self._report)
-        poll_replacements = partial(self.gates.replacements.poll, self.overview.queries)
+        queries, copies = self.overview.queries, self.gates.first_copies
+        judged = self.gates.canaries.judge(queries, self.clock(), self._report, copies.waiting)
+        to_measure = copies.to_measure()
+        also = [query.address for query in to_measure.values()]
+        poll_replacements = partial(self.gates.replacements.poll, queries, also)
         released = self._problems.attempt("replaced sources", poll_replacements, False)
+        self.watches.poll(self.overview, to_measure)
+        released |= copies.poll(self.watches.copies.answers, queries)
         if judged or released:
             self.controller.wake()
-        self.watches.poll(self.overview)
         self._report()
         self.status.record()
         self.write_events(at_once=not self.overview.busy)
@@ -214,6 +218,7 @@ class Runner:
             # A query that comes from another runner continues under a higher epoch than the other runner's.
             self.controller.raise_epoch(next_epoch(self.store.backend))
         self.gates.handover.follow(state)
+        self.gates.first_copies.follow(state)
         self._set_parallelism(state.serial)
         apply_wanted(wanted, self.controller)
         self.controller.cancel_stale_tokens(wanted.exports)

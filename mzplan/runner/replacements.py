@@ -32,12 +32,20 @@ class Replacements(Gate):
         self.awaited_reads: dict[Address, CollectionRead] = {}
         self._add_accepted([*recorded_instances(store), instance])
 
-    def poll(self, queries: Mapping[Address, QueryState]) -> bool:
-        """Look for generations that have started. Return whether a waiting query may now continue."""
+    def has_started(self, place: Place) -> bool:
+        """Whether a generation is known to have done its first trigger."""
+        return place in self._started
+
+    def poll(self, queries: Mapping[Address, QueryState], also: Iterable[Address] = ()) -> bool:
+        """Look for generations that have started. Return whether a waiting query may now continue.
+
+        `also`: further queries whose generations matter.
+        """
         wanted = {read.place for read in self.awaited_reads.values()}
         accepted = (query.memory.accepted for query in queries.values())
         self._started |= {description.place for description in accepted if description is not None}
-        elsewhere = any(read.address not in queries for read in self.awaited_reads.values())
+        needed = {*also, *(read.address for read in self.awaited_reads.values())}
+        elsewhere = not needed <= queries.keys()
         if elsewhere and self._clock() - self._polled_at >= self._store.backend.poll_interval:
             self._polled_at = self._clock()
             self._add_accepted([name for name in recorded_instances(self._store) if name != self._instance])

@@ -12,10 +12,18 @@ from typing import TypeVar
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Measurement
 from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe, row_delay
-from mzplan.controller.watches import FRESH_EVERY, MEASURE_EVERY, ConnectionWatch, Sampler, UpstreamWatch
+from mzplan.controller.watches import (
+    COPY_EVERY,
+    FRESH_EVERY,
+    MEASURE_EVERY,
+    ConnectionWatch,
+    Sampler,
+    UpstreamWatch,
+)
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.observed import SAMPLE_INTERVAL, Lease, Observation, Recent, Status, Verdict, with_samples
 from mzplan.runner.gates import Gates
 from mzplan.schema.description import Description
@@ -51,7 +59,7 @@ class ProblemLog:
 
 
 class Watches:
-    """Watches the upstreams, the connections and the backlogs of a controller's queries."""
+    """Watches the upstreams, connections, backlogs and first copies of a controller's queries."""
 
     def __init__(self, controller: Controller):
         pool, clock = controller.pool, controller.clock
@@ -60,10 +68,13 @@ class Watches:
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.check_connection, pool, clock)
         self.backlogs: Sampler[Address, Description, Measurement] = Sampler(controller.measure, pool, clock)
+        self.copies: Sampler[Place, Description, FirstCopy] = Sampler(
+            controller.executor.first_copy, pool, clock
+        )
         self._run_ids: dict[Address, str] = {}
 
-    def poll(self, overview: InstanceOverview) -> None:
-        """Collect finished checks, and start those that are due."""
+    def poll(self, overview: InstanceOverview, copied: Mapping[Place, Description]) -> None:
+        """Collect finished checks, and start those that are due. `copied`: the first copies to measure."""
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
         self.upstreams.poll({a: d for a, query in queries.items() if (d := query.running_query) is not None})
@@ -72,6 +83,7 @@ class Watches:
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.run, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
+        self.copies.poll(copied, lambda place: COPY_EVERY)
         self._retry_reconnected(self.connections.poll(used, overview.secrets))
         self._forget_outdated(overview)
         self.backlogs.poll(

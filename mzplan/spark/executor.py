@@ -33,6 +33,7 @@ from mzplan.controller.executor import (
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
@@ -40,7 +41,7 @@ from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
 from mzplan.spark.interrupted_steps import InterruptedSteps
-from mzplan.spark.maintenance import compact_target, measure_backlog, vacuum
+from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
@@ -115,6 +116,9 @@ class SparkExecutor(SparkDriver):
         except MzplanError:  # a secret without a value
             return Measurement(at=time.time())
         return measure_backlog(self._warehouse, query, self._connectors)
+
+    def first_copy(self, description: Description) -> FirstCopy:
+        return first_copy(self._warehouse, description, self._connectors)
 
     def check_connection(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return check_connection(connection, secrets, self._context.directory)

@@ -1,4 +1,4 @@
-"""Merges and removes files of tables, and measures the backlog of a query."""
+"""Merges and removes files of tables, and measures the backlog and the first copy of a query."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.controller.executor import Measurement
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.first_copy import NO_STEPS, NOT_BEGUN, FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
-from mzplan.warehouse.step_history import StepHistory, backlog_of
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.step_history import StepHistory, backlog_of, steps_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,3 +101,22 @@ def _unread(warehouse: str, description: Description) -> Mapping[str, int]:
     ]
     known = [name for name in ("steps", "rows") if all(name in counts for counts in waiting)]
     return {name: sum(counts[name] for counts in waiting) for name in known}
+
+
+def first_copy(warehouse: str, description: Description, connectors: Connectors) -> FirstCopy:
+    """See Executor.first_copy."""
+    checkpoint = Checkpoint.of(warehouse, *description.place)
+    log = checkpoint.log
+    if log.query_id() is None:
+        return NOT_BEGUN
+    if description.reads:
+        parts = [
+            steps_read(StepHistory(warehouse, description.place, read.place))
+            for read in description.reads.values()
+        ]
+        read, ends = zip(*parts, strict=True)
+        return FirstCopy(read=read, ends=ends, unit="step")
+    if log.committed() < 0:
+        return NO_STEPS
+    kind = resource_kind(description.address.kind, description.type)
+    return connectors.source(description.type).first_copy(checkpoint, kind.with_defaults(description.body))

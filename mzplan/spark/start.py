@@ -346,6 +346,8 @@ class QueryStart:
         if errors:
             raise MzplanError(errors)
         record_release(self._context.connectors, checkpoint, query.description)
+        if not checkpoint.log.has_begun() and (end := connector.upstream_end(query)) is not None:
+            checkpoint.record_first_end(end)
         if probe.upstream is not None:
             take_upstream(connector, query, checkpoint, probe.upstream, self._last_times)
 

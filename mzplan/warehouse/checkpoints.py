@@ -4,6 +4,7 @@
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
+    <warehouse>/checkpoints/<id>/g<n>/first_copy.json
     <warehouse>/checkpoints/<id>/g<n>/steps        a durable endpoint's own records of its steps
     <warehouse>/checkpoints/<id>/g<n>/tasks        the one-off tasks that have begun or are done
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
@@ -15,6 +16,8 @@
 
 - `collection.json`: the id of the source's table. If somebody removes the table, the running query creates it
   again. Without the id, nobody would notice the lost rows.
+- `first_copy.json`: where the upstream ended when the source first started. A reader that needs the source's
+  first copy waits until the source has read up to there. The connector defines the value.
 - `upstream.json`: the identity of the upstream, because Spark's offsets don't say what they belong to. It is
   written before the first start, and can be read without Spark.
 - `delivery.json`: how and where a sink last wrote. The target's record of steps is valid only for this
@@ -243,6 +246,16 @@ class Checkpoint:
     def record_upstream(self, upstream: Mapping[str, Any]) -> None:
         """Record the upstream's identity durably and atomically."""
         self._record("upstream", upstream)
+
+    def first_end(self) -> Any:
+        """Return where the upstream ended when the source first started; None if unrecorded.
+
+        Raises OSError, also for a file with invalid content."""
+        return self._fact("first_copy", lambda fact: fact["end"])
+
+    def record_first_end(self, end: Any) -> None:
+        """Record durably where the upstream ends, before the source starts for the first time."""
+        self._record("first_copy", {"end": end})
 
     def departure(self) -> dict[str, Any] | None:
         """Return the upstream that the checkpoint last left, as `{upstream, position, batch}`.

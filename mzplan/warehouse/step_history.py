@@ -42,7 +42,7 @@ class StepHistory:
         self, warehouse: str, place: Place, source: Place | None = None, *, writes_all_rows: bool = True
     ):
         self._writes_all_rows = writes_all_rows
-        self._warehouse = warehouse
+        self.warehouse = warehouse
         checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
         self._table: str | None = None  # the id of the collection's table, once known
         self.is_source = source is None
@@ -141,14 +141,14 @@ class StepHistory:
 
     def _table_id(self) -> str | None:
         if self._table is None:
-            self._table = Checkpoint.of(self._warehouse, *self.written).collection()
+            self._table = Checkpoint.of(self.warehouse, *self.written).collection()
         return self._table
 
     def step_read(self, step: int) -> StepRecord | None:
         """For a sink: return the record of a step of its source; None if the source's index doesn't have it.
 
         Raises OSError."""
-        return StepIndex(Checkpoint.of(self._warehouse, *self.written)).find(step)
+        return StepIndex(Checkpoint.of(self.warehouse, *self.written)).find(step)
 
     def upper(self) -> int:
         """Return the next step."""
@@ -271,6 +271,22 @@ def backlog_of(sink: StepHistory, source: StepHistory) -> dict[str, int]:
     rows_read = before.total if before is not None else 0 if first == 0 else None
     rows = {"rows": newest.total - rows_read} if newest.total is not None and rows_read is not None else {}
     return {"steps": newest.step + 1 - first, **rows}
+
+
+def steps_read(reader: StepHistory) -> tuple[int, int]:
+    """Return the step of its collection up to which a reader has read all rows, and the next step.
+
+    Steps without rows count as read. Raises OSError."""
+    end = Checkpoint.of(reader.warehouse, *reader.written).log.committed() + 1
+    needed, offset = oldest_needed_step(reader), reader.position()
+    if needed is None:
+        return end, end
+    version = -1
+    if isinstance(offset, dict) and reader.has_read(offset):
+        with decoding(f"an offset in {reader.log.spark}"):
+            version = int(offset["reservoirVersion"]) - 1
+    commits = (c for c in reader.collection.after(version) if c.adds or c.changes or c.removes)
+    return next((c.step for c in commits if c.step is not None and c.step >= needed), end), end
 
 
 def find_given_up_steps(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:

@@ -28,6 +28,7 @@ from mzplan.endpoints.interface import (
     SupportsRowCount,
 )
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -137,6 +138,18 @@ class EndpointSource(SourceConnector):
         except Exception:
             return None
         return {"steps": len(waiting_steps), **({"rows": rows} if rows is not None else {})}
+
+    def upstream_end(self, query: ResolvedQuery) -> int:
+        """Return the step after the durable ones."""
+        try:
+            with open_endpoint(self._factory, query) as endpoint:
+                return endpoint.steps().stop
+        except Exception as problem:
+            raise MzplanError(diagnostics_of(problem, query)) from None
+
+    def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
+        end = int(checkpoint.first_end() or 0)
+        return FirstCopy(read=(step_of(checkpoint.position() or "") or 0,), ends=(end,), unit="step")
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the endpoint's files. The endpoint keeps its name."""

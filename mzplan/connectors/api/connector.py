@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.api.targets import Recorded
 from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -103,6 +104,19 @@ class SourceConnector(Side, Protocol):
         The names are `records`; or `steps` and `rows`; or `lag_bytes` and `retained_bytes` (see Observation).
         Returns None if it is unknown. Doesn't raise if a server fails."""
         return None
+
+    def upstream_end(self, query: ResolvedQuery) -> Any:
+        """Return where the upstream ends now, as JSON, for `first_copy`. Called before the first start.
+
+        Returns None if that is unknown, or if `first_copy` doesn't need it. Raises MzplanError."""
+        return None
+
+    def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
+        """Return how much of the rows that were there at the first start is read.
+
+        Called once a micro-batch is finished. Contacts no server. By default, the first micro-batch reads all
+        of these rows. `body` has its defaults. Raises OSError."""
+        return FirstCopy()
 
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes

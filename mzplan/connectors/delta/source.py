@@ -29,6 +29,7 @@ from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
@@ -157,6 +158,12 @@ class DeltaSource(SourceConnector):
                 checkpoint.record_last_read(version, commit)
 
         return check
+
+    def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
+        """The first copy is Delta's own initial snapshot: the version of the table at the first start."""
+        position, _ = checkpoint.log.offset(checkpoint.log.committed())
+        is_initial = isinstance(position, dict) and bool(position.get("isStartingVersion"))
+        return FirstCopy(read=(0 if is_initial else 1,), ends=(1,))
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the record of the last version read."""

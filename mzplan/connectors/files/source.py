@@ -30,6 +30,7 @@ from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route, times_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.model.words import one_line
 from mzplan.schema.source_columns import record_columns
@@ -126,6 +127,28 @@ class FilesSource(SourceConnector):
         return _rows(
             spark.readStream.option("maxFilesPerTrigger", limit), folder, query, one_file_each=one_file_each
         )
+
+    def upstream_end(self, query: ResolvedQuery) -> dict[str, Any] | None:
+        """Return how many `files` Spark would read, and whether it reads each in a step of its own."""
+        folder = folder_of(query)
+        try:
+            paths = files_below(query, folder)
+        except MzplanError:  # the folder takes too long to list
+            return None
+        read = [path for path in paths if not any(name[:1] in ("_", ".") for name in path.split("/"))]
+        return {"files": len(read), "one_each": _holds_patterns(folder)}
+
+    def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
+        """The files that were there are read once as many files are read, because Spark reads the oldest ones
+        first. They are also read after a step with room for more files."""
+        log, recorded = checkpoint.log, checkpoint.first_end() or {}
+        newest = log.committed()
+        (position, _), (before, _) = log.offset(newest), log.offset(newest - 1)
+        had_room = 0 < len(log.files(before, position)) < body["max_files_per_trigger"]
+        if had_room and not recorded.get("one_each"):
+            return FirstCopy()
+        read = len(log.files(None, position))
+        return FirstCopy(read=(read,), ends=(recorded.get("files", read + 1),), unit="file")
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the log of the files that were read. A position is the number of an entry in this log."""

@@ -22,6 +22,7 @@ from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.model.times import instant, instant_text
 from mzplan.warehouse.checkpoint_log import CheckpointLog
@@ -85,6 +86,30 @@ class KafkaPositions:
         except (ClusterError, ValueError, KeyError, OSError):
             return None
         return {"records": sum(max(0, end[p] - {**first, **next_offsets}[p]) for p in partitions)}
+
+    def upstream_end(self, query: ResolvedQuery) -> dict[str, int] | None:
+        """Return the end of each partition. Returns None without a limit on the micro-batches: the first one
+        then reads all records."""
+        if "max_offsets_per_trigger" not in query.body:
+            return None
+        client = self._probe.client_of(query)
+        partitions = range(identify(client, query, False)["partitions"])
+        end = _offsets(client, query, query.body["topic"], partitions, "latest")
+        return {str(partition): offset for partition, offset in end.items()}
+
+    def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
+        topic, ends = body["topic"], checkpoint.first_end() or {}
+        try:
+            next_offsets = _offsets_in(checkpoint.position(), topic)
+        except ValueError:  # it reads another topic since (`on_upstream_change`)
+            return FirstCopy()
+        first = (checkpoint.log.initial_offset() or {}).get(topic, {})
+        begins = {p: min(int(first.get(p, 0)), int(end)) for p, end in ends.items()}
+        return FirstCopy(
+            read=tuple(next_offsets.get(int(p), 0) - begins[p] for p in ends),
+            ends=tuple(int(end) - begins[p] for p, end in ends.items()),
+            unit="record",
+        )
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return the number of lost records. Counts offsets, so the markers that end transactions also

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mzplan.model.address import Address
+from mzplan.model.first_copy import NOT_BEGUN, FirstCopy
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
@@ -327,3 +328,26 @@ def test_a_step_is_finished_by_the_query_that_began_it(
     for each in after.values():
         shop.has(each, (5, None), (7, None), (900, 900))
         assert lab.report(each).warning is None
+
+
+def test_the_first_copies_of_a_source_and_of_a_view(lab: Lab, shop: Shop) -> None:
+    """One file a step; the view reads the last steps only if it runs."""
+    inbox = shop.folder / "limited"
+    inbox.mkdir(parents=True)
+    source = replace(
+        lab.files_source(inbox, CUSTOMERS, max_files_per_trigger=1), address=Address("source", "limited")
+    )
+    shop.sources["limited"] = source
+    for number in range(3):
+        shop.add("limited", f'"customer": "c{number}", "city": "x"')
+    view = shop.view("SELECT customer FROM limited WHERE city = 'x'", "customer STRING", "limited")
+    assert [lab.executor.first_copy(query) for query in (source, view)] == [NOT_BEGUN, NOT_BEGUN]
+    lab.start(source, view)
+    whole = [FirstCopy(read=(3,), ends=(3,), unit=unit) for unit in ("file", "step")]
+    eventually("both are complete", lambda: [lab.executor.first_copy(q) for q in (source, view)] == whole, 90)
+    lab.stop(view)
+    shop.add("limited", '"customer": "c3", "city": "y"')
+    eventually("the source has read it", lambda: lab.last_step(source) == 3, 90)
+    assert lab.executor.first_copy(view) == FirstCopy(read=(3,), ends=(4,), unit="step")
+    lab.start(view)
+    eventually("it is complete", lambda: lab.executor.first_copy(view).is_complete(), 90)

@@ -538,3 +538,14 @@ def test_logs_shows_the_lines_of_one_query(tmp_path: Path) -> None:
     assert mzplan(folder, "logs", "--since", "soon").code == 64
     assert len(list(entries("local", folder / ".mzplan" / "local.log"))) == 6
     assert not mention(ORDERS).search("resource.orders")
+
+
+def test_apply_says_which_first_copy_a_view_still_waits_for(world: World) -> None:
+    state = make_state(1)
+    held = "waits for the first copy of source.customers: 3 of 12 blocks are read"
+    seen = seen_of(SINK, condition="starting", wanted_digest=state.resources[SINK].digest, held=held)
+    waiting = replace(EMPTY, serial=1, observations={SINK: seen})
+    watcher = Watcher(world, [replace(waiting, epoch=world.lease.epoch)])
+    follower = OutcomeFollower(world.store, state, "local", {SINK}, others=False)
+    outcome = follower.follow(0.5, watcher, lambda: None)[SINK]
+    assert (outcome.status, outcome.code, outcome.reason) == ("pending", "MZ065", held)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.adapter.source import EndpointSource, copy_steps
+from mzplan.connectors.adapter.source import EndpointSource, copy_steps, step_of
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
@@ -16,10 +16,12 @@ from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
+from mzplan.connectors.postgres.source.snapshot import snapshot_copy
 from mzplan.connectors.postgres.source.upstream_probe import probe_source
 from mzplan.connectors.postgres.source.upstream_problems import explain, explaining
 from mzplan.endpoints.steplog import StepLog
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -102,6 +104,9 @@ class PostgresSource(SourceConnector):
         except (psycopg.Error, MzplanError, OSError):
             return None
         return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
+
+    def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
+        return snapshot_copy(StepLog(checkpoint.steps), body["tables"], step_of(checkpoint.position() or ""))
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the steps' bounds and notes. The slot stays under its name."""

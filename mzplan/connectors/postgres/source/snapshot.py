@@ -19,6 +19,8 @@ from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.source.replication import SESSION, Lsn, ReplicationLink, create_slot
 from mzplan.connectors.postgres.source.slots import Names, find_slot
 from mzplan.connectors.postgres.tables import Table, fetch_row
+from mzplan.endpoints.steplog import StepLog
+from mzplan.model.first_copy import FirstCopy
 
 Note = dict[str, Any]
 File = tuple[str, str, int, int]
@@ -146,6 +148,20 @@ def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
         ]
         for name, files in tables.items()
     }
+
+
+def snapshot_copy(log: StepLog, tables: Sequence[str], next_step: int | None) -> FirstCopy:
+    """Return how many blocks of these tables are read. `next_step`: the step after the committed ones.
+
+    Raises OSError."""
+    newest = log.newest()
+    files = [file for table in tables for file in (newest or {"tables": {}})["tables"].get(table, ())]
+    read, total = sum(file["next"] for file in files), sum(file["blocks"] for file in files)
+    if newest is None or any(table not in newest["tables"] for table in tables):
+        return FirstCopy(read=(read,), ends=(total + 1,))  # nobody has counted its blocks yet
+    if newest["kind"] == "snapshot" and (next_step or 0) < log.steps().stop:  # it isn't committed yet
+        read -= sum(chunk["end"] - chunk["first"] for chunk in newest["chunks"])
+    return FirstCopy(read=(read,), ends=(total,), unit="block")
 
 
 def continue_progress(before: list[Note], current: list[Note]) -> list[Note]:
