@@ -84,6 +84,43 @@ def one_line(text: str, max_length: int = MAX_LINE) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
+def changed_parts(before: str, after: str, length: int) -> tuple[str, str]:
+    """Return both texts if they fit into `length` characters; otherwise, the part where they differ.
+
+    The part has the same surroundings on both sides. A changed part that is too long itself is shown by its
+    ends.
+    """
+    if max(len(before), len(after)) <= length:
+        return before, after
+    start = _equal_length(before, after)
+    rest = before[start:], after[start:]
+    end = _equal_length(rest[0][::-1], rest[1][::-1])
+    middles = [text[: len(text) - end] for text in rest]
+    room = max(0, length - max(map(len, middles)) - 2)  # for what both have in common, without the ellipses
+    left = min(start, max(room // 2, room - end))
+    right = min(end, room - left)
+    head = f"{'…' if left < start else ''}{before[start - left : start]}"
+    tail = f"{rest[0][len(middles[0]) :][:right]}{'…' if right < end else ''}"
+    old, new = (f"{head}{ends(middle, max(1, length - 2))}{tail}" for middle in middles)
+    return old, new
+
+
+def _equal_length(one: str, other: str) -> int:
+    """Return how many characters both texts begin with."""
+    return next(
+        (n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+        min(len(one), len(other)),
+    )
+
+
+def ends(text: str, length: int) -> str:
+    """Return the text, or its beginning and its end around an ellipsis."""
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
 _MAX_CELLS = 200_000  # of edit-distance tables per word, so that 100,000 names stay fast
 _MAX_LENGTH = 200
 _MAX_NAMES = 200_000  # candidates that are compared, because a server may name any number

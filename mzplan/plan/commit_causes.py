@@ -10,7 +10,7 @@ from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
-from mzplan.model.words import one_line
+from mzplan.model.words import changed_parts, one_line, safe
 
 MAX_DETAIL = 300  # characters; the state holds it once for each query
 _MAX_FIELDS = 5  # per resource
@@ -75,12 +75,12 @@ def _edit(field: FieldChange) -> str:
     if field.sensitive:
         return f"{field.path} changed"
     if field.before is None:
-        return f"{field.path} added: {_value(field.after)}"
+        return f"{field.path} added: {one_line(_text(field.after), _MAX_VALUE)}"
     if field.after is None:
         return f"{field.path} removed"
-    return f"{field.path} {_value(field.before)} → {_value(field.after)}"
+    old, new = changed_parts(_text(field.before), _text(field.after), _MAX_VALUE)
+    return f"{field.path} {old} → {new}"
 
 
-def _value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return one_line(text, _MAX_VALUE)
+def _text(value: Any) -> str:
+    return safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

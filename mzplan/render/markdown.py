@@ -50,7 +50,7 @@ from mzplan.render.warnings import MAX_SERVER_EDITS, PlanWarning, warnings_of
 ERRORS = 6_000  # maximum characters of a section; changes get the rest
 NOTICES = 4_000
 SETTINGS = 4_000
-SERVERS = 5_000  # of a warning about resources that lead elsewhere
+SERVERS = 5_000  # of a warning about other servers
 DRIFT = 10_000
 PENDING = 4_000
 _INSTANCES = 40  # listed; the digest covers all
@@ -169,7 +169,7 @@ def _table(plan: Plan) -> str:
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    """Yield warnings about queries that stop, are replaced, lead elsewhere or write other rows."""
+    """Yield warnings about queries that stop, are replaced, use other servers or write other rows."""
     for kind, is_loss in (("CAUTION", True), ("WARNING", False)):
         boxes = [
             f"**{warning.headline}**{warning.details}: {_affected(warning)}"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
-from mzplan.model.words import escaped, safe
+from mzplan.model.words import changed_parts, ends, escaped, safe
 
 if TYPE_CHECKING:
     from mzplan.model.plan import FieldChange
@@ -100,16 +100,9 @@ def elided(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     if server := _SERVER.match(text):
-        shown = _ends(server[0], MAX_SERVER_VALUE)
-        return shown + _ends(text[server.end() :], max(1, length - len(shown)))
-    return _ends(text, length)
-
-
-def _ends(text: str, length: int) -> str:
-    if len(text) <= length:
-        return text
-    tail = (length - 1) // 2
-    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+        shown = ends(server[0], MAX_SERVER_VALUE)
+        return shown + ends(text[server.end() :], max(1, length - len(shown)))
+    return ends(text, length)
 
 
 def value(leaf: Any, length: int = MAX_VALUE) -> str:
@@ -151,7 +144,11 @@ def full_length(field: FieldChange) -> int:
 
 
 def edit_of(field: FieldChange, length: int | None = None) -> str:
-    """Format a change on one line: `before → after`. Values are cut only if a length is given."""
+    """Format a change on one line: `before → after`. Values are cut only if a length is given.
+
+    Of longer text, the changed part is shown. A value without spaces may name a server, so its ends are
+    shown unless they're equal.
+    """
     if field.sensitive:
         return "(sensitive)"
     length = full_length(field) if length is None else length
@@ -159,4 +156,7 @@ def edit_of(field: FieldChange, length: int | None = None) -> str:
         return f"added {value(field.after, length)}"
     if field.after is None:
         return f"removed {value(field.before, length)}"
-    return f"{value(field.before, length)} → {value(field.after, length)}"
+    old, new = value(field.before, length), value(field.after, length)
+    if old == new or " " in old:
+        old, new = changed_parts(value(field.before, sys.maxsize), value(field.after, sys.maxsize), length)
+    return f"{old} → {new}"

@@ -18,7 +18,7 @@ from mzplan.render.markup import many
 from mzplan.render.text import MAX_SERVER_VALUE, cut, edit_of, safe
 
 MAX_EDIT = 160  # characters of an edit
-MAX_SERVER_EDITS = 60  # edits that lead elsewhere
+MAX_SERVER_EDITS = 60  # edits that change a server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class PlanWarning:
     - `headline`: what happens (`2 queries pause`); `details`: further words about it.
     - `affected`: the affected addresses, or edits in one line each.
     - `is_loss`: whether something is lost.
-    - `names_servers`: whether each entry is an edit that leads elsewhere. Its server is shown in full.
+    - `names_servers`: whether each entry is an edit that changes a server. The server is shown in full.
     - `is_obvious`: whether the list of changes shows it just as clearly.
     """
 
@@ -83,9 +83,13 @@ def warnings_of(plan: Plan) -> Iterator[PlanWarning]:
         yield PlanWarning(headline=many(len(listed), "query pauses", "queries pause"), affected=listed)
     elsewhere = server_changes(plan)
     connections = [pair for pair in elsewhere if pair[0].address.is_connection]
-    yield from _server_warnings(connections, "connection leads elsewhere", "connections lead elsewhere")
+    yield from _server_warnings(
+        connections, "connection points to another server", "connections point to other servers"
+    )
     rest = [pair for pair in elsewhere if pair[0].address.is_query]
-    yield from _server_warnings(rest, "query goes elsewhere", "queries go elsewhere")
+    yield from _server_warnings(
+        rest, "query uses another connection or instance", "queries use other connections or instances"
+    )
     otherwise = row_changes(plan)
     if listed := _edits(otherwise):
         writes = many(len(listed), "sink writes", "sinks write")
