@@ -145,6 +145,23 @@ class StoredSource:
         """A version by another writer, with the rows of this file deleted."""
         self._operate("DELETE", {"remove": {"path": file, "dataChange": True, "deletionTimestamp": 4}})
 
+    def insert(self, rows: Sequence[Row], *, writer: str | None = None) -> None:
+        """A version by another writer, which adds these rows. `writer`: the id of a streaming query."""
+        name = f"part-00000-foreign-{self.version}.snappy.parquet"
+        parquet.write_table(pa.Table.from_pylist(list(rows), schema=self.schema), self.collection / name)
+        transaction = [{"txn": {"appId": writer, "version": 57}}] if writer is not None else []
+        stats = json.dumps({"numRecords": len(rows)})
+        self._operate("WRITE", *transaction, {"add": _add(name, 1, stats=stats)})
+
+    def update(self, rows: Sequence[Row], changes: Sequence[tuple[str, Row]]) -> None:
+        """A version by another writer, with its change feed."""
+        name = f"cdc-{self.version}.snappy.parquet"
+        feed = self.schema.append(pa.field("_change_type", pa.string()))
+        listed = [{**row, "_change_type": type_} for type_, row in changes]
+        parquet.write_table(pa.Table.from_pylist(listed, schema=feed), self.collection / name)
+        gone = {"remove": {"path": "gone", "dataChange": True, "deletionTimestamp": 4}}
+        self._operate("UPDATE", gone, {"add": _add("new", 1)}, {"cdc": _add(name, 1)})
+
     def cut_log(self, *versions: int) -> None:
         """Remove versions from the table's log."""
         for version in versions:

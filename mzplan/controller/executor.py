@@ -95,6 +95,7 @@ class Measurement:
     - `loss`: the data that its source couldn't read again if it started over now.
     - `recent`: its last recorded steps, the newest first.
     - `since`: the oldest step of its collection that hasn't expired, and when it was written.
+    - `foreign_change`: how another writer last changed rows of its collection; None if it didn't.
     - `at`: the time of the measurement, in seconds since the epoch.
     """
 
@@ -102,6 +103,7 @@ class Measurement:
     loss: Loss | None = None
     recent: tuple[StepRecord, ...] = ()
     since: tuple[int, float | None] | None = None
+    foreign_change: str | None = None
     at: float = 0.0
 
 

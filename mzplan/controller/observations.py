@@ -184,6 +184,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         fault_since=fault.since if fault else None,
         counters=query.counters,
         loss=measurement.loss if measurement else None,
+        foreign_change=measurement.foreign_change if measurement else None,
         **facts_of(run or RunFacts(step=query.last_step, tasks_done=_tasks_done(memory))),
     )
 
@@ -280,4 +281,4 @@ def _instance_facts(status: Status) -> tuple[Any, ...]:
 
 def _query_facts(o: Observation) -> tuple[Any, ...]:
     of_run = (o.digest, o.wanted_digest, o.wanted_generation, o.condition, o.run_id)
-    return (*of_run, o.warning, o.error, o.held, o.at_fault)
+    return (*of_run, o.warning, o.error, o.held, o.at_fault, o.foreign_change)

@@ -192,6 +192,7 @@ class Observation(RunFacts):
     - `upstream`: the identity of the query's upstream (for Kafka: cluster, topic and number of partitions).
     - `loss`: the records that a new generation of the source could no longer read; None if there are none, or
       if the runner doesn't look for losses of this source.
+    - `foreign_change`: how another writer last changed rows of the query's collection; None if it didn't.
     - `held`: what the query waits for, in words. Either a canary (meanwhile the last accepted description
       runs), or the runner of another instance that still has to stop the query.
     """
@@ -237,6 +238,7 @@ class Observation(RunFacts):
         return "degraded" if self.condition == "running" and is_at_fault else self.condition
 
     loss: Loss | None = field(default=None, metadata=SPARSE)
+    foreign_change: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from mzplan.model.address import Address, natural, natural_item
@@ -210,7 +211,7 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
         state, statuses = store.read_state(), store.read_statuses()
         drift = find_drift(project, state, statuses)
     reported = {(item.address, item.kind) for item in drift}
-    stored = [i for i in _missing_storage(project, state, statuses) if (i.address, i.kind) not in reported]
+    stored = [i for i in _storage_drift(project, state, statuses) if (i.address, i.kind) not in reported]
     return state.serial, tuple(
         sorted((*edits, *drift, *stored), key=lambda item: (natural(item.address), item.kind))
     )
@@ -229,11 +230,12 @@ def _is_on_its_way(
     )
 
 
-def _missing_storage(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
-    """Yield the written collections and checkpoints that are missing in a local warehouse.
+def _storage_drift(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
+    """Yield the missing collections and checkpoints, and other writers' changes, in a local warehouse.
 
     Runners report them in the status for warehouses elsewhere.
     """
+    from mzplan.warehouse.step_history import StepHistory
     from mzplan.warehouse.storage import missing_storage
 
     warehouse = absolute(project.settings.directory, state.warehouse)
@@ -255,3 +257,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
                 kind = DRIFT_BY_PROBLEM.get(gone.kind, "")
                 if kind == "checkpoint-missing" or (kind and address.writes_collection):
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")
+            with suppress(OSError):
+                foreign = StepHistory(warehouse, record.place).newest_foreign()
+                if address.writes_collection and foreign is not None:
+                    yield DriftItem(address=str(address), kind="unmanaged-change", detail=str(foreign))

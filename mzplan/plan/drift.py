@@ -66,6 +66,9 @@ def drift_between(
             drift.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
         if kind:
             drift.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
+        if seen is not None and seen.foreign_change and seen.generation == resource.generation:
+            detail = seen.foreign_change
+            drift.append(DriftItem(address=str(resource.address), kind="unmanaged-change", detail=detail))
     return tuple(sorted(drift, key=lambda item: (natural(item.address), item.kind)))
 
 

@@ -87,10 +87,19 @@ def measure_backlog(warehouse: str, query: ResolvedQuery, connectors: Connectors
                 if connector.has_cheap_loss and query.checkpoint is not None:
                     loss = connector.loss(query, query.checkpoint)
         recent = history.index.recent()
-        since = history.index.oldest() if description.address.writes_collection else None
+        writes = description.address.writes_collection
+        since = history.index.oldest() if writes else None
+        foreign = history.newest_foreign() if writes else None
     except (OSError, ValueError, MzplanError):
         return Measurement(backlog=backlog, at=at)
-    return Measurement(backlog=backlog, loss=loss, recent=recent, since=since, at=at)
+    return Measurement(
+        backlog=backlog,
+        loss=loss,
+        recent=recent,
+        since=since,
+        foreign_change=str(foreign) if foreign is not None else None,
+        at=at,
+    )
 
 
 def _unread(warehouse: str, description: Description) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from mzplan.spark.progress import late_rows_of
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
-from mzplan.warehouse.step_index import RECENT_STEPS
+from mzplan.warehouse.step_index import RECENT_STEPS, ForeignVersion
 from mzplan.warehouse.step_record import StepRecord, known_sum, with_late_rows, with_totals
 
 log = logging.getLogger("mzplan.steps")
@@ -262,11 +262,19 @@ def _update(query: _Recording, last_reported: int, reports: Mapping[int, _Report
     if records:
         late = {**query.unwritten, **{step: report.late for step, report in reports.items()}}
         records = with_late_rows(with_totals(records, last), last, late)
+        if history.is_source and (found := _foreign(history, last, records[-1])) is not None:
+            history.index.mark_foreign(found)  # before the records: after them, nobody looks there again
         history.index.append(records)
         query.unwritten.clear()
         query.recent = (*reversed(records[-RECENT_STEPS:]), *query.recent)[:RECENT_STEPS]
         query.rows = known_sum([query.rows, *(record.rows for record in records if record.step > query.base)])
     return records
+
+
+def _foreign(history: StepHistory, last: StepRecord | None, newest: StepRecord) -> ForeignVersion | None:
+    """Return the newest version between two steps in which another writer changed rows."""
+    version = last.version if last is not None else 0
+    return history.foreign_between(version, newest.version) if version is not None else None
 
 
 def _rows_of_sink(progress: Mapping[str, Any]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from mzplan.secrets.resolved import shortened
@@ -26,10 +27,15 @@ _MAX_NAMES = 10  # names in an error
 
 
 class CollectionLog:
-    """Reads single commits and caches them. Raises OSError if the storage fails."""
+    """Reads single commits and caches them. Raises OSError if the storage fails.
 
-    def __init__(self, collection: str):
+    `writer`: returns the id of the query whose steps the table holds; None if unknown. Commits of other
+    queries are no steps."""
+
+    def __init__(self, collection: str, writer: Callable[[], str | None] = lambda: None):
         self.collection = collection
+        self._find_writer = writer
+        self._writer: str | None = None
         self._folder = open_folder(f"{collection}/_delta_log")
         self._commits: dict[int, Commit] = {}
 
@@ -42,7 +48,9 @@ class CollectionLog:
             if len(self._commits) >= _CACHE_SIZE:
                 self._commits.clear()
             with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
-                self._commits[version] = decode_commit(self.collection, version, data)
+                commit = decode_commit(self.collection, version, data)
+            self._writer = self._writer or self._find_writer()
+            self._commits[version] = commit if commit.is_by(self._writer) else replace(commit, step=None)
         return self._commits[version]
 
     def digest(self, version: int) -> str | None:
@@ -54,6 +62,10 @@ class CollectionLog:
         """Yield the versions after one (-1: all), in order, as far back as the log goes."""
         if self.commit(version + 1) is None:
             version = min((v for v in self.versions() if v > version), default=version + 1) - 1
+        yield from self.following(version)
+
+    def following(self, version: int) -> Iterator[Commit]:
+        """Yield the versions after one whose next version is still in the log. Doesn't list the log."""
         while (commit := self.commit(version + 1)) is not None:
             yield commit
             version += 1

@@ -45,7 +45,7 @@ class Features:
 class Commit:
     """One version of a table.
 
-    - `step`: None if no streaming query wrote it.
+    - `step`: None if no streaming query wrote it, or another one than the table's own.
     - `rows`: the rows that it added; for a MERGE, the rows that it inserted, updated and deleted.
     - `adds`, `removes`: the Parquet files that it added, and the names of the files that it removed.
     - `transaction`: the id of the writer, and the writer's step.
@@ -80,6 +80,17 @@ class Commit:
     def files(self) -> tuple[str, ...]:
         """The paths or URIs of the Parquet files that it added."""
         return tuple(add.place for add in self.adds)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another writer than the table's own query changed rows."""
+        return self.step is None and (self.deletes or any(add.has_new_rows for add in self.adds))
+
+    def is_by(self, writer: str | None) -> bool:
+        """Whether this query (its id), or one of its tasks, wrote the commit. True if that is unknown.
+
+        A replay's name ends with the query's id."""
+        return writer is None or self.transaction is None or self.transaction[0].endswith(writer)
 
     def is_read_by(self, index: int) -> bool:
         """Whether a reader of the change feed has read all of this MERGE once it has read the file

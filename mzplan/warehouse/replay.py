@@ -21,7 +21,7 @@ from mzplan.warehouse.step_record import StepRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TYPE = "_change_type"  # the kind of change of each row, in a file of Delta's change feed
+CHANGE_TYPE = "_change_type"  # the kind of change of each row, in a file of Delta's change feed
 _ALL = 2**63
 _ROWS = 65_536  # in a batch
 _PROBE_BYTES = 1 << 30
@@ -110,15 +110,15 @@ def _with_change(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
     from pyarrow import compute
 
-    if _TYPE not in batch.schema.names:
+    if CHANGE_TYPE not in batch.schema.names:
         change = pa.array([UPSERT] * batch.num_rows, pa.string())
     else:
-        batch = batch.filter(compute.not_equal(batch.column(_TYPE), "update_preimage"))
-        types = batch.column(_TYPE).to_pylist()
+        batch = batch.filter(compute.not_equal(batch.column(CHANGE_TYPE), "update_preimage"))
+        types = batch.column(CHANGE_TYPE).to_pylist()
         change = pa.array(
             [DELETE if change_type == "delete" else UPSERT for change_type in types], pa.string()
         )
-        batch = batch.drop_columns([_TYPE])
+        batch = batch.drop_columns([CHANGE_TYPE])
     return batch.append_column(CHANGE, change)
 
 

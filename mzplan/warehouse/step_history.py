@@ -8,7 +8,7 @@ only from the index. This module writes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from mzplan.model.address import Place
@@ -16,7 +16,8 @@ from mzplan.warehouse.checkpoint_log import CheckpointLog, table_of
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecords, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.folder import decoding
-from mzplan.warehouse.step_index import StepIndex
+from mzplan.warehouse.log_entries import Commit
+from mzplan.warehouse.step_index import ForeignVersion, StepIndex
 from mzplan.warehouse.step_record import StepRecord, StepTask
 
 
@@ -50,7 +51,8 @@ class StepHistory:
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
         self.tasks = checkpoint.tasks
-        self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
+        writer = Checkpoint.of(warehouse, *self.written).log
+        self.collection = CollectionLog(collection_path(warehouse, *self.written), writer.query_id)
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """Return the committed steps after the `last` known one."""
@@ -63,6 +65,33 @@ class StepHistory:
         records = sink_tail(self.log, self.collection, last, upto)
         records = records if self._writes_all_rows else [replace(record, rows=None) for record in records]
         return [self._own_values(record) for record in records]
+
+    def foreign_commits(self, first: StepRecord) -> list[Commit]:
+        """Return the commits after a step in which another writer changed rows of the collection.
+
+        After step 0: also those before it, but not the table's creation."""
+        version = first.version if first.step > 0 and first.version is not None else 0
+        return [commit for commit in self.collection.after(version) if commit.is_foreign]
+
+    def newest_foreign(self) -> ForeignVersion | None:
+        """Return the newest version in which another writer changed rows of the collection.
+
+        Ignores expired steps. Reads only a few files: the index, and the log after the last recorded step."""
+        last = self.index.last()
+        if last is None or last.version is None:
+            return None
+        found = self.foreign_between(last.version, None) or self.index.foreign()
+        oldest = self.index.first() if found is not None else None
+        is_expired = found and oldest and oldest.step > 0 and found.version <= (oldest.version or 0)
+        return None if is_expired else found
+
+    def foreign_between(self, version: int, upto: int | None) -> ForeignVersion | None:
+        """Return the newest foreign version after one, at most `upto`."""
+        commits = takewhile(
+            lambda commit: upto is None or commit.version <= upto, self.collection.following(version)
+        )
+        newest = max((c for c in commits if c.is_foreign), key=lambda c: c.version, default=None)
+        return ForeignVersion(newest.version, newest.operation) if newest is not None else None
 
     def _own_values(self, record: StepRecord) -> StepRecord:
         """Clear the values that come from the offsets of a former generation of the collection.

@@ -4,6 +4,7 @@ docs/internals/protocol.md describes it.
 
     <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
     <checkpoint>/index/since-00000000000000000040    steps below 40 were expired; the highest counts
+    <checkpoint>/index/foreign-00000000000000000057  the newest version in which another writer changed rows
 
 The index can be rebuilt from the checkpoint and the collection's log, as far back as these go. So readers
 skip a line that a crash has cut short.
@@ -15,8 +16,10 @@ import bisect
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 
+from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import decoding, open_folder
 from mzplan.warehouse.step_record import StepRecord
@@ -26,6 +29,21 @@ SEGMENT = 500  # steps
 SEGMENTS = 200  # of one query that are kept: 100,000 steps, about 25 MB
 RECENT_STEPS = 8  # of each query in a Status, 25 bytes each: 200 KB for 1,000 queries
 _MARK = "since-"
+_FOREIGN = "foreign-"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignVersion:
+    """A version of a collection in which another writer changed rows, and Delta's name for its operation."""
+
+    version: int
+    operation: str
+
+    def __str__(self) -> str:
+        return (
+            f"another writer changed rows of its collection, last in version {self.version} "
+            f"({shortened(self.operation, 40)}): `mzplan verify` shows them"
+        )
 
 
 class StepIndex:
@@ -47,11 +65,35 @@ class StepIndex:
 
     def oldest(self) -> tuple[int, float | None]:
         """Return the oldest step that isn't expired, and the time of the first step from there on."""
+        record = self.first()
+        return self.since(), record.time if record is not None else None
+
+    def first(self) -> StepRecord | None:
+        """Return the first step that isn't expired; None if there is none."""
         names = self._folder.names()
         since = _since(names)
         young = (first for first in _segments(names) if first + SEGMENT > since)
         records = (record for first in young for record in self._read(first) if record.step >= since)
-        return since, next((record.time for record in records), None)
+        return next(records, None)
+
+    def foreign(self) -> ForeignVersion | None:
+        """Return the newest version that was marked as foreign; None if there is none."""
+        name = max((name for name in self._folder.names() if name.startswith(_FOREIGN)), default=None)
+        data = self._folder.read(name) if name is not None else None
+        if data is None:
+            return None
+        with decoding(f"{self.place}/{name}"):
+            content = json.loads(data)
+            return ForeignVersion(int(content["version"]), str(content["operation"]))
+
+    def mark_foreign(self, found: ForeignVersion) -> None:
+        """Mark the newest version of the collection in which another writer changed rows."""
+        name = f"{_FOREIGN}{found.version:020}"
+        content = {"format_version": FORMAT_VERSION, **asdict(found)}
+        self._folder.write(name, json.dumps(content).encode())
+        for other in self._folder.names():
+            if other.startswith(_FOREIGN) and other < name:
+                self._folder.delete(other)
 
     def last(self) -> StepRecord | None:
         """Return the newest step; None if there is none."""

@@ -117,7 +117,7 @@ class EndpointSink(SinkConnector):
 
 
 @dataclass
-class EndpointRecorded:
+class EndpointRecorded(Recorded):
     """The steps that a connector's endpoints have recorded (`written`). Parallel endpoints are added up."""
 
     endpoints: Sequence[SupportsWritten]

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
-from mzplan.endpoints.interface import Written
+from mzplan.endpoints.interface import Step, Written
 from mzplan.endpoints.replay import LATER
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.foreign_changes import ForeignChanges
 from mzplan.warehouse.partitions import with_values
 from mzplan.warehouse.replay import read_batches
 
@@ -93,6 +94,12 @@ class Recorded(Protocol):
         """Return the step's row count and content hash, or None if the target doesn't know the step.
 
         Raises MzplanError for a server's errors, and GoneError if the step's rows can't be read."""
+
+    def foreign_changes(self, first: Step, *, shared: bool) -> ForeignChanges | None:
+        """Return what other writers changed in the target since a step; None if nothing, or if unknown.
+
+        `shared`: other writers may add rows. Raises OSError."""
+        return None
 
     def close(self) -> None:
         """Close the connection to the server, if one is open."""

@@ -19,6 +19,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.delta_rs import open_delta
+from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
 from mzplan.warehouse.partitions import typed
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class DeltaRecorded(Recorded):
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
-        log = CollectionLog(folder_of(query))
+        log = self._log = CollectionLog(folder_of(query), lambda: query_id)
         commits = [(commit.transaction, commit) for commit in log.after(-1) if commit.transaction is not None]
         self._commits = {
             transaction[1]: commit for transaction, commit in commits if transaction[0] == query_id
@@ -129,6 +130,12 @@ class DeltaRecorded(Recorded):
         types = {name: spark_type(type_) for name, type_ in (log.partitions() or {}).items()}
         self._types = {name: arrow_type(type_) for name, type_ in types.items() if type_ is not None}
         self.partitions = tuple(self._types)
+
+    def foreign_changes(self, first: Step, *, shared: bool) -> ForeignChanges | None:
+        versions = [commit.version for step, commit in self._commits.items() if step >= first]
+        commits = self._log.after(min(versions)) if versions else ()
+        foreign = [commit for commit in commits if commit.is_foreign and (commit.deletes or not shared)]
+        return foreign_changes(self._log, foreign)
 
     def step(self, step: Step) -> Written | None:
         commit = self._commits.get(step)

@@ -11,7 +11,13 @@ from mzplan.cli.arguments import QUERY, STEP, STEPS, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.features.steps.content import compare_content, compared_to_json, render_compared
 from mzplan.features.steps.steps import expire, read_steps
-from mzplan.features.steps.steps_text import render_steps, render_verified, steps_to_json, verified_to_json
+from mzplan.features.steps.steps_text import (
+    diagnostics_of,
+    render_steps,
+    render_verified,
+    steps_to_json,
+    verified_to_json,
+)
 from mzplan.features.steps.verification import verify
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
@@ -72,7 +78,7 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
 )
 @click.option("--content", is_flag=True, help="For a sink: compare the rows in its target (needs Spark).")
 @click.option(
-    "--shared", is_flag=True, help="With --content: accept rows that other writers added to the target."
+    "--shared", is_flag=True, help="For a sink: accept rows that other writers added to its target."
 )
 def command_verify(
     invocation: Invocation,
@@ -94,15 +100,18 @@ def command_verify(
     read up to the last step, and compares the result with the view's collection at that step.
 
     With --content, mzplan compares the rows in the sink's target with the rows that the collection should
-    have produced, and exits with code 1 if rows are missing, duplicate, or extra. With --shared, extra rows
-    are ignored.
+    have produced, and exits with code 1 if rows are missing, duplicate, or extra.
+
+    The command also exits with code 1 if another writer has added, changed or deleted rows of the collection,
+    or of a Delta sink's target, since the first of these steps. With --shared, others may add rows to a
+    sink's target.
     """
     if content:
         if wanted is not None or from_upstream:
             raise click.UsageError("--content reads the whole target: leave out --steps and --from-upstream.")
         return _verify_content(invocation, address, shared)
-    if shared:
-        raise click.UsageError("--shared requires --content.")
+    if shared and not address.writes_target:
+        raise click.UsageError("--shared is about a sink's target.")
     project = invocation.project()
     with _LazySpark(invocation, project) as session:
         verified = verify(
@@ -113,11 +122,12 @@ def command_verify(
             session.target,
             session.recomputation,
             invocation.progress,
+            shared=shared,
         )
     if invocation.json:
         invocation.document(verified_to_json(verified))
     else:
-        if shown := (*verified.problems, *verified.warnings):
+        if shown := diagnostics_of(verified):
             invocation.show(shown)
         invocation.out(render_verified(verified, color=invocation.color))
     return ExitCode.ERROR if verified.is_wrong else ExitCode.OK

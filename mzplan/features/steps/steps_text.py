@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.codec import encode
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, aligned_lines, cut, safe
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from mzplan.connectors.api.recomputed import RecomputationResult
     from mzplan.features.steps.steps import ShownSteps
     from mzplan.features.steps.verification import StepDifference, VerificationResult
-    from mzplan.model.diagnostics import Diagnostic
+    from mzplan.warehouse.foreign_changes import ForeignChanges
     from mzplan.warehouse.step_record import StepRecord
 
 _RANGE = 60  # characters
@@ -144,8 +146,36 @@ def verified_to_json(result: VerificationResult) -> dict[str, Any]:
         "unknown": list(result.unrecorded),
         "difference": _difference_to_json(result.difference) if result.difference else None,
         **({"recomputed": _recomputed_to_json(result.recomputed)} if result.recomputed else {}),
-        "diagnostics": diagnostics_to_json((*result.problems, *result.warnings)),
+        **({"foreign": _foreign_to_json(result.foreign)} if result.foreign else {}),
+        "diagnostics": diagnostics_to_json(diagnostics_of(result)),
     }
+
+
+def diagnostics_of(result: VerificationResult) -> tuple[Diagnostic, ...]:
+    """Return the problems and warnings, and MZ305 if other writers changed rows."""
+    if result.foreign is None:
+        return (*result.problems, *result.warnings)
+    address = result.address
+    where = "the target" if address.writes_target else "the collection"
+    again = (
+        f"mzplan replay {address} --missing writes missing rows again. --shared accepts rows that others add."
+        if address.writes_target
+        else f"read everything again: mzplan apply --replace {address} --allow-replace. To accept the "
+        f"change, expire the steps before it: mzplan expire {address} --before STEP."
+    )
+    changed = Diagnostic(
+        code="MZ305",
+        summary=f"Another writer changed rows in {where} of {address}",
+        detail=f"{result.foreign} The steps are compared as they were written.",
+        hint=again,
+        address=address,
+    )
+    return (*result.problems, changed, *result.warnings)
+
+
+def _foreign_to_json(changes: ForeignChanges) -> dict[str, Any]:
+    """Return the part of `verify --json` about other writers' changes. `changes` has the newest ones."""
+    return {"versions": list(changes.versions), "changes": [asdict(change) for change in changes.newest]}
 
 
 def _difference_to_json(difference: StepDifference) -> dict[str, Any]:
@@ -166,7 +196,7 @@ def render_verified(result: VerificationResult, *, color: bool = False) -> str:
     elif result.equal_steps:
         span = _span((result.equal_steps[0], result.equal_steps[-1]))
         lines.append(f"{result.address}: {count(len(result.equal_steps), 'step')} as recorded ({span}).")
-        if result.address.writes_target:
+        if result.address.writes_target and result.foreign is None:
             lines.append(_NOT_CHECKED.format(address=result.address))
     elif not result.difference and not result.problems:
         lines.append(_no_steps(f"{result.address} has no steps to verify.", result.never))

@@ -18,9 +18,9 @@ from mzplan.operations.project import Project, Reporter, read_state, why_nothing
 from mzplan.schema.columns import POSITION
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
-from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
+from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
 from mzplan.warehouse.replay import ValuesSeen, collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
@@ -52,6 +52,11 @@ class VerifiedTarget(Protocol):
         The step may have been written under that description. Returns None for other steps. Raises
         GoneError."""
 
+    def foreign_changes(self, first: int, *, shared: bool) -> ForeignChanges | None:
+        """Return what other writers changed in the target since a step; None if nothing, or if unknown.
+
+        `shared`: other writers may add rows. Raises OSError."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDifference:
@@ -76,6 +81,7 @@ class VerificationResult:
     - `unrecorded`: the sink's steps that have no record in its target.
     - `never`: why the query can't have any steps; "" if it can.
     - `recomputed`: the result for a view that was recomputed as a whole, not step by step.
+    - `foreign`: what other writers changed in the collection or the target.
     """
 
     address: Address
@@ -87,12 +93,13 @@ class VerificationResult:
     never: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     recomputed: RecomputationResult | None = None
+    foreign: ForeignChanges | None = None
 
     @property
     def is_wrong(self) -> bool:
         """Whether something differs or couldn't be checked."""
         is_other = self.recomputed is not None and self.recomputed.is_wrong
-        return bool(self.difference or self.problems or is_other)
+        return bool(self.difference or self.problems or is_other or self.foreign)
 
 
 def verify(
@@ -103,12 +110,15 @@ def verify(
     target: Callable[[State, ResourceState], VerifiedTarget],
     recomputation: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
+    *,
+    shared: bool = False,
 ) -> VerificationResult:
     """Replay the wanted steps (None: all) and compare them with their records.
 
-    Steps are replayed from the collection or, with `upstream`, from the upstream. `target` opens the target
-    of a sink. With `upstream`, a relational view without snapshots is recomputed as of the last step instead;
-    `recomputation` opens it."""
+    Also find what other writers have changed since the first of them; with `shared`, they may add rows to a
+    sink's target. Steps are replayed from the collection or, with `upstream`, from the upstream. `target`
+    opens the target of a sink. With `upstream`, a relational view without snapshots is recomputed as of the
+    last step instead; `recomputation` opens it."""
     state = read_state(project.store, reporter)
     resource = committed_record(state, address)
     if address.writes_target and upstream is not None:
@@ -120,29 +130,41 @@ def verify(
             address=address,
             exit_code=ExitCode.USAGE,
         )
+    history = history_of(project, state, resource)
     if upstream is not None and is_relational(resource.body) and not resource.body.get("snapshots"):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
-        never = why_nothing_runs(state, resource)
-        return VerificationResult(address=address, problems=problems, never=never, recomputed=recomputed)
-    history, values_seen = history_of(project, state, resource), ValuesSeen()
+        return VerificationResult(
+            address=address,
+            problems=problems,
+            never=why_nothing_runs(state, resource),
+            recomputed=recomputed,
+            foreign=_changed_by_others(address, history, _first(history, address, wanted)),
+        )
+    values_seen = ValuesSeen()
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)
+        first = records[0] if records else None
         excluded = _not_comparable(history, records, upstream is not None)
         for source_read in resource.reads.values() if upstream is not None else ():
             excluded += _not_comparable(
                 input_history(project, resource, state.resources[source_read]), records, False
             )
         records = [record for record in records if record not in excluded]
+    foreign = None
     if address.writes_target:
-        compare = partial(_with_target, target(state, resource))
+        opened = target(state, resource)
+        compare = partial(_with_target, opened)
+        with readable(address):
+            foreign = opened.foreign_changes(first.step, shared=shared) if first is not None else None
     else:
+        foreign = _changed_by_others(address, history, first)
         source = upstream(state, resource) if upstream is not None else None
         compare = partial(_with_source, history, source, values_seen)
     verified = _compare(address, records, compare, reporter)
     warnings = [*_empty_columns(resource, values_seen)] if address.reads_upstream else []
-    warnings += _changed_by_others(address, history)
     warnings += [_left_out(address, excluded)] if excluded else []
-    return replace(verified, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
+    never = why_nothing_runs(state, resource)
+    return replace(verified, never=never, warnings=tuple(warnings), foreign=foreign)
 
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
@@ -189,26 +211,20 @@ def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagno
         )
 
 
-def _changed_by_others(address: Address, history: StepHistory) -> Iterator[Diagnostic]:
-    """Yield MZ305 if a collection's log has commits of another writer that removed rows.
-
-    Comparing steps doesn't find this, because their files stay until a VACUUM."""
-    if not history.is_source:
-        return
+def _first(history: StepHistory, address: Address, wanted: Range | None) -> StepRecord | None:
     with readable(address):
-        commits = [c for c in history.collection.after(-1) if c.step is None and c.deletes]
-    if not commits:
-        return
-    listed = ", ".join(f"{commit.version} ({shortened(commit.operation, 40)})" for commit in commits[-3:])
-    yield Diagnostic(
-        severity="warning",
-        code="MZ305",
-        summary=f"Rows of {address} were changed or deleted by another writer",
-        detail=f"The log of its collection has {count(len(commits), 'such version')}, the newest: {listed}. "
-        "The steps are compared as they were written.",
-        hint=f"if nobody meant to, read everything again: mzplan apply --replace {address} --allow-replace.",
-        address=address,
-    )
+        return next(iter(in_range(history, address, wanted)), None)
+
+
+def _changed_by_others(
+    address: Address, history: StepHistory, first: StepRecord | None
+) -> ForeignChanges | None:
+    """Return what other writers changed in a collection since this step.
+
+    Comparing steps doesn't find this: a step's files stay until a VACUUM; other files belong to no step."""
+    with readable(address):
+        commits = history.foreign_commits(first) if first is not None else []
+        return foreign_changes(history.collection, commits)
 
 
 def _compare(

@@ -29,6 +29,7 @@ from mzplan.spark.projection import project
 from mzplan.spark.streams import read_changes
 from mzplan.warehouse.checkpoints import DescriptionHistory, StepDescription
 from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.foreign_changes import ForeignChanges
 from mzplan.warehouse.replay import files_of, step_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
@@ -103,6 +104,10 @@ class Downstream:
         """See VerifiedTarget."""
         changed = self._descriptions.change_at(record.step)
         return self._content_hash(record, changed) if changed is not None else None
+
+    def foreign_changes(self, first: int, *, shared: bool) -> ForeignChanges | None:
+        """See VerifiedTarget."""
+        return self._recorded.foreign_changes(first, shared=shared)
 
     def _content_hash(self, record: StepRecord, begun: StepDescription | None) -> ContentHash:
         query = self._query if begun is None else self._resolve(begun.earlier(self._query.description))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,14 +136,52 @@ def test_verify_names_each_damaged_file_and_checks_the_other_steps(shop: StoredS
         assert f"error[MZ135]: Step {step} of source.orders is damaged" in ran.err and file.name in ran.err
 
 
-def test_verify_warns_of_rows_that_another_writer_deleted(shop: StoredShop) -> None:
-    shop.steps(3)
+def test_verify_shows_the_rows_that_another_writer_added_and_deleted(shop: StoredShop) -> None:
+    shop.steps(2)
     shop.source.merge()  # moves rows, and deletes none
     assert "MZ305" not in shop.run("verify", "source.orders").err
     shop.source.delete("part-00000-merged-3.snappy.parquet")
-    err = shop.run("verify", "source.orders").err
-    assert "warning[MZ305]: Rows of source.orders were changed or deleted by another writer" in err
-    assert "(DELETE)" in err
+    shop.source.insert([{"id": 9, "name": "other"}])
+    ran = shop.run("verify", "source.orders", code=1)
+    assert ran.out == "source.orders: 2 steps as recorded (0..1).\n"
+    assert "error[MZ305]: Another writer changed rows in the collection of source.orders" in ran.err
+    document = shop.json("verify", "source.orders", code=1)
+    deleted, added = document["foreign"]["changes"]
+    assert document["foreign"]["versions"] == [4, 5]
+    assert (deleted["operation"], deleted["added"], deleted["removed"]) == ("DELETE", 0, 4)
+    assert deleted["removed_rows"][0] == '{"id": 0, "name": "n0"}'
+    assert (added["added"], added["added_rows"]) == (1, ['{"id": 9, "name": "other"}'])
+    shop.steps(1)
+    assert "foreign" not in shop.json("verify", "source.orders", "--steps", "2..")
+
+
+@pytest.mark.parametrize("writer", [None, "another-query"], ids=["a batch", "a streaming query"])
+def test_another_writers_commit_is_drift_until_its_steps_expire(shop: StoredShop, writer: str | None) -> None:
+    shop.steps(2)
+    (shop.source.checkpoint / "metadata").write_text(json.dumps({"id": "q"}))
+    assert shop.source.history.newest_foreign() is None
+    shop.source.insert([{"id": 9, "name": "other"}], writer=writer)
+    for _ in range(2):  # before the recorder has passed the version, and afterwards
+        found = shop.source.history.newest_foreign()
+        assert found is not None and (found.version, found.operation) == (3, "WRITE")
+        shop.source.history.index.mark_foreign(found)  # as the runner does before it records a step
+        shop.steps(1)
+    assert [record.step for record in shop.source.history.committed(0, None)] == [0, 1, 2, 3]
+    shop.source.history.index.expire(2)
+    assert shop.source.history.newest_foreign() is None
+
+
+def test_an_updated_row_is_shown_before_and_after(shop: StoredShop) -> None:
+    shop.steps(1)
+    old, new = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
+    changes = [("update_preimage", old), ("update_postimage", new)]
+    shop.source.update([new], changes)
+    (change,) = shop.json("verify", "source.orders", code=1)["foreign"]["changes"]
+    assert (change["removed_rows"], change["added_rows"]) == ([json.dumps(old)], [json.dumps(new)])
+    for file in shop.source.collection.glob("cdc-*"):
+        file.unlink()  # a VACUUM
+    (change,) = shop.json("verify", "source.orders", code=1)["foreign"]["changes"]
+    assert (change["operation"], change["removed_rows"]) == ("UPDATE", [])
 
 
 def test_an_unreadable_warehouse_is_an_error(shop: StoredShop) -> None:

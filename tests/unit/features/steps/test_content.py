@@ -87,7 +87,7 @@ def test_a_sink_that_cannot_be_compared_is_an_error(tmp_path: Path) -> None:
         ("sink.out --content", 1, "MZ177"),  # a console has no content
         ("source.orders --content", 64, "MZ094"),
         ("sink.out --content --steps 1", 64, None),
-        ("sink.out --shared", 64, None),
+        ("source.orders --shared", 64, None),
     ):
         ran = mzplan(tmp_path, "verify", *words.split(), "--json")
         assert ran.code == code and (reported is None or ran.error()["code"] == reported), words

@@ -47,6 +47,9 @@ class Changed:
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
         return self.after if record.step == 1 else None
 
+    def foreign_changes(self, first: int, *, shared: bool) -> None:
+        return None
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> StoredShop:
