@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor as Pool
 
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 from mzplan.model.observed import Lease
 from mzplan.runner.gates import gates_of
@@ -19,7 +19,7 @@ def runner_in_memory(
     store: Store,
     executor: InMemoryExecutor,
     lease: Lease,
-    pool: Pool,
+    jobs: Jobs,
     clock: Callable[[], float] = time.monotonic,
     storage: InMemoryStorage | None = None,
     secrets: Secrets | None = None,
@@ -28,7 +28,7 @@ def runner_in_memory(
     """Return a runner that leads under this lease, which isn't renewed."""
     gates = gates_of(store, lease.instance, clock)
     secrets = secrets or Secrets(".")
-    controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock=clock, gates=gates)
+    controller = InMemoryStorageController(store, secrets, jobs, executor, storage, clock=clock, gates=gates)
     controller.create_instance(lease.instance)
     controller.attach(lease)
     return Runner(controller, gates, secret_values=secret_values)

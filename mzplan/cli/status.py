@@ -14,6 +14,7 @@ from mzplan.cli.streams import height, redrawn
 from mzplan.model.diagnostics import ExitCode
 from mzplan.operations.status import find_all_drift, read_project_status
 from mzplan.render.drift_text import drift_lines, drift_to_json
+from mzplan.render.jobs import render_jobs
 from mzplan.render.markdown import render_drift_markdown
 from mzplan.render.status import has_failed, render_status, status_to_json
 
@@ -58,13 +59,14 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
     help="Sort by highest lag, by most rows, or by name.",
 )
 @click.option("--watch", is_flag=True, help="Refresh every second until interrupted.")
+@click.option("--jobs", is_flag=True, help="Show the background jobs of runners instead of queries.")
 @click.option(
     "--exit-code",
     is_flag=True,
     help="Exit with 8 if a query is failed, rejected, degraded or still starting.",
 )
 def command_status(
-    invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool
+    invocation: Invocation, selection: Selection, sort: str | None, watch: bool, jobs: bool, exit_code: bool
 ) -> int:
     """Show each query: condition, rows, lag, last error.
 
@@ -82,7 +84,9 @@ def command_status(
             invocation.document(status_to_json(status, sort or "name"))
         else:
             text = render_status(status, color=invocation.color, by=sort or "condition")
-            if not status.queries and not selection.is_everything:
+            if jobs:
+                text = render_jobs(status)
+            elif not status.queries and not selection.is_everything:
                 text = f"{selection.chose_nothing}\n"
             if watch and invocation.output.is_screen:
                 text, drawn = redrawn(text, drawn, height())

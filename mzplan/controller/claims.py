@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from itertools import chain
 
 from mzplan.controller.executor import Executor
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.runs import EventQueue
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import COLLECTIONS, READERS, Address, Place
@@ -80,7 +80,7 @@ class Claims:
         self.store.write_accepted(self.instance, accepted)
         self.accepted = accepted
 
-    def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
+    def reclaim(self, claimed: Collection[Place], reading: Collection[Place], jobs: Jobs) -> None:
         """Remove storage that has been unclaimed for `retain` seconds and isn't read any more.
 
         Releases objects on the upstream, such as a replication slot, at once: they use the upstream's
@@ -90,7 +90,7 @@ class Claims:
             return
         self._finish_removals()
         self._restore_claimed(claimed)
-        self._release(pool)
+        self._release(jobs)
         now = time.time()
         due_places = []
         for entry in self.dropped:
@@ -100,7 +100,7 @@ class Claims:
             if due and not is_read(entry.place, reading) and entry.place not in self._removals:
                 due_places.append(entry.place)
         for place in self._without_remote_readers(due_places):
-            self._removals[place] = pool.submit(self.executor.reclaim, *place)
+            self._removals[place] = jobs.submit("removal", _name(place), self.executor.reclaim, *place)
 
     def has_stale_record(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
         """Whether the record has a query that is neither wanted here nor claimed any more."""
@@ -170,7 +170,7 @@ class Claims:
         """Whether a removal is in progress, or isn't recorded as done yet."""
         return bool(self._removals or self._releases)
 
-    def _release(self, pool: Pool) -> None:
+    def _release(self, jobs: Jobs) -> None:
         for place, future in list(self._releases.items()):
             if future.done():
                 del self._releases[place]
@@ -184,7 +184,9 @@ class Claims:
             return
         for entry in self.dropped:
             if entry.place not in self._released and entry.place not in self._releases:
-                self._releases[entry.place] = pool.submit(self.executor.release_upstream, *entry.place)
+                self._releases[entry.place] = jobs.submit(
+                    "release", _name(entry.place), self.executor.release_upstream, *entry.place
+                )
 
     def _finish_removals(self) -> None:
         done = {place: future for place, future in self._removals.items() if future.done()}
@@ -222,6 +224,11 @@ class Claims:
             past_runs = self.past_runs.union(places)
             self.store.write_past_runs(self.instance, past_runs)
             self.past_runs = past_runs
+
+
+def _name(place: Place) -> str:
+    id_, generation = place
+    return f"{id_} g{generation}"
 
 
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:

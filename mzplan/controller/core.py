@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor as Pool
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, Measurement
 from mzplan.controller.frontiers import Frontiers
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.queries import Queries
@@ -30,7 +30,6 @@ from mzplan.controller.terms import (
     Step,
     StorageParameters,
 )
-from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -68,16 +67,16 @@ class Controller(Frontiers):
         executor: Executor,
         storage: Storage,
         secrets: Secrets,
-        pool: Pool,
+        jobs: Jobs,
         **options: Unpack[ControllerOptions],
     ):
         clock, gates = options.get("clock", time.monotonic), options.get("gates", ())
         wake_event = options.get("wake_event") or threading.Event()
-        super().__init__(store, executor, storage, secrets, pool, clock, gates, wake_event)
+        super().__init__(store, executor, storage, secrets, jobs, clock, gates, wake_event)
         self.parameters = options.get("parameters") or StorageParameters()  # see `update_configuration`
-        self.maintenance = Maintenance(storage, pool, clock, self.wake)
+        self.maintenance = Maintenance(storage, jobs, clock, self.wake)
         self.targets = TargetMaintenance(
-            lambda sink: executor.compact(sink, self.secrets), pool, clock, self.wake
+            lambda sink: executor.compact(sink, self.secrets), jobs, clock, self.wake
         )
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
@@ -94,8 +93,6 @@ class Controller(Frontiers):
         self.parameters = parameters
         if self.queries is not None:
             self._configure(self.queries)
-        if isinstance(self.pool, WorkPool):
-            self.pool.resize(parameters.parallelism)
         self.maintenance.schedule.every = self.targets.schedule.every = parameters.maintain_every
         self.wake()
 
@@ -283,7 +280,7 @@ class Controller(Frontiers):
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped
         queries.backoff = self.parameters.backoff
-        queries.short_lane.limit = self.parameters.parallelism
+        self.jobs.set_budget("start", self.parameters.parallelism)
 
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
         """Return the committed descriptions of the running sinks."""

@@ -38,7 +38,8 @@ class Frontiers(Hosting):
                 raise StorageError(
                     f"{description.query.address} isn't a local source, so it doesn't accept appends."
                 )
-        return self.pool.submit(self._append, planned)
+        subject = ", ".join(str(description.query.address) for description, _ in planned)
+        return self.jobs.submit("append", subject, self._append, planned)
 
     def _append(self, planned: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
         self.storage.append(planned)

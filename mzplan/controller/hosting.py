@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor as Pool
 
 from mzplan.controller.claims import Claims, is_recorded
 from mzplan.controller.executor import Executor
 from mzplan.controller.instances import Instances
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.reconcile import COMMITTED_CHANGE, Desired
 from mzplan.controller.runs import EventQueue
 from mzplan.controller.storage import Storage
@@ -56,13 +56,13 @@ class Hosting:
         executor: Executor,
         storage: Storage,
         secrets: Secrets,
-        pool: Pool,
+        jobs: Jobs,
         clock: Callable[[], float],
         gates: Sequence[Gate],
         wake_event: threading.Event,
     ):
         self.store, self.executor, self.storage = store, executor, storage
-        self.secrets, self.pool, self.clock, self.gates = secrets, pool, clock, gates
+        self.secrets, self.jobs, self.clock, self.gates = secrets, jobs, clock, gates
         self.wake_event = wake_event
         self.events = EventQueue()
         self.instances = Instances(store, self._stop_queries)

@@ -1,6 +1,6 @@
 """Maintains collections, and targets that sinks write in small steps.
 
-One collection and one target are maintained at a time, on the pool. Failures are logged and retried later.
+One collection and one target are maintained at a time, as jobs. Failures are logged and retried later.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.round_robin import RoundRobin
 from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.terms import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
@@ -58,14 +58,14 @@ class Maintenance:
     def __init__(
         self,
         storage: Storage,
-        pool: Pool,
+        jobs: Jobs,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ):
         self.wake = wake
         self.storage = storage
-        self.pool = pool
-        self.schedule: RoundRobin[Place, Survey] = RoundRobin(pool, clock, SURVEY_INTERVAL, wake)
+        self.jobs = jobs
+        self.schedule: RoundRobin[Place, Survey] = RoundRobin(jobs, "survey", clock, SURVEY_INTERVAL, wake)
         self._work: tuple[Address, Place, Future[None]] | None = None
 
     @property
@@ -100,7 +100,8 @@ class Maintenance:
         places = {state.place: id_ for id_, state in collections.items()}
         if (due := self.schedule.due(places)) is not None:
             id_ = places[due]
-            self.schedule.start(due, self._survey, id_, collections[id_], readers(id_))
+            address = collections[id_].description.query.address
+            self.schedule.start(due, address, self._survey, id_, collections[id_], readers(id_))
 
     def first_recent(self, place: Place, policy: ReadPolicy) -> Step | None:
         """Return the first step within the policy's duration.
@@ -121,7 +122,7 @@ class Maintenance:
         Does nothing while another collection is maintained; a later survey asks again.
         """
         if self._work is None:
-            future = self.pool.submit(self.storage.maintain, place, since)
+            future = self.jobs.submit("maintenance", address, self.storage.maintain, place, since)
             self._work = (address, place, future)
             future.add_done_callback(lambda _: self.wake())
 
@@ -158,12 +159,14 @@ class TargetMaintenance:
     def __init__(
         self,
         compact: Callable[[Description], str | None],
-        pool: Pool,
+        jobs: Jobs,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ):
         self.compact = compact
-        self.schedule: RoundRobin[Address, str | None] = RoundRobin(pool, clock, SURVEY_INTERVAL, wake)
+        self.schedule: RoundRobin[Address, str | None] = RoundRobin(
+            jobs, "compaction", clock, SURVEY_INTERVAL, wake
+        )
 
     @property
     def in_progress(self) -> Address | None:
@@ -178,7 +181,7 @@ class TargetMaintenance:
             if resource_kind("sink", sink.type).with_defaults(sink.body).get("compaction") is not None:
                 wanted[address] = sink
         if (due := self.schedule.due(wanted)) is not None:
-            self.schedule.start(due, self.compact, wanted[due])
+            self.schedule.start(due, due, self.compact, wanted[due])
 
     def _log_result(self) -> None:
         if (ended := self.schedule.take_result()) is None:

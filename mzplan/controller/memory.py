@@ -6,12 +6,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import Any, Unpack
 
 from mzplan.controller.core import Controller, ControllerOptions
 from mzplan.controller.executor import CheckResult, Measurement, QueryName, QueryReport
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
 from mzplan.controller.terms import (
     AppendCommand,
@@ -290,10 +290,10 @@ class InMemoryStorageController(Controller):
         self,
         store: Store,
         secrets: Secrets,
-        pool: Pool,
+        jobs: Jobs,
         executor: InMemoryExecutor | None = None,
         storage: InMemoryStorage | None = None,
         **options: Unpack[ControllerOptions],
     ):
         executor, storage = executor or InMemoryExecutor(store.project), storage or InMemoryStorage()
-        super().__init__(store, executor, storage, secrets, pool, **options)
+        super().__init__(store, executor, storage, secrets, jobs, **options)

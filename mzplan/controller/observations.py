@@ -254,13 +254,13 @@ def _quiet_since(run: QueryReport | None, now: float) -> float | None:
 
 
 def differs(old: Status, new: Status, *, with_rates: bool) -> bool:
-    """Whether the new status must be written. Changed rates alone count only if `with_rates`."""
+    """Whether the new status must be written. Changed rates or jobs alone count only if `with_rates`."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
     if _instance_facts(old) != _instance_facts(new):
         return True
     if with_rates:
-        return (old.observations, old.slowest) != (new.observations, new.slowest)
+        return (old.observations, old.slowest, old.jobs) != (new.observations, new.slowest, new.jobs)
     return any(
         _query_facts(observation) != _query_facts(old.observations[address])
         for address, observation in new.observations.items()

@@ -1,7 +1,7 @@
 """The queries of one instance: compares desired and observed state, and takes the next steps.
 
-Starts, stops and checks run on a pool, one at a time for each address. A round never blocks on the engine or
-a server. Starts that may take hours have their own threads, so that they delay nothing else.
+Starts, stops and checks are jobs, one at a time for each address. A round never blocks on the engine or a
+server. Starts that may take hours have their own threads, so that they delay nothing else.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mzplan.controller.reconcile import (
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.controller.terms import HeldQuery, Step
-from mzplan.controller.work import LONG_JOBS, Attempts, Lane, Result, Switcher, WorkPool
+from mzplan.controller.work import Attempts, Result, Switcher
 from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
-from mzplan.model.observed import Condition, Status
+from mzplan.model.observed import Condition, JobKind, Status
 from mzplan.schema.description import CollectionRead, Description
 
 log = logging.getLogger("mzplan.runner")
@@ -62,11 +62,9 @@ class Queries:
         self.executor, self.gates, self.events = hosting.executor, hosting.gates, hosting.events
         self.clock = hosting.clock
         known = previous.secrets if previous is not None else {}
-        self.secrets_in_use = SecretsInUse(hosting.secrets, known, hosting.pool, hosting.clock)
+        self.secrets_in_use = SecretsInUse(hosting.secrets, known, hosting.jobs, hosting.clock)
         self.switcher = Switcher(hosting, claims, self.secrets_in_use, epoch)
-        pool = hosting.pool
-        self.short_lane = Lane(pool, 8)  # stops and starts
-        self.long_lane = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG_JOBS)  # with tasks
+        self.jobs = hosting.jobs
         observations = previous.observations if previous is not None else {}
         self.previous_lags = {address: o.lag for address, o in observations.items() if o.lag}
         self.backoff = BACKOFF
@@ -130,9 +128,9 @@ class Queries:
                 or self.claims.is_being_removed(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
-            lane = self._lane(decision, own_reports)
-            if address in self.in_flight or (lane is not None and lane.is_full()):
-                # The result of the command in flight isn't known yet, or the lane is full. Report the
+            kind = _job_kind(decision, own_reports)
+            if address in self.in_flight or (kind is not None and self.jobs.is_full(kind)):
+                # The result of the command in flight isn't known yet, or its job would wait. Report the
                 # decision, but neither carry it out nor remember it.
                 decision = replace(decision, command=None)
                 if decision.condition == "running" and desired is not None and not desired.paused:
@@ -148,7 +146,7 @@ class Queries:
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
                     self.attempts.count_retry(decision)
-                    self._execute(decision.command, lane)
+                    self._execute(decision.command, kind)
             decisions[address] = decision
         self._write_accepted(wanted)
         return decisions
@@ -164,18 +162,6 @@ class Queries:
         if memory is not None and desired is not None:
             has_failed = memory.failures > 0 and memory.target == key_of(desired.description)
         return (has_failed, KINDS.index(address.kind), -self.previous_lags.get(address, 0), address)
-
-    def _lane(self, decision: Decision, reports: list[QueryReport]) -> Lane | None:
-        """Return the lane for the next step; None for a step that takes no time."""
-        match decision.command:
-            case Switch(description=description):
-                takes_long = has_tasks(description, decision.memory, reports)
-                takes_long |= must_migrate(description, decision.memory)
-                return self.long_lane if takes_long else self.short_lane
-            case Stop():
-                return self.short_lane
-            case _:
-                return None
 
     def _decide(
         self,
@@ -282,9 +268,9 @@ class Queries:
         read = places_read(descriptions) | places_read(self._accepted())
         stopping = any(a not in wanted and d.run is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to its unclaimed storage
-            self.claims.reclaim(self.hosting.claimed(), read, self.hosting.pool)
+            self.claims.reclaim(self.hosting.claimed(), read, self.jobs)
 
-    def _execute(self, command: Command, lane: Lane | None) -> None:
+    def _execute(self, command: Command, kind: JobKind | None) -> None:
         match command:
             case Accept():
                 self._accepted_changed = True
@@ -297,7 +283,9 @@ class Queries:
                 if isinstance(command, Switch):
                     self._starting_ids[command.address] = command.description.id
                     self._addresses_by_id[command.description.id].add(command.address)
-                self.in_flight[command.address] = (lane or self.short_lane).submit(self.switcher.run, command)
+                self.in_flight[command.address] = self.jobs.submit(
+                    kind or "start", command.address, self.switcher.run, command
+                )
             case _:
                 assert_never(command)
 
@@ -363,6 +351,19 @@ def _decide_held(address: Address, held: HeldQuery, reports: list[QueryReport], 
         command = Stop(address=address, names=tuple(report.name for report in reports), cause=cause)
     condition = "running" if run is not None else held.condition
     return Decision(command=command, memory=memory, condition=condition, run=run, held=True)
+
+
+def _job_kind(decision: Decision, reports: list[QueryReport]) -> JobKind | None:
+    """Return the kind of job for the next step; None for a step that takes no time."""
+    match decision.command:
+        case Switch(description=description):
+            takes_long = has_tasks(description, decision.memory, reports)
+            takes_long |= must_migrate(description, decision.memory)
+            return "task" if takes_long else "start"
+        case Stop():
+            return "start"
+        case _:
+            return None
 
 
 def _as_committed(decision: Decision, desired: Desired | None) -> Decision:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
-from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
+
+from mzplan.controller.jobs import Jobs
+from mzplan.model.observed import JobKind
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 
 class RoundRobin(Generic[K, R]):
-    """Runs the work of each key every `every` seconds, on a pool.
+    """Runs the work of each key every `every` seconds, as jobs of a kind.
 
     `clock` returns monotonic seconds. `wake` is called when work has ended. A new key waits `every` seconds
     for its first turn, because its query has just been started.
     """
 
     def __init__(
-        self, pool: Pool, clock: Callable[[], float], every: float, wake: Callable[[], None] = lambda: None
+        self,
+        jobs: Jobs,
+        kind: JobKind,
+        clock: Callable[[], float],
+        every: float,
+        wake: Callable[[], None] = lambda: None,
     ):
         self.every = every
-        self._pool, self._clock, self._wake = pool, clock, wake
+        self._jobs, self._kind, self._clock, self._wake = jobs, kind, clock, wake
         self._last: dict[K, float] = {}
         self._work: tuple[K, Future[R]] | None = None
 
@@ -43,9 +50,9 @@ class RoundRobin(Generic[K, R]):
         self._last[key] = now
         return key
 
-    def start(self, key: K, work: Callable[..., R], *arguments: Any) -> None:
-        """Start the work of a key."""
-        future = self._pool.submit(work, *arguments)
+    def start(self, key: K, subject: object, work: Callable[..., R], *arguments: Any) -> None:
+        """Start the work of a key. `subject` names it for people."""
+        future = self._jobs.submit(self._kind, subject, work, *arguments)
         self._work = (key, future)
         future.add_done_callback(lambda _: self._wake())
 

@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Set
-from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
 
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.reconcile import Desired
 from mzplan.controller.watches import Sampler
 from mzplan.model.address import Address
@@ -56,9 +56,9 @@ class _Read:
 class SecretsWatch:
     """Reads the secret references of running queries periodically. `reads` has the newest results."""
 
-    def __init__(self, secrets: Secrets, pool: Pool, clock: Callable[[], float]):
+    def __init__(self, secrets: Secrets, jobs: Jobs, clock: Callable[[], float]):
         self._secrets, self._clock = secrets, clock
-        self._sampler: Sampler[str, str, _Read] = Sampler(self._read, pool, clock)
+        self._sampler: Sampler[str, str, _Read] = Sampler(self._read, jobs, "secret", clock)
         self._hashes: dict[str, bytes] = {}
         self.problems: dict[str, Diagnostic] = {}
 
@@ -120,12 +120,12 @@ class SecretsInUse:
     queries that haven't restarted. `clock` returns monotonic seconds.
     """
 
-    def __init__(self, secrets: Secrets, previous: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
+    def __init__(self, secrets: Secrets, previous: Mapping[str, str], jobs: Jobs, clock: Callable[[], float]):
         self._secrets = secrets
         self._previous = previous
         self._salt = next(filter(None, map(salt_of, previous.values())), None) or new_salt()
         self._clock = clock
-        self._watch = SecretsWatch(secrets, pool, clock)
+        self._watch = SecretsWatch(secrets, jobs, clock)
         self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._lock = threading.Lock()
         # In the order of the last start: the first query that uses a reference has its oldest value.

@@ -285,4 +285,4 @@ class Gate(Protocol):
         return None
 
     def started(self, address: Address) -> None:
-        """Record that a query has started. Called on a thread of the pool."""
+        """Record that a query has started. Called on a thread of its job."""

@@ -7,14 +7,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.observations import Fault
 from mzplan.controller.round_robin import RoundRobin
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
+from mzplan.model.observed import JobKind
 from mzplan.schema.description import Description, InlinedConnection, references_of_connections
 
 K = TypeVar("K", bound=Hashable)
@@ -25,7 +26,6 @@ log = logging.getLogger("mzplan.runner")
 BUDGET = 0.2  # seconds during which a job may ask further questions
 REST = 0.8  # seconds without a new job after a job that had to leave questions unasked
 CONNECTION_INTERVAL = 2.0  # seconds; a refused check takes up to two, so a fault shows within five
-CONNECTION_JOBS = 2  # jobs, so that a silent server doesn't delay the others
 UPSTREAM_INTERVAL = 60.0  # seconds between two checks of a query's upstream
 SINK_CHECKS = 5  # a sink's target is part of every fifth check, because the sink notices most changes itself
 MEASURE_EVERY = 10.0  # seconds between two measurements of a backlog that the run doesn't report
@@ -39,12 +39,12 @@ CHANGE_KINDS = _STORAGE | {"another-upstream", "target-behind", "offsets-gone", 
 class Sampler(Generic[K, D, R]):
     """Asks the same question about many subjects, within a bounded share of the time.
 
-    `answers` has the newest answer by key. Jobs on the pool ask the questions, the longest waiting first.
+    `answers` has the newest answer by key. Jobs of a kind ask the questions, the longest waiting first.
     Each job may ask for BUDGET seconds. A question that raises an exception has no answer.
     """
 
-    def __init__(self, ask: Callable[[D], R], pool: Pool, clock: Callable[[], float], *, jobs: int = 1):
-        self._ask, self._pool, self._clock, self._jobs = ask, pool, clock, jobs
+    def __init__(self, ask: Callable[[D], R], jobs: Jobs, kind: JobKind, clock: Callable[[], float]):
+        self._ask, self._jobs, self._kind, self._clock = ask, jobs, kind, clock
         self._lock = threading.Lock()
         self._asked: dict[K, float] = {}
         self._due: deque[tuple[K, D]] = deque()
@@ -64,7 +64,7 @@ class Sampler(Generic[K, D, R]):
             for unwanted in {*self._asked, *self.answers} - wanted.keys():
                 self._asked.pop(unwanted, None)
                 self.answers.pop(unwanted, None)
-            free = self._jobs - len(self._running_jobs)
+            free = self._jobs.budget(self._kind) - len(self._running_jobs)
             if free <= 0 or time.monotonic() < self._resume_at:
                 return
             last = self._asked
@@ -72,7 +72,7 @@ class Sampler(Generic[K, D, R]):
             due.sort(key=lambda key: last.get(key, float("-inf")))
             self._due = deque((key, wanted[key]) for key in due if key not in self._in_progress)
             free = min(free, len(self._due))
-        self._running_jobs += [self._pool.submit(self._ask_due, now) for _ in range(free)]
+        self._running_jobs += [self._jobs.submit(self._kind, "", self._ask_due, now) for _ in range(free)]
 
     def forget(self, key: K) -> None:
         """Forget the answer for a key, even one that is still under way, so that the next poll asks again."""
@@ -89,6 +89,7 @@ class Sampler(Generic[K, D, R]):
                 key, subject = self._due.popleft()
                 self._asked[key] = now
                 self._in_progress.add(key)
+            self._jobs.set_key(key)
             try:
                 answer = self._ask(subject)
             except Exception as problem:  # a defect of a connector must not end the runner
@@ -116,11 +117,11 @@ class ConnectionWatch:
     def __init__(
         self,
         check: Callable[[InlinedConnection], tuple[Diagnostic, ...]],
-        pool: Pool,
+        jobs: Jobs,
         clock: Callable[[], float],
     ):
         self._sampler: Sampler[Address, InlinedConnection, tuple[Diagnostic, ...]] = Sampler(
-            check, pool, clock, jobs=CONNECTION_JOBS
+            check, jobs, "connection", clock
         )
         self._uses: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
@@ -207,12 +208,14 @@ class UpstreamWatch:
     def __init__(
         self,
         inspect: Callable[[Description, bool], tuple[Diagnostic, ...]],
-        pool: Pool,
+        jobs: Jobs,
         clock: Callable[[], float],
         every: float = UPSTREAM_INTERVAL,
     ):
         self._inspect = inspect
-        self.schedule: RoundRobin[Address, tuple[Diagnostic, ...]] = RoundRobin(pool, clock, every)
+        self.schedule: RoundRobin[Address, tuple[Diagnostic, ...]] = RoundRobin(
+            jobs, "upstream", clock, every
+        )
         self._checks: dict[Address, int] = {}
         self.problems: dict[Address, Diagnostic] = {}
 
@@ -228,7 +231,7 @@ class UpstreamWatch:
             self._record_result(*ended)
         if (due := self.schedule.due(running)) is not None:
             self._checks[due] += 1
-            self.schedule.start(due, self._inspect, running[due], self._includes_endpoint(due))
+            self.schedule.start(due, due, self._inspect, running[due], self._includes_endpoint(due))
 
     def _includes_endpoint(self, address: Address) -> bool:
         return address.writes_collection or self._checks[address] % SINK_CHECKS == 0

@@ -1,12 +1,10 @@
-"""How a controller does its work: the thread pool and its lanes, the commands, and counts of attempts."""
+"""How a controller does its work: the commands, and counts of attempts."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor as Pool
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,54 +21,7 @@ from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
-LONG_JOBS = 2  # concurrent commands that may take hours
-
-
 log = logging.getLogger("mzplan.runner")
-
-
-class WorkPool(Pool):
-    """A thread pool that can be resized.
-
-    Python's pools have a fixed size, so each requested size has its own pool. Work that was submitted before
-    a resize continues in the former pool, so a caller with a limit must count its own work (see Lane).
-    `long` is a separate pool for work that may take hours.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._by_size: dict[int, ThreadPoolExecutor] = {}
-        self.long = ThreadPoolExecutor(LONG_JOBS, thread_name_prefix="long")
-        self.resize(size)
-
-    def resize(self, size: int) -> None:
-        if size not in self._by_size:
-            self._by_size[size] = ThreadPoolExecutor(size, thread_name_prefix="work")
-        self._current = self._by_size[size]
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._current.submit(fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        for pool in (self.long, *self._by_size.values()):
-            pool.shutdown(wait, cancel_futures=cancel_futures)
-
-
-class Lane:
-    """Runs at most `limit` jobs of one sort on a pool. A caller that finds the lane full asks again later."""
-
-    def __init__(self, pool: Pool, limit: int) -> None:
-        self.pool = pool
-        self.limit = limit
-        self._futures: list[Future[Any]] = []  # may include work that has ended since the last `is_full`
-
-    def is_full(self) -> bool:
-        self._futures = [future for future in self._futures if not future.done()]
-        return len(self._futures) >= self.limit
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        future = self.pool.submit(fn, *args)
-        self._futures.append(future)
-        return future
 
 
 class Attempts:
@@ -168,7 +119,7 @@ class Result:
 
 
 class Switcher:
-    """Carries out commands on threads of the pool, and wakes the controller when one has ended."""
+    """Carries out commands on threads of its jobs, and wakes the controller when one has ended."""
 
     def __init__(self, hosting: Hosting, claims: Claims, secrets_in_use: SecretsInUse, epoch: int):
         self.hosting, self.executor, self.secrets = hosting, hosting.executor, hosting.secrets

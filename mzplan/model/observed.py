@@ -241,6 +241,39 @@ class Observation(RunFacts):
     foreign_change: str | None = field(default=None, metadata=SPARSE)
 
 
+JobKind = Literal[
+    "start",  # checks, stops and starts a query
+    "task",  # a start that may take hours: it does one-off tasks or migrates rows first
+    "append",
+    "upstream",  # checks the upstream or target of a running query
+    "connection",  # checks a connection
+    "lag",  # measures a backlog
+    "copy",  # measures the first copy of a collection
+    "secret",  # reads a secret
+    "survey",  # asks which steps a collection holds
+    "maintenance",  # expires steps of a collection
+    "compaction",  # merges small files of a target
+    "release",  # removes objects of a dropped query from its server
+    "removal",  # removes unclaimed storage
+    "check",  # checks a query of a proposal
+    "proposal",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """A job in the background of a runner.
+
+    - `key`: its subject, such as the address of a query.
+    - `since`: when it started, or began to wait for a thread (seconds since the epoch).
+    """
+
+    kind: JobKind
+    key: str
+    since: float
+    is_running: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """What the runner of an instance observes.
@@ -259,6 +292,7 @@ class Status:
     - `ended`: why this runner ended, as a sentence; "" while it runs, and if it was stopped.
     - `cores`: how many cores the queries share, if there are too few cores; else 0.
     - `slowest`: if there are too few cores, for how many seconds the slowest query keeps its rows waiting.
+    - `jobs`: the background jobs that had run or waited for some seconds.
     """
 
     instance: InstanceName
@@ -278,6 +312,7 @@ class Status:
     ended: str = field(default="", metadata=SPARSE)
     cores: int = field(default=0, metadata=SPARSE)
     slowest: float | None = field(default=None, metadata=SPARSE)
+    jobs: tuple[JobReport, ...] = field(default=(), metadata=SPARSE)
 
     def start_stage(self, address: Address) -> StartStage:
         """Return the stage that a starting query has reached."""

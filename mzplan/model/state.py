@@ -12,7 +12,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import MzplanError, usage_error
 from mzplan.model.history import CommitRecord
-from mzplan.model.observed import Condition, Observation, StartStage, Status, Verdict, Versions
+from mzplan.model.observed import Condition, JobReport, Observation, StartStage, Status, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
 from mzplan.model.stored import KEY, OPTIONAL, SPARSE, Id, InstanceName, Positive, stored
 from mzplan.model.tasks import Task
@@ -243,7 +243,7 @@ class InstanceStatus:
     - `is_dry`: it only pretends to run queries.
     - `is_embedded`: `up` starts its runner.
     - `is_starting`: its runner leads, but isn't ready yet.
-    - `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`: see Status.
+    - `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`, `jobs`: see Status.
     - `ended`: why no runner is alive, if known; else "".
     """
 
@@ -262,6 +262,7 @@ class InstanceStatus:
     ended: str = ""
     cores: int = 0
     slowest: float | None = None
+    jobs: tuple[JobReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 ended="" if alive[name] else _end_reason(lease, status),
                 cores=status.cores if status and alive[name] else 0,
                 slowest=status.slowest if status and alive[name] else None,
+                jobs=status.jobs if status and alive[name] else (),
             )
         )
     heartbeats = {instance.name: instance.heartbeat for instance in shown}

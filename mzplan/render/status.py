@@ -87,6 +87,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
                 "serial": instance.serial,
                 "opening_since": instance.opening_since,
                 "versions": encode(instance.versions) if instance.versions else None,
+                **({"jobs": [encode(job) for job in instance.jobs]} if instance.jobs else {}),
             }
             for instance in status.instances
         ],

@@ -20,9 +20,9 @@ from typing import Any
 from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of_state
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Executor, ExecutorContext, ExecutorGoneError
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.terms import NotAttachedError, ReplicaLocation, StorageParameters
-from mzplan.controller.work import WorkPool
+from mzplan.controller.terms import NotAttachedError, ReplicaLocation
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.cause import Cause
@@ -100,10 +100,10 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         lease = store.leases.acquire(instance, "dry")
     if lease is None:
         return False
-    pool = _InlinePool()
+    jobs = Jobs(lambda number, name: _InlinePool())
     gates = gates_of(store, instance, time.monotonic)
     executor = InMemoryExecutor(settings.project, store.read_status(instance))
-    controller = InMemoryStorageController(store, Secrets(settings.directory), pool, executor, gates=gates)
+    controller = InMemoryStorageController(store, Secrets(settings.directory), jobs, executor, gates=gates)
     controller.create_instance(instance)
     controller.attach(lease, Cause(cause="runner", detail="a dry pass"))  # never written down
     runner = Runner(controller, gates, default_settings=settings.runner)
@@ -169,9 +169,9 @@ def _serve(
     # Both the file and the state must declare the instance as dry. A file alone must not stop real queries.
     declared, committed = settings.instances.get(lease.instance), state.instances.get(lease.instance)
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
-    pool = WorkPool(StorageParameters().parallelism)
+    jobs = Jobs()
     gates = gates_of(store, lease.instance, time.monotonic)
-    controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates, wake_event)
+    controller = _controller(settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
     warehouse = absolute_warehouse(settings)
@@ -210,7 +210,7 @@ def _serve(
     finally:
         watchdog.close()
         unwatch()
-        work = shut_down(runner, pool, listener, telemetry, problem, lost)
+        work = shut_down(runner, jobs, listener, telemetry, problem, lost)
         if problem and is_private:
             write_failure(problem[0], settings, lease.instance)
         exit_if_busy(work)
@@ -288,7 +288,7 @@ def _controller(
     settings: ProjectSettings,
     store: Store,
     secrets: Secrets,
-    pool: Pool,
+    jobs: Jobs,
     instance: str,
     is_dry: bool,
     gates: Gates,
@@ -296,7 +296,7 @@ def _controller(
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
-        return InMemoryStorageController(store, secrets, pool, executor, gates=gates, wake_event=wake_event)
+        return InMemoryStorageController(store, secrets, jobs, executor, gates=gates, wake_event=wake_event)
     from mzplan.spark.delta_storage import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
@@ -306,7 +306,7 @@ def _controller(
         packages=required_packages(store),
         secrets=secrets,
     )
-    return SparkStorageController(context, store, secrets, pool, gates=gates, wake_event=wake_event)
+    return SparkStorageController(context, store, secrets, jobs, gates=gates, wake_event=wake_event)
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from mzplan.controller.core import Controller
@@ -21,7 +21,6 @@ from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal
 
 log = logging.getLogger("mzplan.runner")
-CHECKS = 8  # checks that run at once, for all proposals together
 MAX_NOTED = 20  # errors of one proposal that become events
 TIME_LIMIT = 50.0  # seconds for all checks of a proposal: the command that made it waits for a minute
 
@@ -30,7 +29,7 @@ class ProposalAnswerer:
     """Finds proposals and answers each once. The checks of a proposal run in parallel.
 
     A check may hang, because Spark computes constant expressions while it parses them. Its thread is then
-    busy until the runner exits. So checks don't use the runner's pool, which starts and stops queries.
+    busy until the runner exits.
     """
 
     def __init__(
@@ -42,10 +41,6 @@ class ProposalAnswerer:
         self.controller, self.store = controller, controller.store
         self.instance = instance
         self.secret_values = secret_values
-        self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
-        # Answers wait for checks, so they need their own pool. It is as large as the pool of checks, so that
-        # an answer whose checks hang doesn't delay the others.
-        self._answers = ThreadPoolExecutor(CHECKS, thread_name_prefix="answer")
         self._in_flight: dict[str, Future[None]] = {}
 
     def poll(self) -> bool:
@@ -54,14 +49,10 @@ class ProposalAnswerer:
             self._in_flight.pop(id_).result()
         for proposal in self.store.proposals.open(self.instance):
             if proposal.id not in self._in_flight:
-                self._in_flight[proposal.id] = self._answers.submit(
-                    self._answer, proposal, time.monotonic() + TIME_LIMIT
+                self._in_flight[proposal.id] = self.controller.jobs.submit(
+                    "proposal", proposal.id, self._answer, proposal, time.monotonic() + TIME_LIMIT
                 )
         return bool(self._in_flight)
-
-    def close(self) -> None:
-        self._answers.shutdown(wait=False, cancel_futures=True)
-        self._checks.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, proposal: Proposal, until: float) -> None:
         try:
@@ -76,7 +67,8 @@ class ProposalAnswerer:
             self.controller.wake()
 
     def _check_all(self, proposal: Proposal, values: Values, until: float) -> None:
-        checks = [(d, self._checks.submit(self._check, d, values)) for d in proposal.descriptions]
+        submit = self.controller.jobs.submit
+        checks = [(d, submit("check", d.address, self._check, d, values)) for d in proposal.descriptions]
         diagnostics: list[Diagnostic] = []
         upstreams: dict[Address, Any] = {}
         for description, future in checks:

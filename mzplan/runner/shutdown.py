@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mzplan.controller.work import WorkPool
+from mzplan.controller.jobs import Jobs
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.runner.loop import Runner
@@ -26,7 +26,7 @@ DEAD_WORK_SECONDS = 2.0  # seconds that a runner with a dead engine waits for wo
 
 def shut_down(
     runner: Runner,
-    pool: WorkPool,
+    jobs: Jobs,
     listener: WakeListener,
     telemetry: Telemetry,
     problem: list[MzplanError],
@@ -44,11 +44,10 @@ def shut_down(
     if is_dead or problem or lost or sys.exc_info()[0] is not None:
         exit_within(DEAD_ENGINE_SECONDS if is_dead else SHUTDOWN_SECONDS)
     telemetry.close_server()
-    pool.shutdown(wait=False, cancel_futures=True)
-    runner.proposals.close()
+    jobs.shutdown(wait=False, cancel_futures=True)
     if executor.is_open():  # otherwise no query runs, and a starting JVM ends with this process
         executor.close()  # before the work: a slow check must not delay the stop of the queries
-    work = _end_work(pool, listener, DEAD_WORK_SECONDS if is_dead else WORK_SECONDS)
+    work = _end_work(jobs, listener, DEAD_WORK_SECONDS if is_dead else WORK_SECONDS)
     _release(runner, problem, lost)
     telemetry.close(lost=lost is not None)
     return work
@@ -63,12 +62,12 @@ def runner_error(runner: Runner, reason: str) -> MzplanError:
     )
 
 
-def _end_work(pool: WorkPool, listener: WakeListener, seconds: float) -> threading.Thread:
+def _end_work(jobs: Jobs, listener: WakeListener, seconds: float) -> threading.Thread:
     """Wait some seconds for work in progress, then close the listener. Return the thread that still waits.
 
     The wait is limited because data from other writers may keep a check busy.
     """
-    thread = threading.Thread(target=pool.shutdown, daemon=True)
+    thread = threading.Thread(target=jobs.shutdown, daemon=True)
     thread.start()
     thread.join(seconds)
     listener.close()

@@ -31,7 +31,8 @@ from mzplan.schema.description import Description
 log = logging.getLogger("mzplan.runner")
 
 T = TypeVar("T")
-STATUS_INTERVAL = 2.0  # seconds between reports in which only rates and lag have changed
+STATUS_INTERVAL = 2.0  # seconds between reports in which only rates, lag and jobs have changed
+JOB_AGE = 2.0  # seconds after which the Status shows a background job
 
 
 class ProblemLog:
@@ -62,14 +63,16 @@ class Watches:
     """Watches the upstreams, connections, backlogs and first copies of a controller's queries."""
 
     def __init__(self, controller: Controller):
-        pool, clock = controller.pool, controller.clock
+        jobs, clock = controller.jobs, controller.clock
         self._executor = controller.executor
         self._retry_reconnected = controller.retry_reconnected
-        self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
-        self.connections = ConnectionWatch(controller.check_connection, pool, clock)
-        self.backlogs: Sampler[Address, Description, Measurement] = Sampler(controller.measure, pool, clock)
+        self.upstreams = UpstreamWatch(controller.inspect, jobs, clock)
+        self.connections = ConnectionWatch(controller.check_connection, jobs, clock)
+        self.backlogs: Sampler[Address, Description, Measurement] = Sampler(
+            controller.measure, jobs, "lag", clock
+        )
         self.copies: Sampler[Place, Description, FirstCopy] = Sampler(
-            controller.executor.first_copy, pool, clock
+            controller.executor.first_copy, jobs, "copy", clock
         )
         self._run_ids: dict[Address, str] = {}
 
@@ -121,6 +124,7 @@ class StatusWriter:
         problems: ProblemLog,
     ):
         self._store, self._executor, self._clock = controller.store, controller.executor, controller.clock
+        self._jobs = controller.jobs
         self._instance, self._epoch = lease.instance, lease.epoch
         self._gates = gates
         self._watches = watches
@@ -215,6 +219,7 @@ class StatusWriter:
             replaced=self._executor.replacement() or "",
             cores=overview.cores,
             slowest=_slowest(overview),
+            jobs=self._jobs.reports(JOB_AGE),
         )
 
     def _opening_seconds(self) -> float | None:

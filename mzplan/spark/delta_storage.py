@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, Unpack
@@ -16,6 +15,7 @@ from mzplan.connectors.local.numbering import Numbering, turns
 from mzplan.connectors.local.steps import RESERVED
 from mzplan.controller.core import Controller, ControllerOptions
 from mzplan.controller.executor import ExecutorContext
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.storage import (
     Extent,
     appended_columns,
@@ -232,14 +232,14 @@ class SparkStorageController(Controller):
         context: ExecutorContext,
         store: Store,
         secrets: Secrets,
-        pool: Pool,
+        jobs: Jobs,
         executor: SparkExecutor | None = None,
         **options: Unpack[ControllerOptions],
     ):
         spark = executor or SparkExecutor(context)
         warehouse = absolute(context.directory, context.warehouse)
         storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
-        super().__init__(store, spark, storage, secrets, pool, **options)
+        super().__init__(store, spark, storage, secrets, jobs, **options)
 
 
 # ── keeping a table's log short

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Executor, ExecutorContext
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 from mzplan.controller.terms import (
     AppendCommand,
@@ -38,7 +38,7 @@ _numbers = itertools.count(1)
 class Make(Protocol):
     """Makes a controller of a project."""
 
-    def __call__(self, store: Store, pool: ThreadPoolExecutor) -> Controller: ...
+    def __call__(self, store: Store, jobs: Jobs) -> Controller: ...
 
 
 class World:
@@ -46,13 +46,13 @@ class World:
 
     def __init__(self, folder: Path, make: Make):
         self.store = Store(LocalBackend(folder / "state"), "shop")
-        self.pool = ThreadPoolExecutor(4)
+        self.jobs = Jobs()
         self.make = make
         self.controllers: list[Controller] = []
 
     def controller(self, *, complete: bool = True) -> Controller:
         """Return a new controller that leads the instance `local`."""
-        made = self.make(self.store, self.pool)
+        made = self.make(self.store, self.jobs)
         made.create_instance("local")
         made.connect_replica("local", ReplicaLocation(owner=f"test {next(_numbers)}"))
         if complete:
@@ -76,14 +76,14 @@ class World:
         for controller in self.controllers:
             controller.executor.close()
             controller.release()
-        self.pool.shutdown()
+        self.jobs.shutdown()
 
 
 def in_memory(folder: Path) -> Iterator[World]:
     storage = InMemoryStorage()
 
-    def make(store: Store, pool: ThreadPoolExecutor) -> Controller:
-        return InMemoryStorageController(store, Secrets("."), pool, storage=storage)
+    def make(store: Store, jobs: Jobs) -> Controller:
+        return InMemoryStorageController(store, Secrets("."), jobs, storage=storage)
 
     world = World(folder, make)
     yield world
@@ -110,10 +110,10 @@ def on_spark(folder: Path) -> Iterator[World]:
         packages=packages_of({LAKE.address: LAKE}),  # the session is the lab's, whichever test creates it
     )
 
-    def make(store: Store, pool: ThreadPoolExecutor) -> Controller:
+    def make(store: Store, jobs: Jobs) -> Controller:
         executor = Shared(context)
         executor.open()
-        return SparkStorageController(context, store, Secrets(str(folder)), pool, executor=executor)
+        return SparkStorageController(context, store, Secrets(str(folder)), jobs, executor=executor)
 
     world = World(folder, make)
     yield world

@@ -161,7 +161,7 @@ def test_a_lost_lease_stops_the_queries_even_if_the_loop_is_blocked(world: World
 
 
 def test_without_a_replica_every_command_is_refused(world: World) -> None:
-    controller = world.make(world.store, world.pool)
+    controller = world.make(world.store, world.jobs)
     refused(NotAttachedError, create, controller, local_source("a"))
     refused(NotAttachedError, controller.process)
 

@@ -198,8 +198,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.executor.check_result = lambda query: check_description(query, secrets, Connectors())
     made.executor.prepare = prepare  # type: ignore[method-assign]
     yield made
-    made.pool.shutdown()
-    made.runner.proposals.close()
+    made.jobs.shutdown()
 
 
 def settle(world: World) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mzplan.controller.executor import ExecutorContext
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.terms import ReplicaLocation
 from mzplan.model.address import Address
 from mzplan.model.observed import Observation
@@ -41,11 +41,11 @@ class Crew:
         self.executor = SparkExecutor(context)
         self.executor.open()  # joins the session that is there
         store = Store(LocalBackend(self.state), project)
-        self.pool = ThreadPoolExecutor(4)
+        self.jobs = Jobs()
         secrets = Secrets(str(self.folder))
         gates = gates_of(store, "local", time.monotonic)
         self.controller = SparkStorageController(
-            context, store, secrets, self.pool, executor=self.executor, gates=gates
+            context, store, secrets, self.jobs, executor=self.executor, gates=gates
         )
         self.controller.create_instance("local")
         self.controller.connect_replica("local", ReplicaLocation(owner="test"))
@@ -61,8 +61,7 @@ class Crew:
         self.thread.join(60)
         self.executor._spark = None  # the session is the lab's
         self.executor.close()
-        self.pool.shutdown()
-        self.runner.proposals.close()
+        self.jobs.shutdown()
         self.controller.release()
 
     def declare(self, name: str, text: str) -> None:

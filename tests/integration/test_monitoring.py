@@ -102,8 +102,7 @@ def troubled(tmp_path: Path) -> Iterator[int]:
     assert server is not None
     yield server.port
     server.close()
-    world.pool.shutdown()
-    world.runner.proposals.close()
+    world.jobs.shutdown()
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.instances import LeaseKeeper
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.runner.loop import Runner
@@ -37,18 +37,18 @@ def leading(
     keeper = LeaseKeeper(store, lease, lambda _: None)
     keeper.start()
     stopping = threading.Event()
-    with ThreadPoolExecutor(4) as pool:
-        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets, secret_values=secret_values)
-        thread = threading.Thread(target=runner.serve, args=(stopping,))
-        thread.start()
-        try:
-            yield runner
-        finally:
-            stopping.set()
-            runner.controller.wake_event.set()
-            thread.join(20)
-            runner.proposals.close()
-            keeper.release()
+    jobs = Jobs()
+    runner = runner_in_memory(store, executor, lease, jobs, secrets=secrets, secret_values=secret_values)
+    thread = threading.Thread(target=runner.serve, args=(stopping,))
+    thread.start()
+    try:
+        yield runner
+    finally:
+        stopping.set()
+        runner.controller.wake_event.set()
+        thread.join(20)
+        jobs.shutdown()
+        keeper.release()
 
 
 @contextmanager

@@ -33,8 +33,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
     made = World(tmp_path / "state")
     yield made
-    made.pool.shutdown()
-    made.runner.proposals.close()
+    made.jobs.shutdown()
 
 
 @pytest.fixture
@@ -52,6 +51,4 @@ def worlds(tmp_path: Path) -> Iterator[Worlds]:
 
     made = Worlds(tmp_path / "state")
     yield made
-    made.pool.shutdown()
-    for runner in made.runners.values():
-        runner.proposals.close()
+    made.jobs.shutdown()

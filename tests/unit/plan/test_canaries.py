@@ -269,7 +269,6 @@ def test_a_canary_that_fails_to_start_goes_back_also_under_the_next_runner(world
     assert status.observations[S1].condition == "failed"
     world.executor = HookedExecutor("shop")  # the runner is killed with its queries
     world.executor.fail_start = old.fail_start
-    world.runner.proposals.close()
     world.next_runner()
     status = world.settle()
     assert digests(world)[S1] == digests_of(THREE)[S1]

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult, QueryName
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.terms import LagSteps
-from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.observed import Status
@@ -48,7 +48,7 @@ def make_state(serial: int, broker: str = "a:1", **more: Any) -> State:
 
 
 class HookedExecutor(InMemoryExecutor):
-    """Calls `before` with each start, stop and removal, and records the epoch of each start."""
+    """Calls `before` with each start, stop, release and removal; records the epoch of each start."""
 
     def __init__(self, project: str) -> None:
         super().__init__(project)
@@ -63,6 +63,9 @@ class HookedExecutor(InMemoryExecutor):
     def stop(self, name: QueryName) -> None:
         self.before("stop", name.address)
         super().stop(name)
+
+    def release_upstream(self, id_: str, generation: int) -> None:
+        self.before("release", id_)
 
     def reclaim(self, id_: str, generation: int) -> None:
         self.before("reclaim", id_)
@@ -90,7 +93,7 @@ class World:
         self.store = Store(LocalBackend(folder), "shop")
         self.executor = HookedExecutor("shop")
         self.now = 0.0
-        self.pool: Executor = WorkPool(4)
+        self.jobs = Jobs()
         self.committed = State(project="shop")
         self.new_runner()
 
@@ -98,7 +101,7 @@ class World:
         lease = self.store.leases.acquire("local", f"test-{self.now}")
         assert lease is not None
         self.lease = lease
-        self.runner = runner_in_memory(self.store, self.executor, lease, self.pool, clock=lambda: self.now)
+        self.runner = runner_in_memory(self.store, self.executor, lease, self.jobs, clock=lambda: self.now)
 
     def next_runner(self, executor: HookedExecutor | None = None) -> None:
         """Release the lease, and let another runner lead, perhaps with an executor of its own."""
@@ -604,7 +607,7 @@ def test_sources_start_before_sinks_and_larger_lags_go_first(world: World) -> No
     behind = {Address("source", "z"): 7, Address("sink", "b"): 5, ORDERS: 900}
     seen = {a: replace(one, lag=behind.get(a)) for a, one in status.observations.items()}
     world.store.write_status(replace(status, observations=seen))
-    world.pool = ThreadPoolExecutor(1)
+    world.jobs = Jobs(lambda number, name: ThreadPoolExecutor(1))
     world.next_runner(HookedExecutor("shop"))
     world.settle()
     assert starts(world) == [

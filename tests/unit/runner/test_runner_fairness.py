@@ -10,7 +10,6 @@ import pytest
 
 from mzplan.connectors.api.queries import Probe
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner import proposals as runner_proposals
@@ -32,12 +31,8 @@ TASK = backfill(1, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 
 @pytest.fixture
 def narrow(world: World) -> World:
-    """A runner whose shared pool has one thread."""
-    world.pool.shutdown()
-    world.pool = WorkPool(1)
-    world.runner.proposals.close()
-    world.next_runner()
-    world.runner.controller.queries.short_lane.limit = 1
+    """A runner that starts one query at a time."""
+    world.jobs.set_budget("start", 1)
     return world
 
 
@@ -50,11 +45,43 @@ def test_long_backfills_delay_nothing_else(narrow: World) -> None:
         narrow.rounds()
         assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
         assert len(slow.begun) == 2  # and no more of them at once
-        assert narrow.pool.submit(lambda: "free").result(20.0) == "free"
+        assert not narrow.jobs.is_full("start")
     finally:
         slow.let.set()
     narrow.settle()
     assert sorted(starts(narrow)) == ["sink.orders_out", *(f"source.{n}" for n in long), "source.orders"]
+
+
+def test_dropped_sources_of_a_dead_server_delay_nothing(world: World) -> None:
+    """The removal of their slots waits for the server, perhaps for days."""
+    dropped = [f"d{number}" for number in range(12)]
+    world.apply(with_copies(make_state(1), ORDERS, *dropped))
+    blocked = Blocked(world.executor, "release")
+    world.commit(make_state(2))
+    try:
+        world.until(lambda: len(blocked.begun) == 2)
+        world.rounds()
+        assert len(blocked.begun) == 2
+        world.commit(make_state(3, broker="b:1"))
+        world.until(lambda: starts(world).count("source.orders") == 2)
+        kinds = {(job.kind, job.is_running) for job in world.jobs.reports(0.0)}
+        assert kinds == {("release", True), ("release", False)}
+    finally:
+        blocked.let.set()
+    world.settle()
+
+
+def test_one_start_at_a_time_leaves_the_other_jobs_their_threads(narrow: World) -> None:
+    """As with `--parallelism 1`."""
+    slow = Blocked(narrow.executor, "start", ORDERS)
+    narrow.commit(make_state(1))
+    try:
+        narrow.until(lambda: slow.begun)
+        assert narrow.jobs.is_full("start")
+        assert narrow.jobs.submit("compaction", SINK, lambda: "done").result(20.0) == "done"
+    finally:
+        slow.let.set()
+    narrow.settle()
 
 
 def test_failed_queries_start_last(narrow: World) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.jobs import Jobs
 from mzplan.model.address import Address
 from mzplan.model.observed import Observation, Status
 from mzplan.model.resources import Instance
@@ -41,7 +41,7 @@ class Worlds:
 
     def __init__(self, folder: Path):
         self.store = Store(LocalBackend(folder), "shop")
-        self.pool = ThreadPoolExecutor(4)
+        self.jobs = Jobs()
         self.committed = State(project="shop")
         self.runners: dict[str, Runner] = {}
         self.executors: dict[str, HookedExecutor] = {}
@@ -50,7 +50,7 @@ class Worlds:
     def runner(self, instance: str) -> Runner:
         lease = self.store.leases.take(instance, f"test-{instance}-{len(self.executors)}")
         executor = self.executors[instance] = HookedExecutor("shop")
-        runner = runner_in_memory(self.store, executor, lease, self.pool, clock=lambda: self.now)
+        runner = runner_in_memory(self.store, executor, lease, self.jobs, clock=lambda: self.now)
         self.runners[instance] = runner
         return runner
 

@@ -224,5 +224,5 @@ def test_a_port_in_use_is_a_warning(world: World, caplog: pytest.LogCaptureFixtu
             assert serve_metrics(world.runner, place, "s3://bucket/w", drift_of_instance) is None
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(warnings) == 2
-    assert f":{first.port}" in warnings[0] and "Fix: choose a free port" in warnings[0]
+    assert f":{first.port}" in warnings[0] and "Fix: free this port" in warnings[0]
     assert world.apply(make_state(1)).serial == 1

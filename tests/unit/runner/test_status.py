@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult, Measurement
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.observations import Fault
 from mzplan.controller.watches import ConnectionWatch, Sampler
 from mzplan.host import spark_lines
@@ -303,7 +304,7 @@ def test_the_text_of_a_fault_has_no_secret() -> None:
 def fault_of() -> Iterator[Callable[..., Fault | None]]:
     """Return a function that watches a connection, which doesn't answer, and returns its query's fault."""
     with ThreadPoolExecutor(1) as pool:
-        watch = ConnectionWatch(lambda connection: (DOWN,), pool, lambda: 0.0)
+        watch = ConnectionWatch(lambda connection: (DOWN,), Jobs(lambda number, name: pool), lambda: 0.0)
 
         def fault_of(connection: InlinedConnection, rounds: int = 3, **digests: str) -> Fault | None:
             given = {"id": "s", "generation": 1, "digest": "d", "type": connection.type, "body": {}}
@@ -344,7 +345,7 @@ def test_checks_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("mzplan.controller.watches.time", SimpleNamespace(monotonic=lambda: now[0]))
     with ThreadPoolExecutor(1) as pool:
-        sampler: Sampler[int, int, int] = Sampler(ask, pool, lambda: now[0])
+        sampler: Sampler[int, int, int] = Sampler(ask, Jobs(lambda number, name: pool), "lag", lambda: now[0])
         counted = []
         for rest in (0.0, 0.7, 0.2, 0.0):
             now[0] += rest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, references_of
@@ -110,8 +110,7 @@ def test_a_runner_resolves_no_misplaced_reference(description: Description, plac
     assert checked.code == "MZ102" and checked.address == Address("source", "s")
     allowed = {"${env:REFERRED}"} if "password" in description.connections["connection"].body else set()
     assert references_of(description) == allowed
-    with ThreadPoolExecutor(1) as pool:
-        in_use = SecretsInUse(secrets, {}, pool, time.monotonic)
+    in_use = SecretsInUse(secrets, {}, Jobs(), time.monotonic)
     assert set(in_use.read(description).by_reference) == allowed >= secrets.used
 
 
