@@ -178,10 +178,10 @@ def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterat
     """
     made: list[str] = []
 
-    def create(prefix: str | None = None) -> str:
+    def create(prefix: str | None = None, encoding: str = "UTF8") -> str:
         postgres.start()  # if the test before this one has left it down
         name = _unique(prefix or request.node.name, separator="_")
-        postgres.create_database(name)
+        postgres.create_database(name, encoding)
         made.append(name)
         return name
 

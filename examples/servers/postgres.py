@@ -62,9 +62,12 @@ class PostgresServer(Server):
         """Return the database's URI, with user and password."""
         return f"postgresql://{self.user}:{self.password}@{HOST}:{self.port}/{quote(database)}"
 
-    def create_database(self, name: str) -> str:
-        """Create an empty UTF-8 database and return its DSN. Raises ServerError, for example if it exists."""
-        self._run(f"create database {name}", sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    def create_database(self, name: str, encoding: str = "UTF8") -> str:
+        """Create an empty database and return its DSN. Raises ServerError, for example if it exists."""
+        statement = "CREATE DATABASE {} ENCODING {} LOCALE 'C' TEMPLATE template0"
+        self._run(
+            f"create database {name}", sql.SQL(statement).format(sql.Identifier(name), sql.Literal(encoding))
+        )
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import psycopg
 import pyarrow as pa
 import pytest
 from adbc_driver_postgresql import dbapi
@@ -58,12 +57,9 @@ SHOW = f"{SHOW}, {', '.join(repr(name) for name in WANTED)}, 'DateStyle', 'Inter
 @pytest.fixture
 def dsn(postgres: PostgresServer, database: Callable[..., str]) -> str:
     """A LATIN1 database with other settings, and a schema that hides one of PostgreSQL's functions."""
-    name = database()
-    with psycopg.connect(postgres.dsn(), autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE {name}".encode())
-        admin.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0".encode())
-        for setting, value in ODD.items():
-            admin.execute(f"ALTER DATABASE {name} SET {setting} = {value}".encode())
+    name = database(encoding="LATIN1")
+    for setting, value in ODD.items():
+        execute(postgres.dsn(), f"ALTER DATABASE {name} SET {setting} = {value}")
     execute(postgres.dsn(name), "CREATE SCHEMA shadows")
     wrong = "CREATE FUNCTION shadows.current_setting(text) RETURNS text LANGUAGE sql AS $$SELECT 'wrong'$$"
     execute(postgres.dsn(name), wrong)

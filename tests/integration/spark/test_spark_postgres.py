@@ -334,3 +334,29 @@ def test_a_value_that_the_table_refuses_is_told_by_its_column(lab: Lab, topic: M
     lab.start(narrow)
     lab.has_rows(shop, "narrow", 2)
     assert lab.rows(shop, "SELECT customer FROM narrow ORDER BY id") == [('"x"',), ('"xy"',)]
+
+
+def test_a_character_that_the_encoding_does_not_have_is_told_by_row_and_column(
+    lab: Lab, topic: Make, database: Make
+) -> None:
+    name, shop = topic(partitions=1), database(encoding="LATIN1")
+    lab.execute(shop, "CREATE TABLE plain (id bigint, customer text)")
+    for table in ("json", "escaped"):
+        lab.execute(shop, f"CREATE TABLE {table} (id bigint PRIMARY KEY, customer jsonb)")
+    source = lab.kafka_source(name, "id BIGINT NOT NULL, customer STRING")
+    upsert: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
+    plain = lab.postgres_sink(source, shop, "plain")
+    nested = lab.postgres_sink(source, shop, "json", select=["id", "array(customer) AS customer"], **upsert)
+    escaped_json = r"""'"' || replace(customer, 'Ω', '\\u03A9') || '"' AS customer"""
+    escaped = lab.postgres_sink(source, shop, "escaped", select=["id", escaped_json], **upsert)
+    lab.produce(name, {"id": 1, "customer": "Café"}, {"id": 2, "customer": "aΩ"})
+    lab.start(source, plain, nested, escaped)
+    why = ("U+03A9 (Ω)", '{"id":2}', "in column customer", "encoding LATIN1")
+    for sink in (plain, nested, escaped):
+        lab.fails(sink, "MZ059", *why)
+    lab.stop(plain)
+    fixed = lab.postgres_sink(source, shop, "plain", select=["id", "replace(customer, 'Ω', '?') AS customer"])
+    lab.start(fixed)
+    lab.has_rows(shop, "plain", 2)
+    rows = lab.rows(shop, "SELECT encode(convert_to(customer, 'UTF8'), 'escape') FROM plain ORDER BY id")
+    assert rows == [(r"Caf\303\251",), ("a?",)]

@@ -19,7 +19,7 @@ from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error, nul_error
+from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import (
     Move,
@@ -30,10 +30,12 @@ from mzplan.connectors.postgres.sink.staging import (
 )
 from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_on_driver, staging_task, straight_task
+from mzplan.connectors.postgres.sink.unstorable_text import unstorable_text_error
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table, fetch_row
 from mzplan.endpoints.interface import Written
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.content_hash import HASH
 
@@ -54,12 +56,14 @@ class _Setup:
 
     `straight`: copy into the table itself, without staging.
     `shape`: the table's columns (see `shape_of`), to detect an ALTER TABLE.
+    `encoding`: the database's.
     """
 
     writer: Writer
     move: Move
     straight: bool
     shape: str
+    encoding: str
 
 
 class Batches:
@@ -97,10 +101,7 @@ class Batches:
                 else:
                     self._write_staged(connection, setup, rows, step)
             except Exception as problem:
-                nul = nul_error(self._query, self._run.outputs, setup.move, batch, problem)
-                if nul is not None:
-                    raise nul from None
-                raise
+                raise self._text_error(setup, batch, problem) or problem from None
             failpoint(Failpoint.SINK_WRITTEN)
             if (written := writer.written(connection, step, last=step)) is not None:
                 self._run.wrote(step, written.rows)
@@ -118,17 +119,25 @@ class Batches:
             staged = rows.select(*columns, f.lit(0).cast("bigint").alias(HASH))  # unused: no step is recorded
             target = self._target(rows, (writer.ledger.schema, writer.stage), staged.columns[:-1])
             task = staging_task(target, 0, None, None, "warn")
-            reports = [row.asDict() for row in staged.mapInArrow(task, REPORT).collect()]
-            attempts = {report["attempt"]: report["staged"] for report in reports if report["staged"]}
-            with connection.transaction():
-                writer.lock(connection)
-                if not move.move(connection, attempts):
-                    raise _EMPTIED.error(self._query, stage=writer.stage_sql)
+            try:
+                reports = [row.asDict() for row in staged.mapInArrow(task, REPORT).collect()]
+                attempts = {report["attempt"]: report["staged"] for report in reports if report["staged"]}
+                with connection.transaction():
+                    writer.lock(connection)
+                    if not move.move(connection, attempts):
+                        raise _EMPTIED.error(self._query, stage=writer.stage_sql)
+            except Exception as problem:
+                raise self._text_error(setup, rows, problem) or problem from None
 
     def explain(self, problem: BaseException) -> BaseException:
         """Return the problem as an error for people, if it comes from the server or a task."""
         move = self._setup.move if self._setup is not None else None
         return explain_batch_error(self._query, self._run.outputs, move, problem)
+
+    def _text_error(self, setup: _Setup, batch: DataFrame, problem: Exception) -> MzplanError | None:
+        """Return an error with the row and column of the text that the database refused; None if none."""
+        query, outputs = self._query, self._run.outputs
+        return unstorable_text_error(query, outputs, setup.move, batch, problem, setup.encoding)
 
     def _hang_up(self) -> None:
         """Interrupt a wait for the server, from another thread."""
@@ -150,7 +159,8 @@ class Batches:
         resume_step = step if check_database(connection, self._query) else None
         writer.register(connection, shape, table if empties_target(self._query) else None, resume_step)
         record_target(connection, run.checkpoint)
-        return _Setup(writer=writer, move=move, straight=straight, shape=shape_before)
+        encoding = connection.info.parameter_status("server_encoding") or ""
+        return _Setup(writer=writer, move=move, straight=straight, shape=shape_before, encoding=encoding)
 
     def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
         keys = key_of(self._query)

@@ -5,33 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING
 
 import psycopg
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, state_of
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.sink.target_table import describe_fix, find_target
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.columns import POSITION
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _DATA_EXCEPTION = "22"  # prefix of its SQLSTATEs
-# The server's messages for the byte in text, and for its escape in jsonb.
-_NUL_SIGNS = (
-    'for encoding "UTF8": 0x00',
-    "unsupported Unicode escape sequence",
-    "\\u0000 cannot be converted",
-)
 REFUSED = Problem(
     "MZ059",
     "PostgreSQL refused a batch of {address}",
@@ -45,13 +30,6 @@ _DENIED = Problem(
     "{address} is missing a privilege in PostgreSQL",
     "{why}.",
     "grant it to {user} (docs/how-to/grant-privileges.md); mzplan retries the whole batch.",
-    at=", table {table}",
-)
-_NUL = Problem(
-    "MZ059",
-    "{address} can't write text with U+0000",
-    "{row} has that character in column {columns}. PostgreSQL can't store it in text.",
-    "remove it in the sink's select: {select}; mzplan retries the whole batch.",
     at=", table {table}",
 )
 
@@ -114,42 +92,3 @@ def _refused_error(
             why = f"{why}; {'; '.join(mismatches)}"
             problem, fix = _TOO_NARROW, describe_fix(move.table, [output for output, _ in suspects], {})
     return problem.error(query, why=why, fix=fix, table=query.body["table"])
-
-
-def nul_error(
-    query: ResolvedQuery, outputs: Sequence[Output], move: Move, batch: DataFrame, problem: Exception
-) -> MzplanError | None:
-    """Return MZ059 that names the batch's first row with U+0000, if PostgreSQL refused rows because of it."""
-    if not any(sign in str(problem) for sign in _NUL_SIGNS):
-        return None
-    contains_nul = {}
-    for output, target in zip(outputs, move.targets, strict=True):
-        type_ = output.type or ""
-        if "STRING" not in type_ and "CHAR" not in type_:
-            continue
-        column = f.col(quoted(output.name))
-        if "<" in type_:
-            condition = f.contains(f.to_json(f.struct(column)), f.lit("\\u0000"))
-        else:
-            condition = f.contains(column, f.lit("\0"))
-            if target.type in ("json", "jsonb"):
-                condition = condition | f.contains(column, f.lit("\\u0000"))
-        contains_nul[output.name] = f.coalesce(condition, f.lit(False))
-    if not contains_nul:
-        return None
-    columns = (f.when(condition, f.lit(name)) for name, condition in contains_nul.items())
-    place = f.to_json(POSITION) if POSITION in batch.columns else f.lit("")
-    row = (
-        batch.where(reduce(or_, contains_nul.values()))
-        .select(f.array_compact(f.array(*columns)).alias("names"), place.alias("place"))
-        .first()
-    )
-    if row is None:
-        return None
-    return _NUL.error(
-        query,
-        row=f"the row of {row['place']}" if row["place"] else "a row",
-        columns=", ".join(row["names"]),
-        select=", ".join(f"replace({name}, chr(0), '') AS {name}" for name in row["names"]),
-        table=query.body["table"],
-    )
