@@ -19,7 +19,9 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.words import first_names, scalar_text
 from mzplan.plan.query_change import has_same_query
 from mzplan.plan.targets import effect_on_target
+from mzplan.schema.columns import Column
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of
 
 _LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
 
@@ -108,6 +110,7 @@ def check_changes(
     """
     changes = tuple(changes)
     refilled = {c.address for c in changes if c.action == "replace" and not c.migrates_rows}
+    columns = {change.address: _new_columns(change) for change in changes}
     for change in changes:
         yield from _check_snapshots(change, refilled)
         if change.action in ("delete", "replace"):
@@ -117,7 +120,7 @@ def check_changes(
         if change.action != "create":
             yield from _check_forbidden(change)
         if change.action in ("create", "replace") or change.effect == "restart":
-            yield from _announcements(change)
+            yield from _announcements(change, columns)
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
             yield from _upstream_notices(change)
@@ -245,14 +248,13 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             yield notice(f"{change.address}: the change to `{name}` {text}", address=change.address)
 
 
-def _announcements(change: Change) -> Iterator[Diagnostic]:
+def _announcements(change: Change, columns: Mapping[Address, set[Column]]) -> Iterator[Diagnostic]:
     """Yield notices about other effects of a query's start (`x-announces`).
 
-    A restart announces an effect only if the query itself or its source changed. A changed connection
-    announces nothing new.
+    A new query announces them, and a query that may need other tables or columns on its server than before.
+    `columns`: by changed collection, its new columns.
     """
-    reads = any(cause.writes_collection for cause in change.triggered_by)
-    if change.after is None or not (change.fields or reads or change.before is None):
+    if change.after is None or not _may_need_more(change, change.after, columns):
         return
     kind = resource_kind(change.address.kind, change.after.type)
     for name, schema in kind.schema["properties"].items():
@@ -262,6 +264,27 @@ def _announcements(change: Change) -> Iterator[Diagnostic]:
         value = scalar_text(change.after.body[name])
         if text := texts.get(value):
             yield notice(f"{change.address}: {text}", f"It has {name}: {value}.", address=change.address)
+
+
+def _may_need_more(change: Change, after: ResourceState, columns: Mapping[Address, set[Column]]) -> bool:
+    """Return whether a query may need another table than before, or more columns."""
+    if change.before is None:
+        return True
+    properties = resource_kind(change.address.kind, after.type).schema["properties"]
+    for leaf in change.fields:
+        schema = properties.get(leaf.property_name, {})
+        if leaf.effect == "replace" or leaf.property_name == "select" or "x-reference" in schema:
+            return True
+    takes_new = any("*" in item for item in after.body.get("select", "*"))
+    return takes_new and any(columns.get(read) for read in after.references.values())
+
+
+def _new_columns(change: Change) -> set[Column]:
+    """Return the columns that a collection gains, also those that get another type."""
+    if change.before is None or change.after is None or not change.address.writes_collection:
+        return set()
+    before, after = (columns_of(r.type, r.body) for r in (change.before, change.after))
+    return set(after) - set(before)
 
 
 def _upstream_notices(change: Change) -> Iterator[Diagnostic]:

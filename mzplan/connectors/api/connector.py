@@ -205,7 +205,8 @@ class SinkConnector(Side, Protocol):
 
         `Probe.must_create` says whether the description asks for it.
 
-        Does nothing if nothing is missing or a column's type isn't known. Never drops or retypes anything.
+        Does nothing if nothing is missing or a column's type isn't known. Never drops
+        anything, and changes types only to wider ones.
         Several processes may call it at once. Raises MzplanError for a server's errors.
         """
         return

@@ -239,15 +239,27 @@ def test_a_plan_announces_the_tables_that_a_sink_creates() -> None:
     making = sink(create=True, table="public.orders")
 
     def announced(plan: Plan) -> list[str]:
-        return [d.summary for d in plan.diagnostics if d.code == "MZ045"]
+        return [d.summary for d in plan.diagnostics if "its table" in d.summary]
 
     first = build_plan(shop(orders_pg=making), State(project="shop"))
-    said = "sink.orders_pg: mzplan will create its table, or missing columns, after the commit"
+    said = "sink.orders_pg: mzplan will create its table, or add and widen columns, after the commit"
     assert announced(first) == [said]
     before = commit(shop(orders_pg=making))
     more = source(columns="id BIGINT, amount INT, note STRING")
     assert announced(build_plan(shop(orders_pg=making, orders=more), before)) == [said]
-    # Another server is no news, nor is the word itself on a sink that runs.
+    fewer = source(columns="id BIGINT")
+    elsewhere = sink(create=True, table="public.other")
+    assert announced(build_plan(shop(orders_pg=elsewhere), before)) == [said]
+    wider = source(columns="id BIGINT, amount BIGINT")
+    assert announced(build_plan(shop(orders_pg=making, orders=wider), before)) == [said]
+    # No restart without new columns is news, nor another server, nor the word itself on a sink that runs.
+    for restarted in (
+        shop(orders_pg=making, orders=fewer),
+        shop(orders_pg=making, orders=source(topic="other")),
+        shop(orders_pg=sink(create=True, table="public.orders", max_files_per_trigger=5)),
+    ):
+        plan = build_plan(restarted, before)
+        assert "sink.orders_pg" in effects(plan) and announced(plan) == []
     assert announced(build_plan(shop(orders_pg=making, pg=postgres(host="other")), before)) == []
     turned_on = build_plan(shop(orders_pg=making), commit(shop(orders_pg=sink(table="public.orders"))))
     assert (announced(turned_on), effects(turned_on)) == ([], {"sink.orders_pg": "in-place"})
