@@ -56,7 +56,9 @@ def query_change(change: Change) -> QueryChange | None:
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
     if old == new and None not in states and before.get("watermarks") == after.get("watermarks"):
-        return QueryChange(diff, "lost", "`*` now selects other columns")
+        is_alias = before.get("aliases") != after.get("aliases")
+        why = "a name now stands for another value" if is_alias else "`*` now selects other columns"
+        return QueryChange(diff, "lost", why)
     return QueryChange(diff, *_verdict(*states))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Records = Mapping[Address, "ResourceState"]
 Body = Mapping[str, Any]
-_DERIVED = ("from", "key", "reads", "schema", "state")  # properties that may follow from a query
+_DERIVED = ("aliases", "from", "key", "reads", "schema", "state")  # properties that may follow from a query
 _RULES = ("schema", "config/checks", "connectors/api")  # the packages that an analysis runs through
 
 

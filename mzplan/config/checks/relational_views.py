@@ -40,7 +40,7 @@ class RelationalView:
         self._watermarks: Mapping[str, Any] = marks if isinstance(marks, dict) else {}
 
     def check(self, derive: Callable[[Address], None]) -> list[Item] | None:
-        """Fill in `reads` and `state`, after `derive` has filled in the inputs.
+        """Fill in `reads`, `aliases` and `state`, after `derive` has filled in the inputs.
 
         Returns the columns; None if they aren't known.
         """
@@ -70,6 +70,7 @@ class RelationalView:
             refuse(resource, self._property, refused, self._findings)
             return None
         if not is_inlined(resource):
+            self._keep_aliases(analysis)
             self._keep_state(analysis)
         return result.items
 
@@ -175,6 +176,12 @@ class RelationalView:
             location=self._resource.location(("watermarks", name, "column")),
         )
 
+    def _keep_aliases(self, analysis: Analysis) -> None:
+        """Fill in `aliases`, if names in the query stand for earlier items."""
+        if analysis.aliases:
+            self._resource.derived["aliases"] = ((self._property,), 0)
+            self._resource.body = {**self._resource.body, "aliases": analysis.aliases}
+
     def _keep_state(self, analysis: Analysis) -> None:
         """Fill in `state`, if the query keeps state."""
         if not analysis.operators:
@@ -182,8 +189,9 @@ class RelationalView:
         numbered = {name: number for number, name in enumerate(self._query.places)}
         marks = sorted((numbered[name], mark["column"].lower()) for name, mark in self._watermarks.items())
         self._resource.derived["state"] = ((self._property,), 0)
-        # The state depends on the columns that `*` stands for, and on their order.
-        digest = self._query.digest(*marks, *analysis.starred)
+        # The state depends on the used columns that `*` stands for, and on their order.
+        aliases = [("alias", name) for name in analysis.aliases]
+        digest = self._query.digest(*marks, *analysis.used_by_star, *aliases)
         self._resource.body = {**self._resource.body, "state": digest}
 
 

@@ -19,7 +19,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
-_DERIVED = frozenset(["from", "reads", "state"])  # properties that only follow from the SQL
+_DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
 _RELATIONAL = ("watermarks", "snapshots")  # properties that only a relational view can set
 
 

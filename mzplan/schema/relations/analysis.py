@@ -16,7 +16,13 @@ from mzplan.schema.relations.parse import (
     named_queries,
     start_of,
 )
-from mzplan.schema.relations.scopes import Field, Relation, Scope, UnknownColumnError
+from mzplan.schema.relations.scopes import (
+    Field,
+    Relation,
+    Scope,
+    UnknownColumnError,
+    UsedFields,
+)
 from mzplan.schema.relations.types import QueryTypes
 from mzplan.schema.sql_types import wider as common_type
 
@@ -81,15 +87,35 @@ class Result:
 class Analysis:
     """The analysis of one query over these inputs, by name. Raises QueryError.
 
-    - `starred`: the columns that `*` stands for, in lower case.
+    - `starred`: the columns that `*` stands for.
+    - `used`: the columns that the result needs.
+    - `by_alias`: by position, the names that stand for an earlier item of their SELECT.
     - `is_certain`: sqlglot's tree has everything that is in the text.
     """
 
     query: RelationalQuery
     inputs: Mapping[str, Input]
     operators: list[Operator] = field(default_factory=list)
-    starred: list[str] = field(default_factory=list)
+    starred: list[Field] = field(default_factory=list)
+    used: UsedFields = field(default_factory=UsedFields)
+    by_alias: dict[int, str] = field(default_factory=dict)
     is_certain: bool = True
+
+    @property
+    def aliases(self) -> list[str]:
+        """Return the names that stand for an earlier item, in the order of the text.
+
+        If an input gets a column of such a name, the name stands for the column.
+        """
+        return [name for _, name in sorted(self.by_alias.items())]
+
+    @property
+    def used_by_star(self) -> list[str]:
+        """Return the columns that `*` stands for and the result needs, in lower case.
+
+        Spark keeps no other columns in the state.
+        """
+        return [column.name.lower() for column in self.starred if column in self.used]
 
     def result(self) -> Result:
         """Return the columns of the whole query."""
@@ -102,6 +128,7 @@ class Analysis:
         written = QueryTypes(self.query.text, Scope(), True)
         self.is_certain = written.has_every_plus(self.query.tree)
         result = self._query(self.query.tree, {})
+        self.used.add(*(item.field for item in result.items))
         if not result.stream:
             raise QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
         if not result.items:
@@ -143,6 +170,7 @@ class Analysis:
                 "read both as streams.",
             )
         if node.args.get("distinct"):
+            self.used.add(*(item.field for item in (*left.items, *right.items)))
             self.operators.append(Operator("DISTINCT", start_of(node), timed=_has_time(left.items)))
         return Result([_union_item(*pair) for pair in zip(left.items, right.items, strict=True)], left.stream)
 
@@ -172,7 +200,7 @@ class _Select:
 
     def __init__(self, analysis: Analysis, node: Any, names: Mapping[str, Relation], named: bool):
         self._analysis, self._node, self._names, self._named = analysis, node, names, named
-        self._scope = Scope()
+        self._scope = Scope(used=analysis.used, by_alias=analysis.by_alias)
         self._types = QueryTypes(analysis.query.text, self._scope, analysis.is_certain)
 
     def result(self) -> Result:
@@ -191,6 +219,7 @@ class _Select:
         else:
             items = self._with_groups(items)
         if node.args.get("distinct"):
+            self._scope.used.add(*(item.field for item, _ in items))
             self._keeps("DISTINCT", start_of(node), _has_time([item for item, _ in items]))
         grouped = len(self._groups(items)) if aggregates else None
         several = next((item.offset for item, tree in items if type(tree).__name__ in GENERATORS), None)
@@ -268,6 +297,14 @@ class _Select:
             if not isinstance(column.this, exp.Star):
                 self._scope.find(column)
 
+    def _check_having(self, tree: Any) -> None:
+        """Raise QueryError for an unknown column. In HAVING, an item's name comes before a column's."""
+        from sqlglot import exp
+
+        for column in tree.find_all(exp.Column):
+            if len(column.parts) > 1 or column.name.lower() not in self._scope.aliases:
+                self._scope.find(column)
+
     def _items(self, written: Any) -> Iterator[tuple[Item, Any]]:
         """Yield the columns of an item, each with its expression."""
         from sqlglot import exp
@@ -309,7 +346,7 @@ class _Select:
         for relation, column in fields:
             if column.name.lower() not in without:
                 tree = exp.column(column.name, table=relation.name or None)
-                self._analysis.starred.append(column.name.lower())
+                self._analysis.starred.append(column)
                 yield Item(column, start_of(inner) or start_of(self._node)), tree
 
     def _keeps_time(self, tree: Any) -> bool:
@@ -362,8 +399,11 @@ class _Select:
             if not 1 <= int(key.name) <= len(items):
                 raise QueryError(f"GROUP BY {key.name} names no item", start_of(group))
             return items[int(key.name) - 1].unalias()
-        if isinstance(key, exp.Column) and len(key.parts) == 1 and not self._scope.has(key.name):
-            return by_name.get(key.name.lower(), key)
+        name = key.name.lower()
+        is_alias = isinstance(key, exp.Column) and len(key.parts) == 1 and name in by_name
+        if is_alias and not self._scope.has(name):
+            self._scope.by_alias[start_of(key)] = name
+            return by_name[name]
         return key
 
     def _with_groups(self, items: list[tuple[Item, Any]]) -> list[tuple[Item, Any]]:
@@ -389,7 +429,7 @@ class _Select:
             has = frozenset(number for number, group in enumerate(keys) if group in (key, whole))
             grouped.append((replace(item, groups=has), tree))
         if (having := self._node.args.get("having")) is not None:
-            self._check(having.this)
+            self._check_having(having.this)
         return grouped
 
     def _key(self, tree: Any) -> str:
@@ -496,4 +536,5 @@ def _union_item(left: Item, right: Item) -> Item:
     types = left.field.type, right.field.type
     type_ = common_type(*types) if all(types) else None
     both = left.field.event_time and right.field.event_time
-    return Item(Field(left.field.name, type_, both), left.offset)
+    parts = left.field, right.field
+    return Item(Field(left.field.name, type_, both, parts), left.offset)

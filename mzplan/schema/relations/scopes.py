@@ -11,11 +11,17 @@ from mzplan.schema.relations.parse import QueryError, start_of
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: its name, its type (None if only Spark knows it), and whether it has a watermark."""
+    """A column.
+
+    - `type`: None if only Spark knows it.
+    - `event_time`: whether the column has a watermark.
+    - `parts`: for a column of a UNION, the columns that it unites.
+    """
 
     name: str
     type: str | None
     event_time: bool = False
+    parts: tuple[Field, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +39,36 @@ class Relation:
     label: str = ""
 
 
+class UsedFields:
+    """The columns that a query uses, by identity: two columns may look alike."""
+
+    def __init__(self) -> None:
+        self._fields: dict[int, Field] = {}
+
+    def add(self, *fields: Field) -> None:
+        for added in fields:
+            self._fields[id(added)] = added
+            self.add(*added.parts)
+
+    def __contains__(self, one: Field) -> bool:
+        return id(one) in self._fields
+
+
 @dataclass(slots=True)
 class Scope:
     """The relations of a SELECT, in order.
 
     - `visible`: the columns that need no qualifier, in the order of `*`. USING shows a column once.
     - `aliases`: the items of the SELECT by name, for GROUP BY, HAVING and later items.
+    - `used`: the columns that expressions of the whole query name.
+    - `by_alias`: by position, the names in the whole query that stand for an earlier item of their SELECT.
     """
 
     relations: list[Relation] = field(default_factory=list)
     visible: list[tuple[Relation, Field]] = field(default_factory=list)
     aliases: dict[str, Field] = field(default_factory=dict)
+    used: UsedFields = field(default_factory=UsedFields)
+    by_alias: dict[int, str] = field(default_factory=dict)
 
     @property
     def stream(self) -> bool:
@@ -54,6 +79,7 @@ class Scope:
         """Add a relation. `using`: the columns, in lower case, that it shares with earlier ones."""
         joined = [pair for name in using for pair in self.visible if pair[1].name.lower() == name]
         others = [*self.visible, *((relation, column) for column in relation.fields)]
+        self.used.add(*(column for _, column in others if column.name.lower() in using))
         self.visible = [*joined, *(pair for pair in others if pair[1].name.lower() not in using)]
         self.relations.append(relation)
 
@@ -62,6 +88,11 @@ class Scope:
 
         Raises QueryError for an unknown or ambiguous column.
         """
+        found, rest = self._find(column)
+        self.used.add(found)
+        return found, rest
+
+    def _find(self, column: Any) -> tuple[Field, list[str]]:
         names = [str(part.name) for part in column.parts]
         lower = [name.lower() for name in names]
         if len(names) > 1:
@@ -80,6 +111,7 @@ class Scope:
         if found_in:
             return found_in[0][1], names[1:]
         if lower[0] in self.aliases:
+            self.by_alias[start_of(column)] = lower[0]
             return self.aliases[lower[0]], names[1:]
         raise UnknownColumnError(names[0], start_of(column.parts[0]), self.relations)
 

@@ -314,6 +314,53 @@ def test_a_star_that_stands_for_other_columns_replaces_views_with_state(tmp_path
     assert (changed["state"], changed["because"]) == ("lost", "`*` now selects other columns")
 
 
+def test_a_column_that_no_result_needs_replaces_no_view_with_state(tmp_path: Path) -> None:
+    live = inlined("SELECT * FROM pairs WHERE a > 0")
+    join = "ON x.a = y.a AND x.ts = y.ts"
+    views = {
+        "live": live,
+        "more": inlined("SELECT l.*, b * 2 AS twice FROM live l"),
+        "both": inlined("SELECT * FROM live UNION ALL SELECT * FROM pairs"),
+        "joined": {"query": f"SELECT x.a FROM live x JOIN more y {join}", **mark("pairs")},
+        "used": {"query": "SELECT a, sum(twice) AS n FROM more GROUP BY a", **update("a")},
+        "united": {"query": "SELECT a, count(*) AS n FROM both GROUP BY a", **update("a")},
+        "whole": {"query": f"SELECT x.* FROM live x JOIN live y {join}", **mark("pairs")},
+        "grouped": {"query": "SELECT l.*, count(*) AS n FROM live l GROUP BY ALL", "output": "update"},
+        "distinct": {"query": "SELECT DISTINCT * FROM live", **mark("pairs")},
+    }
+    views["grouped"]["key"] = ["a", "b", "ts"]
+    source = "sources: {pairs: {type: local, schema: '%s'}}\n"
+    committed(tmp_path, views, source % "a INT, b INT, ts TIMESTAMP")
+    views["grouped"]["key"] = ["a", "b", "ts", "c"]
+    write(tmp_path, files(views, source % "a INT, b INT, ts TIMESTAMP, c INT"))
+    replaced = {view for view, effect in planned_effects(tmp_path).items() if effect == "replace"}
+    assert replaced == {"view.whole", "view.grouped", "view.distinct"}
+    views["grouped"]["key"] = ["a", "b", "ts"]
+    write(tmp_path, files(views, source % "ts TIMESTAMP, b INT, a INT"))
+    replaced = {view for view, effect in planned_effects(tmp_path).items() if effect == "replace"}
+    assert "view.united" not in replaced and "view.used" in replaced
+
+
+def test_a_new_column_with_the_name_of_an_alias_is_a_change(tmp_path: Path) -> None:
+    """Spark reads the column, no longer the alias."""
+    aliased = "1 AS small, small + 1 AS more"
+    views = {
+        "tagged": {"query": f"SELECT id, {aliased}, tag FROM orders LATERAL VIEW explode(tags) t AS tag"},
+        "pairs": {"query": f"SELECT DISTINCT {aliased}, ts FROM orders", **ORDERS_MARK},
+        "inner": {"query": f"SELECT {aliased} FROM (SELECT DISTINCT ts FROM orders) x", **ORDERS_MARK},
+        "having": {"query": f"SELECT customer, count(*) AS small {GROUPED} HAVING small > 1", **BY_CUSTOMER},
+        "hidden": {"query": f"SELECT customer, 'a' AS small, count(*) AS n {GROUPED}", **BY_CUSTOMER},
+    }
+    committed(tmp_path, views)
+    write(tmp_path, files(views, SOURCES.replace("tags ARRAY", "small INT, tags ARRAY")))
+    effects = planned_effects(tmp_path)
+    others = dict.fromkeys(["source.orders", "view.inner", "view.having", "view.hidden"], "restart")
+    assert effects == {"view.tagged": "restart", "view.pairs": "replace", **others}
+    plan = mzplan(tmp_path, "plan").out
+    assert "its state can't be kept: a name now stands for another value" in plan
+    assert "names in the query now stand for other values" in plan
+
+
 def test_blanks_comments_and_spellings_of_a_duration_change_nothing(tmp_path: Path) -> None:
     """Other letters do: `to_json` writes names of fields."""
     views: dict[str, Any] = {
