@@ -1,8 +1,21 @@
-"""Spark's functions."""
+"""Spark's functions: their names, and which of them need other rows.
+
+functions.tsv lists the functions of all supported lines of Spark, each with the first line that has it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from mzplan.schema.sql_text import function_name
+
+NO_FUNCTION = "Spark 4.0, 4.1 and 4.2 have no function of this name"
+_TABLE = Path(__file__).with_name("functions.tsv")
+# Spark's parser reads these calls without a function of that name.
+_SYNTAX = frozenset(["any_value", "exists", "identifier", "if", "struct", "try_cast", "typeof"])
 
 
 def _words(text: str) -> frozenset[str]:
@@ -38,3 +51,26 @@ def _is_any(node: Any) -> bool:
     from sqlglot import exp
 
     return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
+
+
+@cache
+def functions() -> Mapping[str, str]:
+    """Return the names of Spark's functions, each with the first supported line that has it."""
+    rows = (line.split("\t") for line in _TABLE.read_text(encoding="utf-8").splitlines())
+    return {name: since[0] if since else "4.0" for name, *since in rows}
+
+
+def unknown_functions(tree: Any, text: str, prefix: int = 0) -> list[tuple[str, int]]:
+    """Return the calls of functions that no supported Spark has: their names, and where they are in the text.
+
+    `prefix`: how many characters sqlglot has read before the text.
+    """
+    from sqlglot import exp
+
+    known, unknown = functions(), []
+    for node in tree.find_all(exp.Func):
+        name = function_name(node, text, prefix)
+        is_named = "start" in node.meta and not isinstance(node.parent, exp.Dot)
+        if is_named and name not in known and name not in _SYNTAX:
+            unknown.append((name, node.meta["start"] - prefix))
+    return unknown

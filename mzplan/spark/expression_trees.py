@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from mzplan.schema.expressions import SCHEMA_OF, TYPED, XPATH, is_ddl
+from mzplan.schema.functions import functions
 
 CATALYST = "org.apache.spark.sql.catalyst."
 _ROW = r"expressions\.(?:(?:variant|xml|st)\.)?"
@@ -147,7 +148,8 @@ class ExpressionCheck:
     def _problem_of_call(self, tree: Any, name: str) -> str:
         called = name.lower().removeprefix("system.").removeprefix("builtin.")
         if called not in self._built_in:
-            return f"{name} isn't a function of Spark."
+            since = functions().get(called)
+            return f"{name} isn't a function of {f'this Spark, but of {since}' if since else 'Spark'}."
         most = _MOST_ARGUMENTS.get(called)
         if most is not None and any(len(arguments) > most for arguments in _calls(tree, called)):
             return f"With so many arguments, {name} could access a file, an address or Java code."

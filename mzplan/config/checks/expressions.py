@@ -9,6 +9,7 @@ from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, Path, listed, shown
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
 from mzplan.schema.expressions import parse_select, parse_where
+from mzplan.schema.functions import NO_FUNCTION, functions
 from mzplan.schema.source_columns import columns_of, keys_of
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class ExpressionCheck:
         return False
 
     def check_columns(self, parsed: Parsed, path: Path) -> None:
-        """Report each column that doesn't exist."""
+        """Report each column and each function that doesn't exist."""
+        self._check_functions(parsed, path)
         if self.columns is None:
             return
         for name, offset in parsed.columns:
@@ -133,6 +135,17 @@ class ExpressionCheck:
                     self.findings.did_you_mean(name, self.columns) or "use one of these.",
                     location=self.place(path, offset=offset, length=len(name)),
                 )
+
+    def _check_functions(self, parsed: Parsed, path: Path) -> None:
+        """Report each function that Spark doesn't have."""
+        for name, offset in parsed.unknown:
+            self.findings.add(
+                "MZ019",
+                f"Unknown function {shown(name)}",
+                f"{self.owner}: {NO_FUNCTION}.",
+                self.findings.did_you_mean(name, functions()) or "use functions of Spark SQL.",
+                location=self.place(path, offset=offset, length=len(name)),
+            )
 
     def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
         if parsed.star:

@@ -14,8 +14,9 @@ from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.address import Address
 from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
+from mzplan.schema.functions import functions
 from mzplan.schema.relations.analysis import Analysis, Input, Item
-from mzplan.schema.relations.parse import QueryError
+from mzplan.schema.relations.parse import QueryError, UnknownFunctionError
 from mzplan.schema.relations.rules import WrongKeyError, broken_rules
 from mzplan.schema.relations.scopes import UnknownColumnError
 
@@ -205,6 +206,9 @@ def refuse(resource: Declaration, property_: str, error: QueryError, findings: F
         summary = f"Unknown column {shown(error.name)}"
         detail = f"{error.relations} has the columns {listed(error.columns, 40)}."
         hint = findings.did_you_mean(error.name, error.columns) or "use one of these."
+    if isinstance(error, UnknownFunctionError):
+        summary = f"Unknown function {shown(error.name)}"
+        hint = findings.did_you_mean(error.name, functions()) or hint
     if isinstance(error, WrongKeyError) and "key" in resource.body:
         location = resource.location(("key",))
     findings.add("MZ019", summary, detail, hint, location=location)

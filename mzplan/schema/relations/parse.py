@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from mzplan.model.address import is_valid_name
 from mzplan.schema.expressions import fault_of
-from mzplan.schema.functions import is_aggregate
+from mzplan.schema.functions import NO_FUNCTION, is_aggregate, unknown_functions
 from mzplan.schema.sql_text import (
     BareText,
     SqlTextError,
@@ -60,6 +60,14 @@ class QueryError(SqlTextError):
     def __init__(self, problem: str, offset: int = 0, hint: str = "", summary: str = ""):
         super().__init__(problem, offset)
         self.hint, self.summary = hint, summary
+
+
+class UnknownFunctionError(QueryError):
+    """Raised for a function that no supported Spark has."""
+
+    def __init__(self, name: str, offset: int):
+        super().__init__(NO_FUNCTION, offset, "use functions of Spark SQL.")
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +388,8 @@ class _Checks:
                 _refuse("it isn't a query", node)
         if (fault := fault_of(tree, self._text.sql)) is not None:
             raise QueryError(*fault)
+        for name, offset in unknown_functions(tree, self._text.sql):
+            raise UnknownFunctionError(name, offset)
 
 
 _OVER_HINT = (

@@ -68,6 +68,8 @@ def test_the_key_follows_from_the_key_of_the_input(tmp_path: Path, query: str, k
 # The views; place and code of the error; words of the error and of its fix
 MISTAKES: list[tuple[str, ...]] = [
     (UNKNOWN, "8:9 MZ019", "source.orders has the columns", 'did you mean "amount"?'),
+    (view("SELECT CAST(uper(id) AS INT) AS i FROM orders"), "5:27 MZ019", 'function "uper"', 'mean "upper"?'),
+    (view("SELECT id FROM orders WHERE lowr('a') = 'a'"), "5:43 MZ019", 'function "lowr"', 'mean "lower"?'),
     (view("SELECT id, sum(amount) AS s FROM orders"), "5:22 MZ019", "id is neither in GROUP BY nor in an"),
     (view("SELECT id FROM orders", ', schema: "a BIGINT, b INT"'), "5:47 MZ230", "Its query gives id, in"),
     (view("SELECT tags FROM orders", f", schema: {TAGS} NOT NULL"), "5:49 MZ230", "tags may be NULL"),

@@ -6,6 +6,7 @@ import pytest
 
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.expressions import parse_select
+from mzplan.schema.functions import functions
 from mzplan.schema.sql_types import type_of
 
 COLUMNS = parse_columns(
@@ -176,3 +177,33 @@ def test_an_uncertain_type_is_left_to_spark(text: str) -> None:
 def test_long_and_deep_expressions_end() -> None:
     assert type_of(" + ".join(["1"] * 2000), COLUMNS) in ("INT", None)
     assert type_of("array(" * 30 + "id" + ")" * 30, COLUMNS) == "ARRAY<" * 30 + "BIGINT" + ">" * 30
+
+
+def test_the_names_in_the_table_and_those_of_syntax_are_known() -> None:
+    syntax = (
+        *(
+            "CAST(id AS INT)",
+            "try_cast(id AS INT)",
+            "extract(DAY FROM at)",
+            "trim(BOTH 'a' FROM note)",
+            "date(at)",
+        ),
+        *(
+            "position('a' IN note)",
+            "substring(note FROM 1)",
+            "overlay(note PLACING 'a' FROM 1)",
+            "current_date",
+        ),
+        *(
+            "id::INT",
+            "DATE '2026-01-01'",
+            "note LIKE ANY ('a', 'b')",
+            "exists(tags, t -> t = 'a')",
+            "`upper`(note)",
+        ),
+    )
+    operators = ("and", "or", "in", "between", "case", "when")
+    known = [f"{name}(id)" for name in functions() if name not in operators]
+    for text in (*known, *syntax):
+        assert parse_select(f"{text} AS x").unknown == (), text
+    assert parse_select("upper(lowr(a) || My_Own(a)) AS x").unknown == (("lowr", 6), ("my_own", 17))
