@@ -174,6 +174,7 @@ def _runner_settings(body: dict[str, Any]) -> RunnerSettings:
     metrics = {name: inner["metrics"] for name, inner in body["instances"].items() if "metrics" in inner}
     return RunnerSettings(
         retain_dropped=seconds(body["retain_dropped"]),
+        survive_store_outage=seconds(body["runner"]["survive_store_outage"]),
         retries=Retries(
             first=seconds(retries["first"]),
             last=seconds(retries["last"]),

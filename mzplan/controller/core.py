@@ -7,19 +7,22 @@ StorageController is the contract of its methods. Implementations differ in the 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
-from mzplan.controller.executor import CheckResult, Executor, Measurement
+from mzplan.controller.executor import CheckResult, Executor, Measurement, QueryName
 from mzplan.controller.frontiers import Frontiers
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
+from mzplan.controller.outages import STOP_CAUSE
 from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Desired, Memory
+from mzplan.controller.reconcile import Decision, Desired, Memory, Stop
 from mzplan.controller.runs import takeover
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
@@ -37,6 +40,8 @@ from mzplan.model.observed import Counters, Lease, Status
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places
+from mzplan.store.epochs import next_epoch, raise_epoch
+from mzplan.store.leases import LEASE_TTL, has_ended
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
@@ -82,6 +87,10 @@ class Controller(Frontiers):
         self.decisions: dict[Address, Decision] = {}
         self._previous_status: Status | None = None
         self._initialized = False
+        self._lineage = ""  # of the state under which this runner has recorded its epoch
+        self._start_at = -math.inf  # when queries may start, in monotonic seconds
+        outages = self.instances.outages
+        outages.survive, outages.on_change = self.parameters.survive_store_outage, self._on_outage
 
     # --- initialization
 
@@ -91,6 +100,7 @@ class Controller(Frontiers):
 
     def update_configuration(self, parameters: StorageParameters) -> None:
         self.parameters = parameters
+        self.instances.outages.survive = parameters.survive_store_outage
         if self.queries is not None:
             self._configure(self.queries)
         self.maintenance.schedule.every = self.targets.schedule.every = parameters.maintain_every
@@ -109,7 +119,7 @@ class Controller(Frontiers):
         `cause` is the cause to report when a query that has run before starts again. By default, the cause is
         that the runner has changed.
         """
-        self.instances.attached, id_ = lease, lease.instance
+        self.instances.attached, id_, self._lineage = lease, lease.instance, ""
         before = self._previous_status = self.store.read_status(id_)
         self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
         self.queries = Queries(self, self.claims, lease.epoch, before, cause)
@@ -125,6 +135,42 @@ class Controller(Frontiers):
         self.instances.require()
         assert self.queries is not None
         self.queries.switcher.epoch = max(epoch, self.queries.switcher.epoch)
+
+    def record_epoch(self, lineage: str) -> None:
+        """Record in the warehouse that this runner leads. Call it before any query of that lineage starts.
+
+        A former runner without the store then stops its queries. If it may still run, queries start only when
+        it has had the time to stop. Idempotent. Raises OSError if the warehouse fails, MzplanError if the
+        store does.
+        """
+        if lineage == self._lineage:
+            return
+        lease, former = self.instances.require_lease(), self.store.leases.former
+        newest = self.storage.newest_epoch(lineage, lease.instance)
+        epoch = lease.epoch
+        if newest >= epoch:  # the store has lost epochs, as after its restore from a backup
+            raise_epoch(self.store.backend, newest)
+            epoch = next_epoch(self.store.backend)
+            self.raise_epoch(epoch)
+        self.storage.record_epoch(lineage, lease.instance, epoch)
+        self.instances.outages.read_successor = partial(self._read_successor, lineage, lease.instance, epoch)
+        if former is not None and not has_ended(former):
+            self._start_at = self.clock() + LEASE_TTL
+            log.info("queries start in %.0f s: the previous runner may still be stopping", LEASE_TTL)
+        self._lineage = lineage
+
+    def fence(self, instance: InstanceId) -> None:
+        """Make a runner of another instance stop, if it can't reach the store.
+
+        Raises OSError if the warehouse fails.
+        """
+        assert self.queries is not None
+        self.storage.record_epoch(self._lineage, instance, self.queries.switcher.epoch)
+
+    def _read_successor(self, lineage: str, instance: InstanceId, epoch: int) -> int | None:
+        """Return the epoch of a runner that has taken over, as the warehouse has it; otherwise None."""
+        newest = self.storage.newest_epoch(lineage, instance)
+        return newest if newest > epoch else None
 
     # --- work
 
@@ -180,7 +226,7 @@ class Controller(Frontiers):
         if queries is None or not self._initialized:
             return
         queries.collect_results()
-        if not self.executor.is_open():
+        if not self.executor.is_open() or self.clock() < self._start_at:
             self.decisions = {}
             return
         if queries.takeover is None:
@@ -189,6 +235,8 @@ class Controller(Frontiers):
         self.decisions = queries.reconcile(wanted)
         self._observe(wanted)
         queries.check_secrets()
+        if self.instances.is_store_away:
+            return  # another runner may need the storage that is due for removal or maintenance
         self.maintain(self.instances.require())
         self.targets.start_due(self._running_sinks(wanted))
         queries.reclaim(wanted, self.decisions)
@@ -270,9 +318,30 @@ class Controller(Frontiers):
 
     # --- inside
 
+    def _on_outage(self, is_away: bool) -> None:
+        """Stop the sinks that can't reject rows of another runner.
+
+        Called on the thread that watches the lease. The next round would do the same, but it may be blocked
+        in the store. After the outage, the next round restarts the sinks.
+        """
+        self.wake()
+        if is_away and self.queries is not None:
+            for name in self.queries.unfenced():
+                log.warning(
+                    "%s stops until the store answers, because it could write rows twice", name.address
+                )
+                threading.Thread(target=self._stop_unfenced, args=(self.queries, name), daemon=True).start()
+
+    def _stop_unfenced(self, queries: Queries, name: QueryName) -> None:
+        queries.runs.record_command(Stop(address=name.address, names=(name,), cause=STOP_CAUSE))
+        try:
+            self.executor.stop(name)
+        except Exception:  # the next round tries again
+            log.exception("%s could not be stopped", name.address)
+        self.wake()
+
     def _takeover(self) -> Cause:
-        lease, versions = self.instances.lease, self.executor.versions()
-        assert lease is not None
+        lease, versions = self.instances.require_lease(), self.executor.versions()
         cause = takeover(self.store.leases.former, self._previous_status, lease.epoch, versions)
         self.events.add("runner-began", cause=cause, detail=cause.detail, versions=versions)
         return cause

@@ -17,6 +17,7 @@ from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,
+    InstanceId,
     Row,
     Step,
     StorageError,
@@ -204,6 +205,7 @@ class InMemoryStorage:
         self._keys: dict[Place, dict[str, Step]] = {}
         self._times: dict[Place, list[tuple[Step, float]]] = {}
         self.first_unread_steps: dict[Place, Step] = {}
+        self._epochs: dict[tuple[str, InstanceId], int] = {}
 
     def extent(self, place: Place) -> Extent:
         with self._lock:
@@ -270,6 +272,12 @@ class InMemoryStorage:
     def places(self) -> list[Place]:
         with self._lock:
             return sorted(self._steps)
+
+    def newest_epoch(self, lineage: str, instance: InstanceId) -> int:
+        return self._epochs.get((lineage, instance), 0)
+
+    def record_epoch(self, lineage: str, instance: InstanceId, epoch: int) -> None:
+        self._epochs[lineage, instance] = max(epoch, self.newest_epoch(lineage, instance))
 
 
 def _latest(changes: Iterable[Row], keys: Sequence[str]) -> list[Row]:

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from mzplan.controller.claims import Accepted, Claims, places_read
-from mzplan.controller.executor import QueryReport
+from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.hosting import Hosting
+from mzplan.controller.outages import hold_in_outage, is_fenced
 from mzplan.controller.reconcile import (
     BACKOFF,
     Accept,
@@ -174,8 +175,7 @@ class Queries:
         """Decide the next step of one query, which a gate may hold."""
         if desired is None:
             return decide(address, None, reports, memory, now, self.backoff)
-        holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
-        held = next((hold for hold in holds if hold is not None), None)
+        held = self._held(desired.description, memory.accepted)
         query = desired
         if held is not None:
             if held.description is not None and not held.stop:
@@ -187,6 +187,20 @@ class Queries:
         if held is not None and isinstance(decision.command, Switch):
             decision = replace(decision, command=replace(decision.command, check=held.check, create=False))
         return self._with_cause(decision, desired, memory)
+
+    def _held(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
+        """Return the hold on a query; None if it may run. The first gate that holds it decides."""
+        if self.hosting.instances.is_store_away:
+            return hold_in_outage(wanted, accepted)
+        holds = (gate.hold(wanted, accepted) for gate in self.gates)
+        return next((hold for hold in holds if hold is not None), None)
+
+    def unfenced(self) -> list[QueryName]:
+        """Return the queries that can't reject rows of another runner. Any thread may call it."""
+        descriptions = [desired.description for desired in self.desired().values()]
+        descriptions += self.claims.accepted.values()  # a query may still run its accepted description
+        addresses = {query.address for query in descriptions if not is_fenced(query)}
+        return [report.name for report in self.executor.reports() if report.name.address in addresses]
 
     def _with_cause(self, decision: Decision, desired: Desired, memory: Memory) -> Decision:
         """Give a start the cause that a gate states, unless the start is a retry."""
@@ -297,6 +311,8 @@ class Queries:
 
         Also write them when nothing claims the storage of a query that has left this instance.
         """
+        if self.hosting.instances.is_store_away:
+            return  # a later round writes them
         claimed = self.hosting.claimed()
         if self._accepted_changed or self.claims.has_stale_record(claimed, {*wanted, *self.memories}):
             self.claims.record(self._accepted(), claimed)
@@ -347,8 +363,9 @@ def _decide_held(address: Address, held: HeldQuery, reports: list[QueryReport], 
     run = next((report for report in reports if report.active), None)
     command = None
     if held.stop and reports:
-        cause = Cause(cause="change", detail=held.stop)
-        command = Stop(address=address, names=tuple(report.name for report in reports), cause=cause)
+        command = Stop(address=address, names=tuple(r.name for r in reports), cause=held.stop)
+    if held.restart is not None:
+        memory = replace(without_failures(memory), retry_cause=held.restart)
     condition = "running" if run is not None else held.condition
     return Decision(command=command, memory=memory, condition=condition, run=run, held=True)
 

@@ -14,6 +14,7 @@ from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,
+    InstanceId,
     InvalidUppersError,
     Row,
     Step,
@@ -82,6 +83,12 @@ class Storage(Protocol):
 
     def places(self) -> list[Place]:
         """Return all places that have storage."""
+
+    def newest_epoch(self, lineage: str, instance: InstanceId) -> int:
+        """Return the epoch that the instance's newest runner has recorded, or 0."""
+
+    def record_epoch(self, lineage: str, instance: InstanceId, epoch: int) -> None:
+        """Record that runners of the instance with a lower epoch no longer lead. Durable."""
 
 
 def appended_columns(query: Description) -> tuple[Column, ...]:

@@ -246,12 +246,14 @@ class StorageParameters:
     - `parallelism`: the number of concurrent starts, stops and checks.
     - `backoff`: the retries of failed queries.
     - `retain_dropped`: how long unclaimed storage is kept.
+    - `survive_store_outage`: how long queries continue while the store doesn't answer.
     - `maintain_every`: the time between two surveys of a collection.
     """
 
     parallelism: int = 8
     backoff: Retries = BACKOFF
     retain_dropped: float = 7 * 86_400.0
+    survive_store_outage: float = 3600.0
     maintain_every: float = 60.0
 
 
@@ -259,16 +261,18 @@ class StorageParameters:
 class HeldQuery:
     """The description that a gate runs in place of the committed one.
 
-    - `description`: None if the query is neither started nor stopped.
+    - `description`: None if the query isn't started.
     - `condition`: the condition to report if there is no description and the query doesn't run.
     - `check`: whether the description is checked before it starts.
     - `stop`: why the query is stopped, if it is and runs; takes precedence over `description`.
+    - `restart`: why the query starts once it isn't held any more, if it was stopped.
     """
 
     description: Description | None = None
     condition: Condition = "starting"
     check: bool = True
-    stop: str = ""
+    stop: Cause | None = None
+    restart: Cause | None = None
 
 
 class Gate(Protocol):

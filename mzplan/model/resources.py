@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
-from mzplan.model.stored import KEY, InstanceName, Port, Positive, Seconds, Wait, stored
+from mzplan.model.stored import KEY, OPTIONAL, InstanceName, Port, Positive, Seconds, Wait, stored
 
 # JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
 Body = Mapping[str, Any]
@@ -149,10 +149,12 @@ class RunnerSettings:
     The location of the state isn't one of them: a runner must know it before it can read the state.
 
     - `retain_dropped`: for how many seconds dropped storage is kept.
+    - `survive_store_outage`: for how many seconds queries continue while the store doesn't answer.
     - `metrics`: where each instance serves its metrics, by instance.
     """
 
     retain_dropped: Seconds = 7 * 86_400.0
+    survive_store_outage: Seconds = field(default=3600.0, metadata=OPTIONAL)
     retries: Retries = Retries()
     metrics: Mapping[InstanceName, MetricsPlace] = field(default_factory=dict)
     run_events: RunEventSettings = field(

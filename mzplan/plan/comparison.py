@@ -233,6 +233,7 @@ def _leaves(settings: RunnerSettings, instances: Instances) -> dict[str, Any]:
     retries, events = settings.retries, settings.run_events
     leaves: dict[str, Any] = {
         "retain_dropped": shortest(settings.retain_dropped),
+        "runner.survive_store_outage": shortest(settings.survive_store_outage),
         "retries.first": shortest(retries.first),
         "retries.last": shortest(retries.last),
         "retries.budget": retries.budget,

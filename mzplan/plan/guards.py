@@ -20,12 +20,11 @@ from mzplan.model.words import first_names, scalar_text
 from mzplan.plan.query_change import has_same_query
 from mzplan.plan.targets import effect_on_target
 from mzplan.schema.columns import Column
-from mzplan.schema.kinds import resource_kind
+from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
 from mzplan.schema.source_columns import columns_of
 
 _LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
 
-EXACTLY_ONCE = "exactly-once"
 _MAX_NAMED = 5  # queries in one notice
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from mzplan.controller.observations import QueryState
 from mzplan.controller.terms import Gate, HeldQuery
 from mzplan.model.address import Address, Place
+from mzplan.model.cause import Cause
 from mzplan.model.first_copy import FirstCopy
 from mzplan.model.state import State
 from mzplan.schema.description import CollectionRead, Description, describe
@@ -62,7 +63,7 @@ class FirstCopies(Gate):
             copy = self._copies.get(read.place)
             continues = before is not None and before.place == wanted.place and read.id in former
             if continues and (copy is None or copy.begun):
-                return HeldQuery(stop=f"it waits for the first copy of {read.address}" if copy else "")
+                return HeldQuery(stop=_stop_cause(read.address) if copy else None)
             return HeldQuery(description=before)
         return None
 
@@ -136,3 +137,7 @@ def _tables_of(query: Description) -> Iterator[CollectionRead]:
     if query.address.writes_collection:
         yield from query.snapshots.values()
         yield from (read for read in query.reads.values() if keys_of(read.type, read.body))
+
+
+def _stop_cause(collection: Address) -> Cause:
+    return Cause(cause="change", detail=f"it waits for the first copy of {collection}")

@@ -2,8 +2,11 @@
 
 Runners of different instances never talk to each other; they read each other's Status in the store. A live
 runner has released a query once it follows a state that gives the query to another instance, and its Status
-no longer shows the query. A runner that lags behind may still start queries of newer states than its own. A
-runner without a lease runs nothing.
+no longer shows the query. A runner that lags behind may still start queries of newer states than its own.
+
+A runner whose lease has lapsed may still run its queries without the store. The new runner then records its
+epoch in the warehouse, where the former runner reads it and stops. A runner that has released its lease runs
+nothing, and neither does a dead process.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import State
 from mzplan.schema.description import Description
+from mzplan.store.leases import LEASE_TTL, has_ended
 from mzplan.store.store import Store
 
 MAX_BEHIND = 50  # serials; if a runner is further behind, assume that it may run any query
@@ -61,6 +65,9 @@ class Handover:
         self._ids_here: Mapping[Address, str] = {}
         self.wait_reasons: Mapping[Address, str] = {}
         """Which runner each query that is new here waits for, in words."""
+        self.fence: Callable[[InstanceId], None] = lambda instance: None
+        """Controller.fence"""
+        self._fenced_at: dict[tuple[InstanceId, int], float] = {}  # by the epoch of its lease
         self._former_instances: Mapping[Address, InstanceId] = {}
         """The former instance of each query that came from another instance, until it starts."""
 
@@ -140,10 +147,13 @@ class Handover:
             return self._read_other(name)
         except MzplanError as problem:  # an unreadable file delays only the queries that are new here
             return _OtherRunner(instance=name, unknown=True, problem=problem.diagnostics[0].summary)
+        except OSError as problem:
+            return _OtherRunner(instance=name, unknown=True, problem=str(problem))
 
     def _read_other(self, name: InstanceId) -> _OtherRunner | None:
         if not self._store.leases.may_be_led(name):
-            return None
+            is_stopping = self._fence(name)
+            return _OtherRunner(instance=name, unknown=True) if is_stopping else None
         status, serial = self._store.read_status(name), self._state.serial
         if status is None or serial - status.serial > MAX_BEHIND:
             return _OtherRunner(instance=name, unknown=True)
@@ -154,3 +164,14 @@ class Handover:
                 return _OtherRunner(instance=name, unknown=True)
             ids.update(resource.id for resource in earlier.resources.values() if resource.instance == name)
         return _OtherRunner(instance=name, observed=frozenset(status.observations), ids=frozenset(ids))
+
+    def _fence(self, name: InstanceId) -> bool:
+        """Make a runner without the store stop. Return whether it may still be stopping."""
+        lease = self._store.leases.read(name)
+        if lease is None or has_ended(lease):
+            return False
+        key = (name, lease.epoch)
+        if key not in self._fenced_at:
+            self.fence(name)
+            self._fenced_at[key] = self._clock()
+        return self._clock() - self._fenced_at[key] < LEASE_TTL

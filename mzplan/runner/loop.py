@@ -31,6 +31,8 @@ from mzplan.runner.gates import Gates
 from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
+from mzplan.store.backends.backend import lost_error
+from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.claims import places_of
 from mzplan.store.epochs import next_epoch
 from mzplan.store.event_log import EventLog
@@ -76,6 +78,7 @@ class Runner:
         self.default_settings = default_settings or RunnerSettings()
         self.observe_runs = observe_runs
         self.gates = gates
+        gates.handover.fence = controller.fence
         self.secret_values = secret_values or ReceivedSecretValues()
         self.secret_values_in_use = 0  # number of messages whose values are in use
         self.proposals = ProposalAnswerer(controller, self.instance, self.secret_values)
@@ -103,31 +106,47 @@ class Runner:
         if retry_failed:
             self.controller.retry_failed()
         self._follow()
-        in_progress = self._problems.attempt("proposals", self.proposals.poll, False)
-        self._problems.attempt("the runners of other instances", self.gates.handover.poll, None)
+        in_progress = self._ask_store("proposals", self.proposals.poll)
+        self._ask_store("the runners of other instances", self.gates.handover.poll)
         self.controller.process()
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
         queries, copies = self.overview.queries, self.gates.first_copies
-        judged = self.gates.canaries.judge(queries, self.clock(), self._report, copies.waiting)
+        judged = not self._is_store_away and self.gates.canaries.judge(
+            queries, self.clock(), self._report, copies.waiting
+        )
         to_measure = copies.to_measure()
         also = [query.address for query in to_measure.values()]
         poll_replacements = partial(self.gates.replacements.poll, queries, also)
-        released = self._problems.attempt("replaced sources", poll_replacements, False)
+        released = bool(self._ask_store("replaced sources", poll_replacements))
         self.watches.poll(self.overview, to_measure)
         released |= copies.poll(self.watches.copies.answers, queries)
         if judged or released:
             self.controller.wake()
         self._report()
-        self.status.record()
+        if not self._is_store_away:
+            self.status.record()
         self.write_events(at_once=not self.overview.busy)
         self.round_seconds = time.perf_counter() - began
-        return self.overview.busy or judged or released or in_progress
+        return self.overview.busy or judged or released or bool(in_progress)
+
+    @property
+    def _is_store_away(self) -> bool:
+        """Whether rounds leave out the store, because each request could block for many seconds.
+
+        What they leave out waits: commits, proposals, verdicts, the Status and the event log.
+        """
+        return self.controller.instances.is_store_away
+
+    def _ask_store(self, subject: str, action: Callable[[], bool | None]) -> bool | None:
+        """Return the result of `action`; None if the store doesn't answer."""
+        return None if self._is_store_away else self._problems.attempt(subject, action, None)
 
     def write_events(self, *, at_once: bool) -> None:
         """Collect new events, and write them to the log at once or after EVENTS_INTERVAL, in one write."""
         self.events.add(map(self._with_cause, self.controller.events.take()), self.serial)
-        if at_once or self.events.queued_seconds() >= EVENTS_INTERVAL:
+        is_due = at_once or self.events.queued_seconds() >= EVENTS_INTERVAL
+        if is_due and not self._is_store_away:
             self._problems.attempt("the event log", self.events.flush, None)
 
     def _with_cause(self, event: Event) -> Event:
@@ -145,7 +164,8 @@ class Runner:
         return replace(event, cause=why)
 
     def _report(self, decided: Mapping[Address, Verdict] | None = None) -> None:
-        self.status.report(self.overview, self.serial, self.secret_values_in_use, decided)
+        in_use, away = self.secret_values_in_use, self._is_store_away
+        self.status.report(self.overview, self.serial, in_use, decided, is_store_away=away)
 
     def serve(self, stopping: threading.Event) -> None:
         """Do rounds until `stopping` is set. Continue while the store fails, as long as the lease holds.
@@ -180,12 +200,14 @@ class Runner:
 
         The store may be down, or the state may have been edited by hand. Queries must be repaired anyway.
         """
+        if self._is_store_away:
+            return
         try:
             self._follow_state()
             problem = None
         except NotAttachedError:
             raise
-        except StorageError as failed:
+        except (OSError, StorageError) as failed:
             problem = str(failed)
         except MzplanError as failed:
             if self.serial < 0:
@@ -201,16 +223,26 @@ class Runner:
         if state.serial == self.serial:
             self._state_version = version
             return
+        if state.serial < self.serial:  # an empty folder, for example, because a disk isn't mounted
+            place = self.store.backend.describe()
+            raise lost_error(f"{place}/{STATE_KEY}", f"has serial {state.serial}", 0, self.serial)
         settings = state.settings or self.default_settings
         self.on_commit(state, settings)
         now = self.controller.parameters
-        parameters = replace(now, retain_dropped=settings.retain_dropped, backoff=settings.retries)
+        parameters = replace(
+            now,
+            retain_dropped=settings.retain_dropped,
+            survive_store_outage=settings.survive_store_outage,
+            backoff=settings.retries,
+        )
         if parameters != now:
             self.controller.update_configuration(parameters)
         # The secret values of this commit must be in use before any query of its state starts.
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
         wanted = wanted_queries(state, self.instance)
+        if state.lineage:
+            self.controller.record_epoch(state.lineage)
         first = self.serial < 0
         if first:
             self.controller.migrate_collections(list(wanted.collections.items()))

@@ -116,6 +116,8 @@ class RunnerCollector:
         lease, leads = instances.lease, instances.lease is not None and instances.loss is None
         yield "leader", "Whether this runner leads the instance.", float(leads)
         yield "healthy", "Whether /healthz reports no problem.", float(health_problem(runner) is None)
+        away = instances.is_store_away
+        yield "store_away", "1 while the store doesn't answer; queries continue.", float(away)
         yield "serial", "The serial that this runner follows; -1 before the first one.", float(runner.serial)
         yield "epoch", "The epoch of the lease.", float(runner.epoch)
         yield "round_seconds", "Duration of the last check of all queries.", runner.round_seconds

@@ -147,13 +147,20 @@ class StatusWriter:
         serial: int,
         secret_values_in_use: int,
         decided: Mapping[Address, Verdict] | None = None,
+        *,
+        is_store_away: bool = False,
     ) -> None:
-        """Write the Status if it has changed. `decided`: verdicts to write before the runner acts on them."""
+        """Write the Status if it has changed, unless the store is away.
+
+        `decided`: verdicts to write before the runner acts on them.
+        """
         status = self._status(overview, serial, secret_values_in_use)
         if decided is not None:
             status = replace(status, canaries=decided)
         now = self._clock()
         self.observed, self.observed_at = status, now
+        if is_store_away:
+            return
         due = now - self._written_at >= STATUS_INTERVAL
         observations = status.observations.values()
         # Commands wait for the first row count of a run. Later counts are reported with the rates.

@@ -24,6 +24,7 @@ from mzplan.schema.properties import is_sensitive, takes_secret, value_at, walk_
 from mzplan.schema.sql_text import plain_sql
 from mzplan.secrets.references import placed_references
 
+EXACTLY_ONCE = "exactly-once"
 EditKind = Literal["added", "removed", "changed"]
 _REFERRED: Mapping[str, tuple[Kind, ...]] = {"collection": COLLECTIONS}
 

@@ -27,6 +27,7 @@ from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,
+    InstanceId,
     InvalidUppersError,
     ReadBeforeSinceError,
     Row,
@@ -42,6 +43,7 @@ from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
 from mzplan.warehouse.damage import GoneError, last_vacuumed
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
+from mzplan.warehouse.leaders import newest_epoch, record_epoch
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, oldest_needed_step
@@ -222,6 +224,12 @@ class DeltaStorage:
 
     def places(self) -> list[Place]:
         return places_below(self._warehouse)
+
+    def newest_epoch(self, lineage: str, instance: InstanceId) -> int:
+        return newest_epoch(self._warehouse, lineage, instance)
+
+    def record_epoch(self, lineage: str, instance: InstanceId, epoch: int) -> None:
+        record_epoch(self._warehouse, lineage, instance, epoch)
 
 
 class SparkStorageController(Controller):

@@ -11,43 +11,49 @@ from dataclasses import replace
 
 from mzplan.host.processes import is_alive, pid_space, started_at
 from mzplan.model.address import is_valid_name
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.store.backends.backend import Backend, Blob, ConflictError
-from mzplan.store.epochs import next_epoch
+from mzplan.store.epochs import newest_epoch, next_epoch
 from mzplan.store.formats import decode_lease, encode_lease
 
 LEASE_TTL = 15.0  # seconds
 HEARTBEAT = 1.0  # seconds
+MAX_GAP = LEASE_TTL / 2  # seconds between two sightings of a file, beyond which the time doesn't count
 
 
 class Sightings:
     """Measures how long files stay unchanged, by this process's own clock (monotonic seconds).
 
-    A leader changes its lease every second, and stops its queries if it can't.
+    A leader changes its lease every second, but only while the store answers. Time without a sighting
+    therefore doesn't count: the store may have been away, or this process may have been suspended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._first_seen: dict[str, tuple[str, float]] = {}
+        self._sightings: dict[str, tuple[str, float, float]] = {}  # version, seconds unchanged, last seen
 
     def unchanged(self, key: str, version: str) -> float:
-        """Return the seconds since this version of the file was first seen; 0.0 for a new version."""
+        """Return for how many seconds this version of the file has been seen; 0.0 for a new version."""
         now = self._clock()
-        sighting = self._first_seen.get(key)
-        if sighting is None or sighting[0] != version:
-            sighting = self._first_seen[key] = (version, now)
-        return now - sighting[1]
+        before, unchanged, seen_at = self._sightings.get(key, ("", 0.0, now))
+        unchanged = unchanged + now - seen_at if before == version and now - seen_at <= MAX_GAP else 0.0
+        self._sightings[key] = (version, unchanged, now)
+        return unchanged
 
 
-def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
-    """Whether the runner that holds the lease may still be running queries.
+def is_live(lease: Lease) -> bool:
+    """Whether the lease's runner seems to lead, for display. A decision needs `Leases.may_be_led`.
 
-    `unchanged`: seconds since this process first saw this version of the lease. After `ttl` seconds the
-    lease has lapsed, even if its heartbeat comes from a clock that is ahead.
+    This compares the runner's clock with this machine's, because a command can't watch the lease for `ttl`
+    seconds.
     """
-    if lease.released or time.time() > lease.heartbeat + lease.ttl or unchanged > lease.ttl:
-        return False
-    return not is_local(lease) or is_alive(lease.pid, lease.pid_started)
+    return time.time() <= lease.heartbeat + lease.ttl and not has_ended(lease)
+
+
+def has_ended(lease: Lease) -> bool:
+    """Whether the runner certainly runs no queries: it has released its lease, or its process is dead."""
+    return lease.released or (is_local(lease) and not is_alive(lease.pid, lease.pid_started))
 
 
 def is_local(lease: Lease) -> bool:
@@ -117,7 +123,8 @@ class Leases:
         unchanged = self._sightings.unchanged(key, blob.version)
         if is_blank(blob.data):
             return unchanged <= LEASE_TTL
-        return is_live(decode_lease(blob.data, key), unchanged)
+        lease = decode_lease(blob.data, key)
+        return unchanged <= lease.ttl and not has_ended(lease)
 
     def instances(self) -> list[str]:
         """Return the instances that have or had a runner."""
@@ -157,19 +164,37 @@ class Leases:
                 return lease
 
     def renew(self, lease: Lease, *, released: bool = False) -> Lease | None:
-        """Return the lease with a new heartbeat; None if it has another epoch or owner now."""
+        """Return the lease with a new heartbeat; None if it has another owner now.
+
+        Writes a lost lease again. Raises MzplanError MZ330 if the store has also lost the lease's epoch:
+        another runner could get the same epoch, and no target could tell the two apart.
+        """
         key = _key(lease.instance)
-        blob = self._backend.read(key)
-        current = decode_lease(blob.data, key) if blob else None
-        if current is None or (current.epoch, current.owner) != (lease.epoch, lease.owner):
-            return None
-        renewed = replace(lease, heartbeat=time.time(), released=released)
-        assert blob is not None
-        try:
-            self._backend.write(key, encode_lease(renewed), expected=blob.version, durable=False)
-        except ConflictError:
-            return None
-        return renewed
+        while True:
+            blob = self._backend.read(key)
+            current = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
+            if current is None or current.epoch < lease.epoch:  # lost, as after a failover to an older copy
+                if (newest := newest_epoch(self._backend)) < lease.epoch:
+                    raise _lost_epoch(self._backend.describe(), lease, newest)
+            elif (current.epoch, current.owner) != (lease.epoch, lease.owner):
+                return None
+            renewed = replace(lease, heartbeat=time.time(), released=released)
+            # After a conflict, look again: only another owner ends this lease.
+            with contextlib.suppress(ConflictError):
+                version = blob.version if blob is not None else None
+                self._backend.write(key, encode_lease(renewed), expected=version, durable=False)
+                return renewed
+
+
+def _lost_epoch(place: str, lease: Lease, newest: int) -> MzplanError:
+    return error(
+        "MZ330",
+        f"The store has lost the lease of instance {lease.instance}",
+        f"Its runner has epoch {lease.epoch}, but the newest epoch in {place} is {newest}.",
+        "bring back the store that the runner used (mount its folder, or restore its newest copy). Otherwise "
+        "stop the runner, and start it again.",
+        kind="damaged",
+    )
 
 
 def _key(instance: str) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.jobs import Jobs
+from mzplan.controller.lease_keeper import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.runner.loop import Runner

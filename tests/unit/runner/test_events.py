@@ -115,7 +115,7 @@ def test_the_change_of_runner_is_the_cause_for_queries_that_ran_before(world: Wo
     for released, how in ((True, "was stopped"), (False, "was killed")):
         former = world.lease
         world.executor.close()
-        stale = replace(former, heartbeat=0.0, released=released)
+        stale = replace(former, pid=2**22 + 12345, released=released)  # no process has this pid
         world.store.backend.write("leases/local.json", encode_lease(stale))
         world.new_runner()
         cause, serial, detail = brief(world.settle())

@@ -10,6 +10,7 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.jobs import Jobs
+from mzplan.controller.memory import InMemoryStorage
 from mzplan.model.address import Address
 from mzplan.model.observed import Observation, Status
 from mzplan.model.resources import Instance
@@ -17,6 +18,8 @@ from mzplan.model.state import State
 from mzplan.runner.loop import Runner
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.epochs import EPOCH_KEY, next_epoch
+from mzplan.store.formats import encode_lease
+from mzplan.store.leases import Sightings
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.runner.test_runner import (
@@ -47,10 +50,12 @@ class Worlds:
         self.executors: dict[str, HookedExecutor] = {}
         self.now = 0.0
 
-    def runner(self, instance: str) -> Runner:
+    def runner(self, instance: str, storage: InMemoryStorage | None = None) -> Runner:
         lease = self.store.leases.take(instance, f"test-{instance}-{len(self.executors)}")
         executor = self.executors[instance] = HookedExecutor("shop")
-        runner = runner_in_memory(self.store, executor, lease, self.jobs, clock=lambda: self.now)
+        runner = runner_in_memory(
+            self.store, executor, lease, self.jobs, clock=lambda: self.now, storage=storage
+        )
         self.runners[instance] = runner
         return runner
 
@@ -271,3 +276,38 @@ def test_epochs_are_one_sequence_that_continues_from_older_leases(worlds: Worlds
     store.write_status(status)
     store.backend.write("status/local.json", b"{")
     assert next_epoch(store.backend) == 10
+
+
+def test_a_moved_query_waits_until_a_runner_without_the_store_has_stopped(worlds: Worlds) -> None:
+    """That runner reads in the warehouse that it no longer leads."""
+    worlds.store.leases._sightings = Sightings(lambda: worlds.now)
+    worlds.start(sink="big")
+    big = worlds.store.leases.read("big")
+    assert big is not None
+    worlds.store.backend.write("leases/big.json", encode_lease(replace(big, host="elsewhere")))
+    worlds.commit(2)
+    storage = worlds.runners["local"].controller.storage
+
+    def fenced_after(seconds: int) -> bool:
+        for _ in range(seconds):
+            worlds.now += 1.0
+            worlds.runners["local"].tick()
+        return storage.newest_epoch("l", "big") > big.epoch
+
+    assert not fenced_after(14), "its lease hasn't lapsed"
+    assert fenced_after(4)
+    assert worlds.runs("local") == [str(ORDERS)], "it may still be stopping"
+    assert fenced_after(15)
+    worlds.settle("local")
+    assert worlds.runs("local") == BOTH
+
+
+def test_a_runner_gets_a_higher_epoch_than_the_warehouse_has_seen(worlds: Worlds) -> None:
+    """A store that was restored from a backup would hand out epochs a second time."""
+    storage = InMemoryStorage()
+    storage.record_epoch("l", "local", 7)
+    runner = worlds.runner("local", storage)
+    worlds.commit(1)
+    worlds.settle("local")
+    assert storage.newest_epoch("l", "local") == 8 == worlds.executors["local"].epochs[ORDERS]
+    assert next_epoch(worlds.store.backend) == 9 and runner.epoch < 7

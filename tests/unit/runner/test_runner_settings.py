@@ -37,6 +37,7 @@ EDITS = {
         None,
         "0.0.0.0",
     ),
+    KEPT + "runner: {survive_store_outage: 5m}\n": ("runner.survive_store_outage", "1h", "5m"),
     KEPT + "instances: {local: {type: dry}}\n": ("instances.local.type", "embedded", "dry"),
 }
 

@@ -1,0 +1,44 @@
+"""What a controller may do while the store doesn't answer.
+
+Running queries continue, and failed ones restart from their checkpoints: their targets, collections and
+checkpoints refuse a runner with a lower epoch. Everything that another runner could see differently waits for
+the store: new queries and changes, and the removal and maintenance of storage.
+"""
+
+from __future__ import annotations
+
+from mzplan.controller.reconcile import key_of
+from mzplan.controller.terms import HeldQuery
+from mzplan.model.cause import Cause
+from mzplan.schema.description import Description
+from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
+
+STOP_CAUSE = Cause(
+    cause="runner", detail="the store doesn't answer, and this sink couldn't reject rows of another runner"
+)
+RESTART_CAUSE = Cause(cause="runner", detail="the store answers again")
+
+
+def is_fenced(query: Description) -> bool:
+    """Whether a query's target rejects rows from a runner with a lower epoch, as exactly-once sinks do.
+
+    Collections always do.
+    """
+    if not query.address.writes_target:
+        return True
+    kind = resource_kind("sink", query.type)
+    offered = kind.schema.get("x-delivery", ())
+    asked = kind.with_defaults(query.body).get("delivery", EXACTLY_ONCE)
+    return EXACTLY_ONCE in offered and (len(offered) == 1 or asked == EXACTLY_ONCE)
+
+
+def hold_in_outage(wanted: Description, accepted: Description | None) -> HeldQuery | None:
+    """Return the hold on a committed query during an outage; None if it may run.
+
+    `accepted`: the description that ran last.
+    """
+    if not is_fenced(wanted) or (accepted is not None and not is_fenced(accepted)):
+        return HeldQuery(condition="stopped", stop=STOP_CAUSE, restart=RESTART_CAUSE)
+    if accepted is not None and key_of(accepted) == key_of(wanted):
+        return None
+    return HeldQuery()
