@@ -7,17 +7,16 @@ StorageController is the contract of its methods. Implementations differ in the 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, Measurement, QueryName
 from mzplan.controller.frontiers import Frontiers
 from mzplan.controller.jobs import Jobs
+from mzplan.controller.leadership import Leadership
 from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.outages import STOP_CAUSE
@@ -40,8 +39,6 @@ from mzplan.model.observed import Counters, Lease, Status
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places
-from mzplan.store.epochs import next_epoch, raise_epoch
-from mzplan.store.leases import LEASE_TTL, has_ended
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
@@ -87,8 +84,7 @@ class Controller(Frontiers):
         self.decisions: dict[Address, Decision] = {}
         self._previous_status: Status | None = None
         self._initialized = False
-        self._lineage = ""  # of the state under which this runner has recorded its epoch
-        self._start_at = -math.inf  # when queries may start, in monotonic seconds
+        self.leadership = Leadership(self.instances, store, storage, clock, self.raise_epoch)
         outages = self.instances.outages
         outages.survive, outages.on_change = self.parameters.survive_store_outage, self._on_outage
 
@@ -119,7 +115,7 @@ class Controller(Frontiers):
         `cause` is the cause to report when a query that has run before starts again. By default, the cause is
         that the runner has changed.
         """
-        self.instances.attached, id_, self._lineage = lease, lease.instance, ""
+        self.instances.attached, id_ = lease, lease.instance
         before = self._previous_status = self.store.read_status(id_)
         self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
         self.queries = Queries(self, self.claims, lease.epoch, before, cause)
@@ -127,50 +123,15 @@ class Controller(Frontiers):
         self.prepared = {(token.id, token.from_id): token for token in self.store.read_prepared(id_)}
         self.wake()
 
-    def raise_epoch(self, epoch: int) -> None:
-        """Start queries under at least this epoch, which may be higher than the lease's.
+    def raise_epoch(self, epoch: int) -> int:
+        """Start queries under at least this epoch, which may be higher than the lease's. Return their epoch.
 
         A query that comes from another instance needs a higher epoch than its former runner had.
         """
         self.instances.require()
         assert self.queries is not None
         self.queries.switcher.epoch = max(epoch, self.queries.switcher.epoch)
-
-    def record_epoch(self, lineage: str) -> None:
-        """Record in the warehouse that this runner leads. Call it before any query of that lineage starts.
-
-        A former runner without the store then stops its queries. If it may still run, queries start only when
-        it has had the time to stop. Idempotent. Raises OSError if the warehouse fails, MzplanError if the
-        store does.
-        """
-        if lineage == self._lineage:
-            return
-        lease, former = self.instances.require_lease(), self.store.leases.former
-        newest = self.storage.newest_epoch(lineage, lease.instance)
-        epoch = lease.epoch
-        if newest >= epoch:  # the store has lost epochs, as after its restore from a backup
-            raise_epoch(self.store.backend, newest)
-            epoch = next_epoch(self.store.backend)
-            self.raise_epoch(epoch)
-        self.storage.record_epoch(lineage, lease.instance, epoch)
-        self.instances.outages.read_successor = partial(self._read_successor, lineage, lease.instance, epoch)
-        if former is not None and not has_ended(former):
-            self._start_at = self.clock() + LEASE_TTL
-            log.info("queries start in %.0f s: the previous runner may still be stopping", LEASE_TTL)
-        self._lineage = lineage
-
-    def fence(self, instance: InstanceId) -> None:
-        """Make a runner of another instance stop, if it can't reach the store.
-
-        Raises OSError if the warehouse fails.
-        """
-        assert self.queries is not None
-        self.storage.record_epoch(self._lineage, instance, self.queries.switcher.epoch)
-
-    def _read_successor(self, lineage: str, instance: InstanceId, epoch: int) -> int | None:
-        """Return the epoch of a runner that has taken over, as the warehouse has it; otherwise None."""
-        newest = self.storage.newest_epoch(lineage, instance)
-        return newest if newest > epoch else None
+        return self.queries.switcher.epoch
 
     # --- work
 
@@ -226,7 +187,7 @@ class Controller(Frontiers):
         if queries is None or not self._initialized:
             return
         queries.collect_results()
-        if not self.executor.is_open() or self.clock() < self._start_at:
+        if not self.executor.is_open() or not self.leadership.may_start():
             self.decisions = {}
             return
         if queries.takeover is None:

@@ -66,7 +66,7 @@ class Handover:
         self.wait_reasons: Mapping[Address, str] = {}
         """Which runner each query that is new here waits for, in words."""
         self.fence: Callable[[InstanceId], None] = lambda instance: None
-        """Controller.fence"""
+        """Leadership.fence"""
         self._fenced_at: dict[tuple[InstanceId, int], float] = {}  # by the epoch of its lease
         self._former_instances: Mapping[Address, InstanceId] = {}
         """The former instance of each query that came from another instance, until it starts."""

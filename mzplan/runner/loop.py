@@ -78,7 +78,7 @@ class Runner:
         self.default_settings = default_settings or RunnerSettings()
         self.observe_runs = observe_runs
         self.gates = gates
-        gates.handover.fence = controller.fence
+        gates.handover.fence = controller.leadership.fence
         self.secret_values = secret_values or ReceivedSecretValues()
         self.secret_values_in_use = 0  # number of messages whose values are in use
         self.proposals = ProposalAnswerer(controller, self.instance, self.secret_values)
@@ -207,7 +207,7 @@ class Runner:
             problem = None
         except NotAttachedError:
             raise
-        except (OSError, StorageError) as failed:
+        except StorageError as failed:
             problem = str(failed)
         except MzplanError as failed:
             if self.serial < 0:
@@ -242,7 +242,7 @@ class Runner:
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
         wanted = wanted_queries(state, self.instance)
         if state.lineage:
-            self.controller.record_epoch(state.lineage)
+            self.controller.leadership.follow(state.lineage)
         first = self.serial < 0
         if first:
             self.controller.migrate_collections(list(wanted.collections.items()))

@@ -226,16 +226,20 @@ class PostgresBackend:
         stopping = threading.Event()
 
         def listen() -> None:
+            logged = ""
             while not stopping.is_set():
                 try:
                     with self._open() as connection:
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
+                        logged = ""
                         wake()  # for commits and proposals before LISTEN, which sent no notification here
                         while not stopping.is_set():
                             for _ in connection.notifies(timeout=1.0, stop_after=1):
                                 wake()
                 except (psycopg.Error, MzplanError) as problem:
-                    log.info("not woken by the store for now: %s", problem)
+                    if str(problem) != logged:  # an outage may last for an hour
+                        log.info("not woken by the store for now: %s", problem)
+                    logged = str(problem)
                     stopping.wait(2.0)
 
         threading.Thread(target=listen, name="listen", daemon=True).start()

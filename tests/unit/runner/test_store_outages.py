@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -28,6 +29,7 @@ from mzplan.schema.description import describe
 from mzplan.store.backends.backend import Blob
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.event_log import EventReader
+from mzplan.store.leases import LEASE_TTL
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.support import eventually
@@ -142,6 +144,26 @@ def test_an_empty_store_is_not_followed(alive: World, monkeypatch: pytest.Monkey
         alive.rounds()
         assert set(alive.executor.running()) == {ORDERS, SINK}
     assert alive.settle().serial == 1
+
+
+def test_a_warehouse_that_does_not_answer_leaves_the_error_to_its_queries(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `apply` would wait without a reason. If a former runner may still run, nothing starts."""
+    storage = world.runner.controller.storage
+    refused = mock.Mock(side_effect=OSError("access denied"))
+    monkeypatch.setattr(storage, "record_epoch", refused)
+    world.apply(make_state(1))
+    assert set(world.executor.running()) == {ORDERS, SINK}
+    world.executor.close()
+    world.store.leases.former = replace(world.lease, host="elsewhere")
+    world.later(LEASE_TTL + 1.0)
+    assert world.executor.running() == {} and refused.call_count == 2
+    monkeypatch.undo()
+    world.later(LEASE_TTL + 1.0)
+    assert world.executor.running() == {}, "it may still be stopping"
+    world.later(LEASE_TTL + 1.0)
+    assert set(world.executor.running()) == {ORDERS, SINK}
 
 
 @pytest.mark.parametrize(
@@ -261,11 +283,11 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    for module in ("store.leases", "controller.core", "runner.handover"):
+    for module in ("store.leases", "controller.leadership", "runner.handover"):
         monkeypatch.setattr(f"mzplan.{module}.LEASE_TTL", TTL)
     monkeypatch.setattr("mzplan.controller.lease_keeper.HEARTBEAT", TTL / 15)
     monkeypatch.setattr("mzplan.store.leases.has_ended", lambda lease: lease.released)  # another machine's
-    monkeypatch.setattr("mzplan.controller.core.has_ended", lambda lease: lease.released)
+    monkeypatch.setattr("mzplan.controller.leadership.has_ended", lambda lease: lease.released)
     made = Pair(tmp_path / "state")
     yield made
     made.leader.end()
