@@ -178,6 +178,13 @@ def eventually(what: str, holds: Callable[[], bool], seconds: float = 90.0) -> N
         asked = time.monotonic()
 
 
+def exit_code(process: subprocess.Popen[Any], seconds: float = 60.0) -> int:
+    """Wait until a process ends, and return its exit code; fails when it does not in time (see Stopwatch)."""
+    eventually(f"the end of {process.args!r}", lambda: process.poll() is not None, seconds)
+    assert process.returncode is not None
+    return process.returncode
+
+
 def refusal(ask: Callable[[], object]) -> Diagnostic:
     """Return the only diagnostic of the error with which a command is refused."""
     with pytest.raises(MzplanError) as caught:

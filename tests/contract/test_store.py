@@ -525,10 +525,10 @@ def test_a_commit_wakes_a_waiting_runner(postgres: Any, database: Callable[..., 
     woken = threading.Event()
     unwatch = store.backend.watch(woken.set)
     try:
-        assert woken.wait(20)  # it listens
+        eventually("it listens", woken.is_set)
         for serial in (1, 2, 3):
             woken.clear()
             commits(store, serial, first=serial)
-            assert woken.wait(20), serial
+            eventually(f"serial {serial} wakes it", woken.is_set)
     finally:
         unwatch()

@@ -31,7 +31,7 @@ from mzplan.host.processes import is_alive
 from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_table, ids_in_topic
 from tests.faults.proxy import Proxy
 from tests.machines import command_line
-from tests.support import Project, execute, kafka_connection, orders_source, postgres_connection
+from tests.support import Project, Stopwatch, execute, kafka_connection, orders_source, postgres_connection
 
 FAULTS = ("runner", "workers", "postgres", "broker", "connection")
 INPUT, OUTPUT = "soak-in", "soak-out"
@@ -159,9 +159,9 @@ class Soak:
 
     def _recovers(self) -> None:
         """Wait until every query runs again, so that the next fault strikes something. Rows go on flowing."""
-        deadline = time.monotonic() + _RECOVERS_S
+        waited = Stopwatch()
         path = self.project.folder / "state" / "status" / "local.json"
-        while time.monotonic() < deadline:
+        while waited.seconds < _RECOVERS_S:
             if not is_alive(self.project.lease()["pid"]):
                 self._up()
             status = json.loads(path.read_text())
@@ -175,8 +175,8 @@ class Soak:
 
     def _settle(self) -> bool:
         """Wait until each target has as many rows as were sent, or some time has passed."""
-        deadline = time.monotonic() + _SETTLES_S
-        while time.monotonic() < deadline:
+        waited = Stopwatch()
+        while waited.seconds < _SETTLES_S:
             if all(len(ids()) >= self.rows for ids in self._targets().values()):
                 time.sleep(3)  # and if there were more to come
                 return True

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.saboteur import SABOTAGE
-from tests.support import Project, Stopwatch, eventually
+from tests.support import Project, Stopwatch, eventually, exit_code
 
 WHY = {
     "killed": "Spark's Java process has ended: it was killed (SIGKILL)",
@@ -49,7 +49,7 @@ def test_a_runner_whose_spark_is_gone_ends_and_says_why(how: str, tmp_path: Path
         project.apply()
         (project.folder / "break").touch()
         took = Stopwatch()
-        code = runner.wait(60)
+        code = exit_code(runner)
         seconds = took.seconds
         assert code == 1, log.read_text()
         assert seconds < WITHIN + LATE, log.read_text()

@@ -26,7 +26,7 @@ from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
 from tests.faults.doomed import points, start_runner
 from tests.stored_steps import StoredSource
-from tests.support import Stopwatch, eventually
+from tests.support import Stopwatch, eventually, exit_code
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import apply, mzplan, write
 
@@ -164,7 +164,7 @@ def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint,
     hosted_in_memory(tmp_path)
 
     doomed = start_runner(tmp_path, point)
-    assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
+    assert exit_code(doomed) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
     status = succeeded(tmp_path)
     assert [(v.serial, v.passed) for v in status.canaries.values()] == [(2, True)] * len(first)
 
@@ -197,7 +197,7 @@ def succeeded(folder: Path) -> Status:
         assert store.read_prepared("local") == []
     finally:
         successor.send_signal(signal.SIGTERM)
-        assert successor.wait(30) == 0, (folder / "runner.log").read_text()
+        assert exit_code(successor) == 0, (folder / "runner.log").read_text()
     assert store.leases.leader("local") is None
     lease = store.leases.read("local")
     assert lease is not None and lease.released
@@ -226,7 +226,7 @@ def test_a_successor_drops_what_a_killed_runner_was_dropping(tmp_path: Path, poi
     # Storage is removed after all that a command waits for, which may just have seen it, or not.
     is_last = point == Failpoint.STORAGE_REMOVED
     assert applied.code in ((0, 8) if is_last else (8,)), applied
-    assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
+    assert exit_code(doomed) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
     if is_last:
         told = store.read_status("local")
         assert told is not None and told.serial == 2

@@ -29,7 +29,7 @@ from tests.integration.prometheus import (
     metrics_used,
     scraping,
 )
-from tests.support import eventually
+from tests.support import eventually, exit_code
 from tests.unit.cli_runs import PIPELINE, PROJECT, mzplan
 from tests.unit.runner.test_runner import KAFKA, ORDERS, SINK, World, make_state
 
@@ -118,7 +118,7 @@ def dry(tmp_path: Path) -> Iterator[int]:
         runner = subprocess.Popen([*command, "--metrics-port", str(port)], stdout=log, stderr=log)
     yield port
     runner.terminate()
-    assert runner.wait(timeout=60) == 0
+    assert exit_code(runner) == 0
 
 
 @pytest.mark.programs

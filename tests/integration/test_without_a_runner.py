@@ -14,7 +14,7 @@ import pytest
 
 from examples.servers import PostgresServer
 from mzplan.host.failpoints import Failpoint
-from tests.support import Make, Project, eventually, execute, postgres_connection
+from tests.support import Make, Project, eventually, execute, exit_code, postgres_connection
 
 WRONG = {"TEST_PG_PASSWORD": "wrong"}
 SINK = "{from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}"
@@ -103,7 +103,7 @@ def test_a_change_converges_when_its_runner_is_killed_after_the_commit(shop: Sho
         applying, committed = shop.applying(), f'"serial": {serial},'.encode()
         eventually("it is committed", lambda: shop.has_state() and committed in shop.state_bytes())
         os.kill(shop.lease()["pid"], signal.SIGKILL)
-        return applying.wait(120), applying.stdout.read() if applying.stdout else ""
+        return exit_code(applying, 120.0), applying.stdout.read() if applying.stdout else ""
 
     # The command has started it: it is started once more, and the change converges.
     code, said = killed("500ms", "600ms", 1)
