@@ -35,6 +35,13 @@ FIXED_SETTINGS = {
     # Other programs read Spark's deprecated default, INT96, as nanoseconds, which end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+# Settings that users can't change for a local master, whose only executor is the driver itself. After a stall
+# of two minutes (a sleeping laptop, an overloaded machine), Spark would remove the executor for its missing
+# heartbeats. Local mode can't register it again: Spark would end its Java process ten minutes later.
+_LOCAL_SETTINGS = {
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "365d",
+    "spark.executor.heartbeat.maxFailures": "1000000",
+}
 # Settings that decide which values a query computes. They must be the same in every session: otherwise a
 # restarted runner would continue a query's state with other values, and `verify` would compute other rows.
 VALUE_SETTINGS = {
@@ -142,10 +149,12 @@ def configuration_of(
     _require_same_values({**given, **options})
     line = line or installed_line()
     defaults = _defaults(application)
-    if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
-        # On a cluster, executors must find the driver by its real address.
+    fixed = {**FIXED_SETTINGS, **VALUE_SETTINGS}
+    if given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
+        fixed |= _LOCAL_SETTINGS
+    else:  # executors must find the driver by its real address
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
-    wanted = {**defaults, **line.settings, **given, **options, **FIXED_SETTINGS, **VALUE_SETTINGS}
+    wanted = {**defaults, **line.settings, **given, **options, **fixed}
     added = (*line.packages, *line.compatible(packages.get("spark.jars.packages", ())))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), added)
     excluded = (*line.excluded, *packages.get("spark.jars.excludes", ()))

@@ -91,6 +91,8 @@ def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_pa
     conf = dict(configuration_of("app", {"spark.y": "2"}, local_settings()).getAll())
     assert (conf["spark.driver.memory"], conf["spark.master"]) == ("3g", "spark://there:7077")
     assert (conf["spark.x"], conf["spark.y"]) == ("1", "2") and "spark.driver.host" not in conf
+    heartbeats = "spark.storage.blockManagerHeartbeatTimeoutMs"  # a local executor must never be removed
+    assert heartbeats not in conf and configuration_of("a", {}, {heartbeats: "9"}).get(heartbeats) == "365d"
     packages = conf["spark.jars.packages"]
     assert packages.startswith("a:b:1,") and ",io.delta:" in packages
 
