@@ -42,6 +42,7 @@ from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import function_of, rows_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove
+from mzplan.warehouse.late_rows import rows_behind_watermark
 from mzplan.warehouse.predecessors import require_not_migrated
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
@@ -191,7 +192,7 @@ class QueryStart:
             record_release(self._context.connectors, self._checkpoint, query.description)
             writer = self._sink_writer()
         self._context.progress.expect(name)
-        self._context.steps.start(name, self._history, self._stop_if_restored)
+        self._context.steps.start(name, self._history, self._stop_if_restored, self._bound_late_rows)
         self._use_scheduler_pool()
         writer = writer.queryName(name).option("checkpointLocation", self._checkpoint.spark)
         if once:  # not availableNow, which would also read newer data
@@ -330,6 +331,13 @@ class QueryStart:
             self._running.fail(problem)
             with suppress(MzplanError):  # the query is busy: its next start is refused
                 self._running.stop()
+
+    def _bound_late_rows(self, step: int) -> int | None:
+        """Return at most how many late rows a step of a stateful view has dropped; None if unknown."""
+        view = self._query.description
+        if not is_relational_view(self._query) or view.snapshots:
+            return None
+        return rows_behind_watermark(self._context.warehouse, view, self._checkpoint.log, step)
 
     def _ensure_table(self, path: str, collection: Description | CollectionRead) -> None:
         position = self._context.connectors.position(collection)

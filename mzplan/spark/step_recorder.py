@@ -74,6 +74,7 @@ class _Recording:
     `rows`: the rows of the steps after `base`.
     `ended_at`: when the query was stopped, in monotonic seconds; its outstanding reports are still awaited.
     `unwritten`: the late rows of reported steps without rows, which aren't in the collection.
+    `bound_late_rows`: bounds the late rows of a step that Spark hasn't reported.
     """
 
     history: StepHistory
@@ -88,6 +89,7 @@ class _Recording:
     ended_at: float | None = None
     problem: str = ""
     on_lost: Callable[[], None] = lambda: None
+    bound_late_rows: Callable[[int], int | None] = lambda step: None
     reports: dict[int, _Report] = field(default_factory=dict)
     unwritten: dict[int, int | None] = field(default_factory=dict)
 
@@ -106,11 +108,19 @@ class StepRecorder:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, name: str, history: StepHistory, on_lost: Callable[[], None] = lambda: None) -> None:
+    def start(
+        self,
+        name: str,
+        history: StepHistory,
+        on_lost: Callable[[], None] = lambda: None,
+        bound_late_rows: Callable[[int], int | None] = lambda step: None,
+    ) -> None:
         """Record the earlier steps of a query that is about to start, and its steps from now on.
 
         `on_lost` is called on a new thread when a source's finished step is missing in its collection because
         the table was restored to an older copy. For a sink, it is called after each look at new steps.
+        `bound_late_rows` returns at most how many rows a step has dropped as late, for a step that Spark
+        hasn't reported; None if that is unknown. May raise OSError.
         """
         try:
             finished = history.log.committed()
@@ -128,7 +138,7 @@ class StepRecorder:
         with self._lock:
             query = self._queries.setdefault(name, _Recording(history, finished, address))
             query.last_reported, query.due, query.ended_at = max(query.last_reported, finished), True, None
-            query.on_lost = on_lost
+            query.on_lost, query.bound_late_rows = on_lost, bound_late_rows
             query.latency = None
             query.is_loaded = False  # another process may have written since
             query.base, query.rows = finished, 0
@@ -260,7 +270,7 @@ def _update(query: _Recording, last_reported: int, reports: Mapping[int, _Report
         for record in tail
     ]
     if records:
-        late = {**query.unwritten, **{step: report.late for step, report in reports.items()}}
+        late = _late_rows(query, reports, last.step + 1 if last is not None else 0, records[-1].step)
         records = with_late_rows(with_totals(records, last), last, late)
         if history.is_source and (found := _foreign(history, last, records[-1])) is not None:
             history.index.mark_foreign(found)  # before the records: after them, nobody looks there again
@@ -269,6 +279,21 @@ def _update(query: _Recording, last_reported: int, reports: Mapping[int, _Report
         query.recent = (*reversed(records[-RECENT_STEPS:]), *query.recent)[:RECENT_STEPS]
         query.rows = known_sum([query.rows, *(record.rows for record in records if record.step > query.base)])
     return records
+
+
+def _late_rows(
+    query: _Recording, reports: Mapping[int, _Report], first: int, last: int
+) -> dict[int, int | None]:
+    """Return the late rows by step. A step has no report if its runner was killed just after it."""
+    late = {**query.unwritten, **{step: report.late for step, report in reports.items()}}
+    for step in range(first, last + 1):
+        if step not in late:
+            try:
+                late[step] = query.bound_late_rows(step)
+            except OSError as problem:
+                log.warning("step %d: its late rows could not be counted: %s", step, problem)
+                late[step] = None
+    return late
 
 
 def _foreign(history: StepHistory, last: StepRecord | None, newest: StepRecord) -> ForeignVersion | None:

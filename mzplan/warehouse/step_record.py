@@ -40,7 +40,8 @@ class StepRecord:
     - `task`: the one-off task that wrote this step. Then `start` and `end` are the range that the task read
       again; they are equal if it read nothing from the upstream.
     - `migrated`: the generation whose rows this step has migrated. It is the first step of its generation.
-    - `late`: for views that keep state, the late rows that this and all earlier steps dropped.
+    - `late`: for views that keep state, the late rows that this and all earlier steps dropped. For a step
+      that Spark hasn't reported, all its rows behind the watermark.
     """
 
     step: Count

@@ -272,6 +272,8 @@ def _recomputed_lines(address: object, result: RecomputationResult, paint: Paint
         lines = [f"{subject}: {numbers}.", *(f"  {safe(example)}" for example in result.examples)]
         if result.is_wrong:
             lines = [paint(line, "red") for line in lines]
+            if result.late is None:
+                lines.append("The view may have dropped late rows; how many isn't known.")
         else:
             lines.append(f"mzplan can't tell whether this is correct. {result.explanation}")
     if result.not_compared:

@@ -229,8 +229,6 @@ def _explanation(
     """Return why the rows may differ although nothing is wrong; "" without such a reason."""
     if not (numbers["missing"] or numbers["more"]):
         return ""
-    if late is None:
-        return "The view may have dropped late rows; how many isn't known."
     if late and not (exactness.one_row_each and max(numbers["missing"], numbers["more"]) > late):
         return f"The view has dropped {count(late, 'late row')}, which its query counts when it runs again."
     if query.keys and exactness.filters_groups and not numbers["missing"]:

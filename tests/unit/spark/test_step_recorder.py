@@ -100,8 +100,8 @@ def test_a_sink_reports_its_rows(source: StoredSource, recorder: StepRecorder) -
 
 
 def test_late_rows_are_added_up_over_all_steps(source: StoredSource, recorder: StepRecorder) -> None:
-    """Late rows of steps that write nothing count, too; without any report, the number is unknown."""
-    recorder.start(SOURCE, source.history)
+    """Late rows of steps that write nothing count, too. Without a report, their bound counts."""
+    recorder.start(SOURCE, source.history, bound_late_rows={4: 5}.get)
 
     def report(step: int, found: ContentHash | None, late: int) -> None:
         recorder.record_progress(progress(step, found, stateOperators=[{"numRowsDroppedByWatermark": late}]))
@@ -114,7 +114,10 @@ def test_late_rows_are_added_up_over_all_steps(source: StoredSource, recorder: S
     report(3, source.run(named(3, 4)), 1)
     source.run(named(4, 5))
     report(5, source.run(named(5, 6)), 0)
-    assert [(r.step, r.late) for r in indexed(source)] == [(0, 0), (1, 2), (3, 6), (4, None), (5, None)]
+    source.run(named(6, 7))
+    report(7, source.run(named(7, 8)), 0)
+    late = [0, 2, 6, 11, 11, None, None]
+    assert [(r.step, r.late) for r in indexed(source)] == list(zip((0, 1, 3, 4, 5, 6, 7), late, strict=True))
 
 
 # --- what a status shows
