@@ -115,6 +115,8 @@ class SparkExecutor(SparkDriver):
             query = self._resolve(description, secrets)
         except MzplanError:  # a secret without a value
             return Measurement(at=time.time())
+        for running in self._hosted_queries(description.address):
+            running.warn_of_changes()
         return measure_backlog(self._warehouse, query, self._connectors)
 
     def first_copy(self, description: Description) -> FirstCopy:

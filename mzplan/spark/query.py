@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from mzplan.model.observed import Versions
 from mzplan.model.tasks import TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
+from mzplan.spark.foreign_changes import ForeignChanges
 from mzplan.spark.pools import DEFAULT
 from mzplan.spark.progress import Progress
 from mzplan.spark.step_recorder import RecordedSteps
@@ -47,6 +49,7 @@ class RunningQuery:
     `was_idle`: whether the run has finished a trigger.
     `written_with`: the Spark and Delta that wrote the checkpoint before, if they differ from these.
     `asked_at`: when the query was last looked at, in monotonic seconds.
+    `foreign_changes`: the watch of the collections that it reads; None for a source.
     """
 
     name: QueryName
@@ -68,6 +71,7 @@ class RunningQuery:
     started_at: float = field(default_factory=time.time)
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    foreign_changes: ForeignChanges | None = None
 
     def fail(self, problem: BaseException) -> None:
         """Keep the error of a batch: it says more than Spark's error about it."""
@@ -82,6 +86,14 @@ class RunningQuery:
         text = failures.of_exception(MzplanError(warning)).text
         self.warning = f"[{warning.code}] {text}"
         log.warning("%s %s", self.name.address, self.warning)
+
+    def warn_of_changes(self) -> None:
+        """Warn if another writer has deleted or changed rows of a collection that the query reads."""
+        if self.foreign_changes is None:
+            return
+        with suppress(OSError, ValueError):  # look again later
+            if (warning := self.foreign_changes.look()) is not None:
+                self.warn(warning)
 
     def stop(self) -> None:
         """Stop the query and wait until it has ended. Two threads may stop the same query.

@@ -21,6 +21,7 @@ from mzplan.schema.description import CollectionRead, Description, writes_all
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
+from mzplan.spark.foreign_changes import ForeignChanges
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
@@ -117,6 +118,8 @@ class QueryStart:
         self._do_tasks()
         running.step = checkpoint.log.committed()
         running.resumed = resume_point(checkpoint, running.step)
+        if description.reads:
+            running.foreign_changes = ForeignChanges(self._context.warehouse, description)
         return self._start()
 
     def _run_once(self, description: Description, finishing: RunningQuery) -> StreamingQuery:
@@ -247,8 +250,8 @@ class QueryStart:
             finishing=finishing,
         )
         streams = {
-            name: collection_stream(session, query, run.paths[name], begins=begins)
-            for name in query.description.reads
+            name: collection_stream(session, query, read, run.paths[name], begins=begins)
+            for name, read in query.description.reads.items()
         }
         writer = run.writer(session, streams)
         self._own_collection()
@@ -272,7 +275,7 @@ class QueryStart:
         """Return the rows that a view's function computes from its collections."""
         query, begins = self._query, not self._checkpoint.log.has_begun()
         inputs = {
-            name: collection_stream(self._spark, query, self._readable(read), begins=begins)
+            name: collection_stream(self._spark, query, read, self._readable(read), begins=begins)
             for name, read in query.description.reads.items()
         }
         position = self._context.connectors.position(query.description)

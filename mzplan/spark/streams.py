@@ -24,6 +24,8 @@ from mzplan.connectors.frames.row_hash import with_content_hash
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
 from mzplan.schema.columns import Column
+from mzplan.schema.description import CollectionRead
+from mzplan.schema.source_columns import keys_of
 from mzplan.spark.collections import table_at
 from mzplan.spark.projection import project
 from mzplan.warehouse.collection_log import CollectionLog
@@ -34,6 +36,10 @@ from mzplan.warehouse.storage import is_untouched
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+
+SKIP_CHANGES = {"skipChangeCommits": "true"}
+"""The stream of a collection that only grows continues if another writer deletes rows (foreign_changes)."""
 
 
 def trigger_interval(query: ResolvedQuery) -> str:
@@ -121,7 +127,7 @@ def rows_read(
         # A view's rows are found by key. A row that goes away is removed even if the condition leaves it out,
         # because it may have entered the view with other values.
         return with_change(project(feed, query, removed=IS_REMOVED if view_keys else "", keys=view_keys))
-    return project(reader.load(collection), query)
+    return project(reader.options(**SKIP_CHANGES).load(collection), query)
 
 
 def read_changes(
@@ -137,10 +143,13 @@ def read_changes(
 
 
 def collection_stream(
-    spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool
+    spark: SparkSession, query: ResolvedQuery, read: CollectionRead, collection: str, *, begins: bool
 ) -> DataFrame:
-    """Return a collection as a stream, for a view's function. `begins`: see rows_read."""
-    return _reader(spark, query, collection, begins).load(collection)
+    """Return a collection as a stream, for a relational view or a function. `begins`: see rows_read."""
+    reader = _reader(spark, query, collection, begins)
+    if not keys_of(read.type, read.body):
+        reader = reader.options(**SKIP_CHANGES)
+    return reader.load(collection)
 
 
 def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: bool) -> DataStreamReader:

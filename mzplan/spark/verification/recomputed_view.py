@@ -109,7 +109,7 @@ class RecomputedView:
         session = own_session(self._session)  # a separate session for temporary views
         streams = {
             name: collection_stream(
-                session, query, collection_path(self._warehouse, *read.place), begins=False
+                session, query, read, collection_path(self._warehouse, *read.place), begins=False
             )
             for name, read in query.description.reads.items()
         }

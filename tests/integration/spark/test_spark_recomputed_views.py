@@ -107,7 +107,7 @@ class Shop:
         session.conf.set("spark.sql.shuffle.partitions", "2")
         begins = not self.checkpoint.log.has_begun()
         streams = {
-            name: collection_stream(session, self.query, self.path(read.id), begins=begins)
+            name: collection_stream(session, self.query, read, self.path(read.id), begins=begins)
             for name, read in self.description.reads.items()
         }
         rows = rows_by_sql(session, streams, {}, self.query, POSITION)

@@ -16,7 +16,7 @@ from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
 from tests.integration.spark.test_spark_keyed import send as send_changes
-from tests.integration.spark_lab import Lab
+from tests.integration.spark_lab import Lab, read_delta
 from tests.support import Make, eventually
 
 ORDERS = "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP"
@@ -351,3 +351,27 @@ def test_the_first_copies_of_a_source_and_of_a_view(lab: Lab, shop: Shop) -> Non
     assert lab.executor.first_copy(view) == FirstCopy(read=(3,), ends=(4,), unit="step")
     lab.start(view)
     eventually("it is complete", lambda: lab.executor.first_copy(view).is_complete(), 90)
+
+
+def test_readers_continue_if_rows_of_a_collection_are_deleted_by_hand(lab: Lab, shop: Shop) -> None:
+    """A sink, a view of rows, and a view with state."""
+    shop.source("people", CUSTOMERS)
+    people = shop.sources["people"]
+    rows = shop.view("SELECT upper(customer) AS customer FROM people", "customer STRING", "people")
+    sql = "SELECT city, count(*) AS n FROM people GROUP BY city"
+    counts = shop.view(sql, "city STRING, n BIGINT", "people", output="update", key=["city"])
+    sink = lab.delta_sink(people, shop.folder, "out")
+    target = shop.folder / "out"
+    shop.add("people", *(f'"customer": "c{n}", "city": "x{n % 2}"' for n in range(6)))
+    lab.start(rows, counts, sink)
+    shop.has(counts, ("x0", 3), ("x1", 3))
+    eventually("the rows are there", lambda: len(shop.rows(rows)) == 6 == len(read_delta(target)), 90)
+    done = DeltaTable(str(lab._collection(people))).delete("customer = 'c3'")
+    assert done["num_deleted_rows"] == 1
+    shop.add("people", '"customer": "c9", "city": "x1"')
+    shop.has(counts, ("x0", 3), ("x1", 4))
+    eventually("the row is there", lambda: len(shop.rows(rows)) == 7 == len(read_delta(target)), 90)
+    for query in (rows, counts, sink):
+        lab.waits(query)  # it is measured
+        warning = lab.report(query).warning or ""
+        assert warning.startswith("[MZ305] 1 row of source.people was deleted by another writer")
