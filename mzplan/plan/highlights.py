@@ -71,6 +71,19 @@ def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
     return changes
 
 
+def row_fields(change: Change) -> tuple[FieldChange, ...]:
+    """Return the changed fields that affect rows from now on (`x-rows`, `x-affects-rows`)."""
+    if change.before is None or change.after is None or has_same_query(change):
+        return ()
+    kind = resource_kind(change.address.kind, change.after.type)
+    return tuple(
+        field
+        for field in change.fields
+        if not {"x-rows", "x-affects-rows"}.isdisjoint(kind.property_schema(tuple(field.path.split("."))))
+        or _has_keyword(change, field, "x-rows")
+    )
+
+
 def deciding_properties(record: ResourceState) -> frozenset[str]:
     """Return the properties that decide a resource's servers (`x-server`) or rows (`x-rows`)."""
     properties = resource_kind(record.address.kind, record.type).schema["properties"]

@@ -44,6 +44,7 @@ from mzplan.plan.guards import (
 )
 from mzplan.plan.inputs import with_inputs
 from mzplan.plan.joins import check_joins
+from mzplan.plan.mixed_results import check_mixed_results
 from mzplan.plan.moves import (
     as_move,
     check_undeclared,
@@ -153,6 +154,7 @@ def build_plan(
             *check_changes(changes, renames),
             *check_overrides((planner.after or committed).values()),
             *losses,
+            *check_mixed_results(changes, planner.after or state.resources, statuses),
             *check_migrations(changes, statuses, state.instances),
             *check_delivery(changes, planner.after or state.resources),
             *check_joins(changes, planner.after or state.resources),

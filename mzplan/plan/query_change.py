@@ -11,7 +11,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import gives_same_rows
 
 StateVerdict = Literal["kept", "lost", "unknown"]
-_STATE = "state"  # the property with the digest of the stateful part of the query
+STATE = "state"  # the property with the digest of the stateful part of the query
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def query_change(change: Change) -> QueryChange | None:
         return None
     before, after = change.before.body, change.after.body
     old, new = (str(body.get(property_, "")).splitlines() for body in (before, after))
-    states = before.get(_STATE), after.get(_STATE)
+    states = before.get(STATE), after.get(STATE)
     if old == new and states[0] == states[1]:
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
