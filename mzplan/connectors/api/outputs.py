@@ -117,6 +117,14 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     return tuple(names)
 
 
+def may_be_null(query: ResolvedQuery, name: str) -> bool:
+    """Return whether an output may be NULL, unless `where` says `name IS NOT NULL`."""
+    is_not_null = rf"\b{re.escape(name)}`?\s+IS\s+NOT\s+NULL"
+    if re.search(is_not_null, query.body.get("where") or "", re.IGNORECASE):
+        return False
+    return name.lower() not in {output.lower() for output in never_null_outputs(query)}
+
+
 def _star_columns(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
     """Return the columns that `*` or `* EXCEPT (…)` stands for, or None for any other item."""
     if item.strip() == "*":

@@ -11,6 +11,8 @@ from urllib.parse import unquote
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
 from mzplan.connectors.files.manifest import COMPACT, LOG, files_of, hadoop_path, open_list, read_list
+from mzplan.connectors.formats.parsers import csv_options
+from mzplan.connectors.formats.written import row_to_csv, row_to_json
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.files import EXACT_FILES, EXACT_PARTITIONED_FILES, as_stored
 from mzplan.connectors.frames.types import quoted
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LINE = "_mzplan_line"
+_CSV = csv_options({})
 
 
 class FilesContent(Content):
@@ -77,7 +80,7 @@ class FilesContent(Content):
         elif is_json:
             rows = reader.text(files, lineSep="\n")
         else:
-            rows = reader.csv(files, header=True, multiLine=True)
+            rows = reader.options(**_CSV).csv(files, header=True, multiLine=True)
         return rows.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
 
     def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
@@ -86,13 +89,13 @@ class FilesContent(Content):
         named = [(names[name.lower()], name) for name in self._partitions]
         texts = [f.col(quoted(own)).cast("string").alias(name) for own, name in named]
         in_names = {own for own, _ in named} | {POSITION}
-        columns = [quoted(name) for name in rows.columns if name not in in_names]
+        written_names = [name for name in rows.columns if name not in in_names]
         if self._format == "json":
-            return rows.select(f.to_json(f.struct(*columns)).alias(_LINE), *texts, POSITION)
+            return rows.select(row_to_json(rows, written_names).alias(_LINE), *texts, POSITION)
         if self._format == "csv":
-            # Read again, so that values with the same text (NULL and empty) are equal.
-            schema = ", ".join(f"{name} STRING" for name in columns)
-            line = f.from_csv(f.to_csv(f.struct(*columns)), f.lit(schema))
+            # Read again, because only the texts of the values can be compared.
+            schema = ", ".join(f"{quoted(name)} STRING" for name in written_names)
+            line = f.from_csv(row_to_csv(rows, written_names), f.lit(schema), _CSV)
             rows = rows.select(f.inline(f.array(line)), *texts, POSITION)
             names = {name.lower(): name for name in rows.columns}
         values = []
@@ -160,5 +163,5 @@ def _count(file: str, format_: str) -> int:
         raise GoneError(f"{file}, which the target says this step has written, is gone.")
     if format_ == "json":
         return sum(1 for line in text.split("\n") if line)
-    rows = csv.reader(io.StringIO(text, newline=""), escapechar="\\", doublequote=False)
+    rows = csv.reader(io.StringIO(text, newline=""))
     return max(0, sum(1 for _ in rows) - 1)

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.outputs import may_be_null
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, unfit_target
 from mzplan.connectors.files.content import FilesContent, FilesRecorded
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.parquet_types import unfit_files
 from mzplan.connectors.files.partition_folders import unfit_partition_folders
+from mzplan.connectors.formats.written import WRITER_OPTIONS, as_written, unfit_keys
 from mzplan.connectors.frames.files import as_stored
 from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.network.aws_spark import use_s3
@@ -40,6 +42,8 @@ class FilesSink(SinkConnector):
         diagnostics += unfit_partitions(query, outputs)
         if format_ == "csv":
             diagnostics += _not_for_csv(query, outputs)
+        if format_ == "json":
+            diagnostics += unfit_keys(query, outputs)
         if not diagnostics:
             diagnostics += unfit_partition_folders(query, folder)
         if format_ == "parquet" and not diagnostics:
@@ -61,10 +65,12 @@ class FilesSink(SinkConnector):
             _clear_folder(rows.sparkSession, folder, run)
         names = {name.lower(): name for name in rows.columns}
         partitions = [names[name.lower()] for name in run.query.body.get("partition_by", ())]
-        rows = as_stored(rows.drop(POSITION), partitions)
-        writer = with_count(rows).writeStream.format(run.query.body["format"]["type"])
-        writer = writer.outputMode("append").option("header", "true").option("path", folder)
-        return writer.partitionBy(*partitions)
+        format_ = run.query.body["format"]["type"]
+        rows = as_written(as_stored(rows.drop(POSITION), partitions), format_, partitions)
+        writer = with_count(rows).writeStream.format(format_).outputMode("append")
+        return (
+            writer.options(**WRITER_OPTIONS.get(format_, {})).option("path", folder).partitionBy(*partitions)
+        )
 
 
 def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
@@ -101,16 +107,22 @@ def _remove_files(system: Any, path: Any) -> None:
 
 
 def _not_for_csv(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """Return MZ053 if csv can't hold the columns. Spark writes no line for a row whose only column is
+    NULL."""
+    partitions = {name.lower() for name in query.body.get("partition_by", ())}
+    columns = [output for output in outputs if output.name.lower() not in partitions]
     wrong = [
-        f"{output.name} ({output.type})" for output in outputs if (output.type or "").startswith(_NOT_IN_CSV)
+        f"{output.name} ({output.type})" for output in columns if (output.type or "").startswith(_NOT_IN_CSV)
     ]
-    if not wrong:
-        return []
-    return [
-        unfit_target(
-            query,
-            f"csv can't hold the columns of {query.address}",
-            f"{', '.join(wrong)}: a field of csv holds one simple value.",
-            "write them as text in `select` (to_json(…) AS name), or use `format: {type: json}`.",
+    if wrong:
+        why = f"{', '.join(wrong)}: a field of csv holds one simple value."
+        fix = (
+            "write them as text in `select` (to_json(…) AS name; base64(…) AS name for BINARY), or use "
+            "`format: {type: json}`."
         )
-    ]
+    elif len(columns) == 1 and may_be_null(query, (name := columns[0].name)):
+        why = f"{name} is the only column of a line, and may be NULL: csv has no line for such a row."
+        fix = f"leave such rows out (where: {name} IS NOT NULL), or write another column as well."
+    else:
+        return []
+    return [unfit_target(query, f"csv can't hold the columns of {query.address}", why, fix)]

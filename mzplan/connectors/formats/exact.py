@@ -23,6 +23,7 @@ _TIMES = {
     "timestamp": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?(?:[^.:\d].*)?)?$",
     "timestamp_ntz": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?)?$",
 }
+_WHOLE, _BOOLEAN = r"^[+-]?\d+$", "^(?i:true|false)$"
 # Numbers with so few digits that different numbers are also different doubles.
 _WITH_EXPONENT = r"^[+-]?\d(?:\.\d{1,14})?[eE][+-]?\d{1,3}$"
 INFINITE = "_mzplan_inf"  # column: whether a JSON record contains a word for infinity
@@ -41,7 +42,8 @@ def struct_of(ddl: str) -> StructType:
 def raw_type(type_: DataType, *, json: bool) -> DataType:
     """Return the type with which Spark's parser reads a column's values without loss.
 
-    In JSON, decimals and text are read as VARIANT, which tells numbers from text and keeps 38 digits."""
+    In JSON, decimals and text are read as VARIANT, which tells numbers from text and keeps 38 digits. In CSV,
+    everything is read as text."""
     from pyspark.sql import types as t
 
     match type_:
@@ -49,7 +51,7 @@ def raw_type(type_: DataType, *, json: bool) -> DataType:
             return t.VariantType()
         case t.DecimalType() | t.DateType() | t.TimestampType() | t.TimestampNTZType():
             return t.StringType()
-        case t.FloatType() | t.DoubleType() if not json:
+        case t.NumericType() | t.BooleanType() if not json:
             return t.StringType()
         case t.ArrayType():
             return t.ArrayType(raw_type(type_.elementType, json=json))
@@ -67,7 +69,13 @@ def convert(value: Expression, type_: DataType, *, json: bool) -> tuple[Expressi
     Also returns whether the value isn't exactly of that type, or None if Spark's own parser decides that."""
     from pyspark.sql import types as t
 
+    if not json and raw_type(type_, json=json) != type_:
+        value = f.nullif(value, f.lit(""))  # only a text can be empty
     match type_:
+        case t.IntegralType() if not json:
+            return _with_check(value, f.when(value.rlike(_WHOLE), value.try_cast(type_)), json)
+        case t.BooleanType() if not json:
+            return _with_check(value, f.when(value.rlike(_BOOLEAN), value.try_cast(type_)), json)
         case t.DecimalType():
             text = f.try_variant_get(value, "$", "string") if json else value
             return _with_check(value, _decimal(value, text, type_, json), json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ BEFORE = f'{{"{RECORD}":'
 DECODED = "_mzplan_decoded"  # column: Avro records that Python tasks have decoded
 KEY_DECODED = "_mzplan_decoded_key"  # column: the decoded keys of these records
 _MAX_BYTES = (1 << 31) - 1
+_NULL = f"mzplan_null_{secrets.token_hex(8)}"
+"""The text of NULL in Spark's CSV parser. No field of a file has this text."""
 CORRUPT = "_mzplan_corrupt"  # column: a record that Spark's parser can't parse
 # Options of Spark's JSON parser.
 STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
@@ -36,7 +39,7 @@ class ParsedRecord:
     - `record`: a struct with the columns, in its field `inner` if that is set.
     - `text`: the original record; None if an earlier parser has already checked the text.
     - `needs_value`: whether a record without a value, or with a blank one, is malformed.
-    - `several`: whether a record holds more than one line of CSV.
+    - `several`: whether a record isn't one whole line of CSV.
     - `raw_format`: json or csv if values still have the form in which they were written (see exact.py).
 
     The following fields are expressions over rows that have the parsed record as `j`. Spark evaluates
@@ -114,14 +117,21 @@ def without_frame(value: Expression) -> Expression:
 def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
     """Return the options of Spark's CSV parser."""
     quote = format_.get("quote", '"')
-    return {
+    options = {
         "sep": format_.get("delimiter", ","),
         "quote": quote,
         # RFC 4180: a quote within quotes is written twice. Spark's default is a backslash.
         "escape": quote,
+        # Spark's default is U+0000, which would be dropped before a quote.
+        "charToEscapeQuoteEscaping": quote,
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": CORRUPT,
     }
+    if raw_format_of({"type": "csv", **format_}):
+        # An unquoted empty field is NULL, and a quoted one is an empty text. With Spark's default, both are
+        # NULL.
+        options |= {"nullValue": _NULL, "emptyValue": ""}
+    return options
 
 
 def column_parser(columns: Sequence[Column]) -> ParsedRecord:
@@ -201,15 +211,19 @@ def _csv(
         reasons=reasons,
         needs_value=True,
         raw_format=raw_format,
-        several=_several_lines(text, options["quote"]),
+        several=_not_one_line(text, options),
     )
 
 
-def _several_lines(text: Expression, quote: str) -> Expression:
-    """Return whether text follows a line break outside quotes. Spark would silently drop that text."""
-    mark = re.escape(quote)
-    rest = f.regexp_replace(text, f"{mark}[^{mark}]*{mark}", "")
-    return f.when(f.contains(text, f.lit("\n")), rest.rlike("\\n\\s*\\S")).otherwise(f.lit(False))
+def _not_one_line(text: Expression, options: Mapping[str, str]) -> Expression:
+    """Return whether text follows a line break outside quotes, or a field's quote is never closed.
+
+    Spark would silently drop the text, or take the rest of the record as the field."""
+    delimiter, quote = re.escape(options["sep"]), re.escape(options["quote"])
+    rest = f.regexp_replace(text, f"{quote}[^{quote}]*{quote}", "")
+    is_doubtful = f.contains(text, f.lit("\n")) | f.contains(text, f.lit(options["quote"]))
+    wrong = rest.rlike(f"\\n\\s*\\S|(?:^|{delimiter}){quote}")
+    return f.when(is_doubtful, wrong).otherwise(f.lit(False))
 
 
 def _of_csv_text(

@@ -188,7 +188,7 @@ def _flags(parsed: ParsedRecord) -> list[Expression]:
 
     - `u`: the record isn't UTF-8.
     - INFINITE (JSON only): the record contains an infinite number.
-    - `s`: the record holds more than one line of CSV.
+    - `s`: the record isn't one whole line of CSV.
     - `n` and `b` (if the format needs a value): the value is missing, or blank."""
     if parsed.text is None:
         return []

@@ -35,6 +35,13 @@ def ddl_of(type_: DataType) -> str:
     return type_.simpleString()
 
 
+def type_of_ddl(type_: str) -> DataType:
+    """Return the Spark type of a column that is declared in canonical DDL."""
+    from pyspark.sql.types import DataType
+
+    return DataType.fromDDL(spark_type(type_))
+
+
 def quoted(name: str) -> str:
     """Return the name as a quoted identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

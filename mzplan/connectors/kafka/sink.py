@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SinkConnector
-from mzplan.connectors.api.outputs import never_null_outputs
+from mzplan.connectors.api.outputs import may_be_null
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Content, Recorded, unreadable
 from mzplan.connectors.formats.avro.encoder import Encoder
 from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
+from mzplan.connectors.formats.written import row_to_json, to_json, unfit_keys
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.metrics import with_count
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 UNWRITABLE = "MZ059"
-_JSON = {
-    "ignoreNullFields": "false",
-    # Spark's default would cut a timestamp to milliseconds.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 class KafkaSink(SinkConnector):
@@ -62,6 +56,7 @@ class KafkaSink(SinkConnector):
             *self._other_target(query, probe),
             *self._null_key(query, probe),
             *check_sink(query, outputs),
+            *(unfit_keys(query, outputs) if query.body["format"]["type"] == "json" else ()),
         )
         return replace(probe, diagnostics=(*probe.diagnostics, *more))
 
@@ -80,12 +75,7 @@ class KafkaSink(SinkConnector):
         keys, topic = query.body.get("key", ()), query.body["topic"]
         if probe.upstream is None or len(keys) > 1:  # several columns make a JSON object
             return ()
-        where = query.body.get("where") or ""
-        never_null = {name.lower() for name in never_null_outputs(query)}
-        if keys and (
-            keys[0].lower() in never_null
-            or re.search(rf"\b{re.escape(keys[0])}`?\s+IS\s+NOT\s+NULL", where, re.IGNORECASE)
-        ):
+        if keys and not may_be_null(query, keys[0]):
             return ()
         try:
             if not is_compacted(self._probe.client_of(query), query):
@@ -195,8 +185,8 @@ def as_records(
     """
     from pyspark.sql import types as t
 
-    columns = [f.col(quoted(column)) for column in rows.columns if column not in (CHANGE, *beside)]
-    value = f.struct(*columns) if encoder is not None else f.to_json(f.struct(*columns), _JSON)
+    names = [name for name in rows.columns if name not in (CHANGE, *beside)]
+    value = f.struct(*map(quoted, names)) if encoder is not None else row_to_json(rows, names)
     if CHANGE in rows.columns:
         value = f.when(f.col(CHANGE) != DELETE, value)
     fields = [_key(rows, keys).alias("key")] if keys else []
@@ -211,10 +201,10 @@ def as_records(
 
 
 def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:
-    columns = [f.col(quoted(key)) for key in keys]
+    key_rows = rows.select(*map(quoted, keys))
     if len(keys) > 1:
-        return f.to_json(f.struct(*columns), _JSON)
-    type_ = rows.select(columns[0]).schema.fields[0].dataType.typeName()
-    if type_ in ("array", "map", "struct"):
-        return f.to_json(columns[0], _JSON)
-    return columns[0] if type_ == "binary" else columns[0].cast("string")
+        return row_to_json(key_rows, key_rows.columns)
+    column, type_ = f.col(quoted(keys[0])), key_rows.schema.fields[0].dataType
+    if type_.typeName() in ("array", "map", "struct"):
+        return to_json(column, type_)
+    return column if type_.typeName() == "binary" else column.cast("string")

@@ -95,7 +95,7 @@ def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: 
     assert reader.option("header", "true").load(str(out)).count() == 21
 
     # Another type for a column: readers refuse a folder of Parquet with both, others don't know types.
-    retyped = lab.changed(sink, select=["CAST(id AS STRING) AS id"])
+    retyped = lab.changed(sink, select=["CAST(id AS STRING) AS id", "customer"])
     assert lab.codes(retyped) == (["MZ053"] if format_ == "parquet" else [])
     assert lab.codes(replace(lab.changed(retyped, on_replace="truncate"), generation=2)) == []
 
@@ -112,7 +112,28 @@ def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: 
 
 def test_csv_files_hold_simple_values(lab: Lab, tmp_path: Path) -> None:
     source = lab.kafka_source("orders", "id BIGINT, tags ARRAY<STRING>")
-    lab.finds(lab.files_sink(source, tmp_path, "x", format={"type": "csv"}), "MZ053", "tags (ARRAY<STRING>)")
+    csv_sink: dict[str, Any] = {"format": {"type": "csv"}}
+    lab.finds(lab.files_sink(source, tmp_path, "x", **csv_sink), "MZ053", "tags (ARRAY<STRING>)")
+    # Spark would write no line at all for a row whose only column is NULL.
+    single = lab.files_sink(source, tmp_path, "x", **csv_sink, select=["id"])
+    lab.finds(single, "MZ053", "id is the only column of a line, and may be NULL")
+    assert lab.codes(lab.changed(single, where="id IS NOT NULL")) == []
+    assert lab.codes(lab.changed(single, select=["id", "1 AS one"])) == []
+
+
+def test_json_has_no_keys_of_bytes(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
+    source = lab.kafka_source("orders", "id BIGINT, m MAP<BINARY,INT>")
+    shop, reason = database(), "m (MAP<BINARY,INT>): a key in JSON is text"
+    lab.execute(shop, "CREATE TABLE orders (id bigint, m jsonb)")
+    for sink in (
+        lab.files_sink(source, tmp_path, "x", format={"type": "json"}),
+        lab.kafka_sink(source, topic(partitions=1)),
+        lab.postgres_sink(source, shop, "orders"),
+    ):
+        lab.finds(sink, "MZ053", reason)
+        converted = lab.changed(sink, select=["id", "transform_keys(m, (k, v) -> hex(k)) AS m"])
+        assert lab.codes(converted) == []
+    assert lab.codes(lab.files_sink(source, tmp_path, "x", format={"type": "parquet"})) == []
 
 
 def test_a_compacted_topic_takes_no_null_key(lab: Lab, topic: Make) -> None:

@@ -60,6 +60,20 @@ TYPES: dict[str, tuple[str, Any, str | None, Any]] = {
         None,
         {"a": 1, "b": {"c": ["x"], "d": "2024-01-01"}},
     ),
+    "moments": (
+        "STRUCT<at: TIMESTAMP, days: MAP<STRING, ARRAY<TIMESTAMP_NTZ>>, rate: DECIMAL(38,18)>",
+        {
+            "at": "2024-03-31T00:30:00.123456Z",
+            "days": {"x": ["2024-01-01T12:00:00.000001"]},
+            "rate": "0.000000000000000123",
+        },
+        None,
+        {
+            "at": "2024-03-31T00:30:00.123456Z",
+            "days": {"x": ["2024-01-01T12:00:00.000001"]},
+            "rate": 0.000000000000000123,
+        },
+    ),
     "things": ("MAP<STRING, BIGINT>", {"x": 1}, "json", {"x": 1}),
     "select": ("BIGINT", 7, None, 7),
     "Id2": ("BIGINT", 8, None, 8),

@@ -82,6 +82,33 @@ def test_encoded_rows_are_read_back_unchanged() -> None:
     assert fastavro.schemaless_reader(io.BytesIO(two[5:]), schema, None) == empty | filled
 
 
+def test_milliseconds_are_never_cut_off() -> None:
+    at, wall = logical("long", "timestamp-millis"), logical("long", "local-timestamp-millis")
+    inner = {"type": "record", "name": "inner", "fields": [{"name": "wall", "type": ["null", wall]}]}
+    nested = {"type": "array", "items": inner}
+    fields = [{"name": "at", "type": at}, {"name": "all", "type": ["null", nested]}]
+    schema = {"type": "record", "name": "ticks", "fields": fields}
+    wall_type = pa.struct({"wall": pa.timestamp("us")})
+    type_ = pa.struct({"at": pa.timestamp("us", "UTC"), "all": pa.list_(wall_type)})
+    far = 327_335_000_000_000_000  # in the year 12342
+
+    def ticks(at: int, wall: int | None) -> bytes:
+        rows = pa.array([{"at": at, "all": [{"wall": wall}, None][:1]}], type_)
+        (made,) = Encoder(schemas=[json.dumps(schema)], id=7, mark="m")(
+            [pa.RecordBatch.from_arrays([rows], names=["value"])]
+        )
+        return bytes(made.column(0)[0].as_py())
+
+    plain = {**schema, "fields": json.loads(json.dumps(fields).replace("timestamp", "x"))}
+    for value in (1_000, -1_000, far):
+        read_row: Any = fastavro.schemaless_reader(io.BytesIO(ticks(value, value)[5:]), plain, None)
+        assert read_row == {"at": value // 1000, "all": [{"wall": value // 1000}]}
+    ticks(0, None)
+    for row, name in (((1_001, 0), "at"), ((0, -1), "wall")):
+        with pytest.raises(RuntimeError, match=f": {name} has microseconds in the row"):
+            ticks(*row)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

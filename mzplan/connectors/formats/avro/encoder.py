@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.formats.avro.schema import parse_avro
+from mzplan.connectors.formats.avro.schema import AvroNode, parse_avro
 from mzplan.model.words import one_line
 
 if TYPE_CHECKING:
@@ -41,53 +41,94 @@ class Encoder:
         allow."""
         import pyarrow as pa
 
-        written = parse_avro(self.schemas).root.written
+        root = parse_avro(self.schemas).root
         for batch in batches:
             place = batch.schema.names.index("value")
-            records = pa.array(self._encoded(written, batch.column(place)), pa.binary())
+            records = pa.array(self._encoded(root, batch.column(place)), pa.binary())
             columns = [*batch.columns[:place], records, *batch.columns[place + 1 :]]
             yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
-    def _encoded(self, written: Any, values: Any) -> Iterator[bytes | None]:
+    def _encoded(self, root: AvroNode, values: Any) -> Iterator[bytes | None]:
         from fastavro import schemaless_writer
 
         header = b"\0" + self.id.to_bytes(4, "big")
-        convert = _converter(values.type)
+        values = values.cast(_numbered(values.type))
+        convert = _converter(values.type, root) or _same
         for value in values.to_pylist():
             if value is None:
                 yield None
                 continue
-            plain = convert(value) if convert is not None else value
+            plain = value
             record = BytesIO()
             record.write(header)
             try:
-                schemaless_writer(record, written, plain)
+                plain = convert(value)
+                schemaless_writer(record, root.written, plain)
             except Exception as problem:  # fastavro can raise anything
-                why = _reason(written, plain, problem)
+                why = _reason(root.written, plain, problem)
                 raise RuntimeError(
                     f"{self.mark}: a row can't be written with schema {self.id}: {one_line(why, 500)}. {_FIX}"
                 ) from None
             yield record.getvalue()
 
 
-def _converter(type_: DataType) -> Convert | None:
-    """Return a function that converts pyarrow's Python values to fastavro's: maps come as pairs.
+def _numbered(type_: DataType) -> DataType:
+    """Return the type with numbers instead of dates and times, because Python's end with the year 9999."""
+    import pyarrow as pa
 
-    None if there is nothing to convert, so that most rows take no time."""
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, _numbered(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_numbered(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_numbered(field.type)) for field in type_])
+    return type_
+
+
+def _converter(type_: DataType, node: AvroNode, name: str = "") -> Convert | None:
+    """Return a function that converts pyarrow's Python values to fastavro's: maps come as pairs, and times in
+    microseconds.
+
+    None if there is nothing to convert, so that most rows take no time. The function raises ValueError for a
+    time that doesn't fit. `name`: the value's name for people."""
     from pyarrow import types
 
-    if types.is_map(type_):
-        item = _converter(type_.item_type) or _same
+    if len(node.branches) != 1:
+        return None
+    (branch,) = node.branches
+    if types.is_map(type_) and branch.type == "map":
+        item = _converter(type_.item_type, branch.inner("values"), f"a value of {name}") or _same
         return lambda pairs: None if pairs is None else {key: item(value) for key, value in pairs}
-    if types.is_list(type_):
-        inner = _converter(type_.value_type)
+    if types.is_list(type_) and branch.type == "array":
+        inner = _converter(type_.value_type, branch.inner("items"), f"an element of {name}")
         return inner and (lambda values: None if values is None else [inner(value) for value in values])
     if types.is_struct(type_):
         converters = {
-            field.name: convert for field in type_ if (convert := _converter(field.type)) is not None
+            part.name: convert
+            for part in type_
+            if (field := branch.fields.get(part.name)) is not None
+            and (convert := _converter(part.type, field.node, part.name)) is not None
         }
         return (lambda value: _converted(value, converters)) if converters else None
+    if branch.logical.endswith("timestamp-millis"):
+        return lambda value: _milliseconds(value, name)
     return None
+
+
+def _milliseconds(microseconds: int | None, name: str) -> int | None:
+    if microseconds is None:
+        return None
+    milliseconds, rest = divmod(microseconds, 1000)
+    if rest:
+        raise ValueError(
+            f"{name} has microseconds in the row, but milliseconds in the schema "
+            f"(date_trunc('MILLISECOND', …) cuts them off)"
+        )
+    return milliseconds
 
 
 def _converted(value: dict[str, Any] | None, converters: dict[str, Convert]) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
+from mzplan.connectors.formats.written import to_json
+from mzplan.connectors.frames.types import type_of_ddl
 from mzplan.connectors.postgres.types import TargetColumn, staged_as_json
 
 if TYPE_CHECKING:
@@ -87,9 +89,9 @@ def sink_value(value: Expression, spark_type: str, target: TargetColumn, form: F
         case "bytes":
             return f.lower(f.hex(value))
         case "array":
-            return _text(f.to_json(value, {"ignoreNullFields": "false"}), form)
+            return _text(to_json(value, type_of_ddl(spark_type)), form)
     if staged_as_json(spark_type, target):
-        value = f.to_json(value, {"ignoreNullFields": "false"})
+        value = to_json(value, type_of_ddl(spark_type))
     return _text(value.cast("string"), form)
 
 

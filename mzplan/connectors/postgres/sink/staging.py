@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.connectors.api.queries import Output
+from mzplan.connectors.formats.written import to_json
 from mzplan.connectors.frames.types import quoted as spark_quoted
+from mzplan.connectors.frames.types import type_of_ddl
 from mzplan.connectors.postgres.tables import Connection, Table, fetch_row
 from mzplan.connectors.postgres.types import (
     TargetColumn,
@@ -213,7 +215,7 @@ def staged_columns(outputs: Sequence[Output], move: Move) -> list[Expression]:
     for i, (output, target) in enumerate(zip(outputs, move.targets, strict=True)):
         value = f.col(spark_quoted(output.name))
         if staged_as_json(output.type or "STRING", target):
-            value = f.to_json(value, {"ignoreNullFields": "false"})
+            value = to_json(value, type_of_ddl(output.type or "STRING"))
         staged.append(value.alias(f"c{i}"))
     names = [f.col(f"{POSITION}.{spark_quoted(name)}") for name, _ in move.position]
     return staged + [name.alias(f"p{i}") for i, name in enumerate(names)]

@@ -11,6 +11,7 @@ import psycopg
 from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.targets import unreadable
+from mzplan.connectors.formats.written import unfit_keys
 from mzplan.connectors.postgres.identity import compare_target, identify, written_steps
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
@@ -107,6 +108,7 @@ class _TargetCheck(Check):
 
     def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         yield from self._read_only()
+        yield from unfit_keys(self._query, outputs)
         table = find_target(self._connection, self._query)
         schema = missing_schema(self._connection, self._query) if table is None else None
         statements = self.statements = creation_statements(self._query, table, outputs, schema)
