@@ -19,7 +19,6 @@ from mzplan.model.cause import Cause
 from mzplan.model.event import Event, EventKind
 from mzplan.model.observed import Lease, Status, Versions
 from mzplan.model.times import instant_text
-from mzplan.store.leases import is_local
 
 MAX_WAITING = 20_000  # queued events; beyond that, the oldest are dropped
 
@@ -111,17 +110,18 @@ def takeover(former: Lease | None, previous: Status | None, epoch: int, versions
     before = previous.versions if previous is not None else None
     if before is not None and versions is not None and before != versions:
         return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(before, versions)}")
-    return Cause(cause="runner", detail=f"its runner started (epoch {epoch}){_former_end(former)}")
+    return Cause(cause="runner", detail=f"its runner started (epoch {epoch}){_former_end(former, previous)}")
 
 
-def _former_end(former: Lease | None) -> str:
+def _former_end(former: Lease | None, previous: Status | None) -> str:
     if former is None:
         return ""
     who = f"; the previous runner (epoch {former.epoch}, process {former.pid} on {former.host})"
+    if previous is not None and previous.epoch == former.epoch and previous.ended:
+        return f"{who} stopped itself: {previous.ended.rstrip('.')}"
     if former.released:
         return f"{who} was stopped"
-    how = "was killed" if is_local(former) else "was killed or lost the store"
-    return f"{who} {how}: it did not release its lease"
+    return f"{who} didn't release its lease: it was killed, or it stopped because the store was away"
 
 
 def _differences(before: Versions, now: Versions) -> str:

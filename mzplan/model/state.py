@@ -266,6 +266,21 @@ class InstanceStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StaleInput:
+    """A query upstream of a running query that delivers no rows now.
+
+    - `address`, `condition`: of the query upstream.
+    - `as_of`: when it last wrote rows (seconds since the epoch); None if unknown.
+    - `through`: the collection that the running query reads, if the two aren't neighbours.
+    """
+
+    address: Address
+    condition: Condition
+    as_of: float | None = None
+    through: Address | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStatus:
     """A committed query and what its runner observes of it.
 
@@ -273,6 +288,7 @@ class QueryStatus:
     - `as_of`: if its runner is gone, when it last reported (seconds since the epoch).
     - `repair`: the ALTER statement that moves the connection at fault.
     - `start_stage`: the stage that a starting query has reached.
+    - `stale_inputs`: the queries upstream of a running query that have failed or can't reach their server.
     """
 
     resource: ResourceState
@@ -280,6 +296,7 @@ class QueryStatus:
     as_of: float | None = None
     repair: str | None = None
     start_stage: StartStage | None = None
+    stale_inputs: tuple[StaleInput, ...] = ()
 
     @property
     def condition(self) -> Condition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from mzplan.model.state import (
     ProjectStatus,
     QueryStatus,
     ResourceState,
+    StaleInput,
     State,
 )
 from mzplan.operations.project import Project
@@ -29,6 +30,8 @@ from mzplan.plan.drift import DRIFT_BY_PROBLEM, drift_between, edits_by_hand
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.statement_options import StatementOptions
 from mzplan.warehouse.paths import absolute, local_path
+
+_STALE: tuple[Condition, ...] = ("failed", "degraded")
 
 
 def read_project_status(project: Project, selection: Selection = ALL) -> ProjectStatus:
@@ -144,10 +147,33 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     return ProjectStatus(
         serial=state.serial,
         instances=tuple(shown),
-        queries=tuple(queries),
+        queries=_with_stale_inputs(queries),
         dropped=dropped,
         canaries=tuple((canary, verdict_of(canary, state, statuses)) for canary in state.canaries),
         environment=project.settings.environment,
+    )
+
+
+def _with_stale_inputs(queries: Sequence[QueryStatus]) -> tuple[QueryStatus, ...]:
+    """Add the failed queries upstream of each running query."""
+    by_address = {query.resource.address: query for query in queries}
+
+    def stale(reader: QueryStatus, through: Address | None) -> Iterator[StaleInput]:
+        for address in {**reader.resource.reads, **reader.resource.snapshots}.values():
+            query = by_address.get(address)
+            if query is None:
+                continue
+            if query.condition in _STALE:
+                as_of = query.observation.last_batch_at if query.observation is not None else None
+                yield StaleInput(address=address, condition=query.condition, as_of=as_of, through=through)
+            else:
+                yield from stale(query, through or address)
+
+    return tuple(
+        replace(query, stale_inputs=tuple({found.address: found for found in stale(query, None)}.values()))
+        if query.condition in ("running", "degraded", "starting")
+        else query
+        for query in queries
     )
 
 

@@ -91,7 +91,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
             }
             for instance in status.instances
         ],
-        "queries": [_query_to_json(query) for query in in_order(status.queries, by)],
+        "queries": [query_to_json(query) for query in in_order(status.queries, by)],
         "canaries": [_canary_to_json(canary, verdict) for canary, verdict in status.canaries],
         "dropped": [encode(storage) for storage in status.dropped],
         **({"environment": status.environment} if status.environment else {}),
@@ -109,7 +109,7 @@ def _canary_to_json(canary: Canary, verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
-def _query_to_json(query: QueryStatus) -> dict[str, Any]:
+def query_to_json(query: QueryStatus) -> dict[str, Any]:
     seen, resource = _observed(query), query.resource
     return {
         "address": str(resource.address),
@@ -137,6 +137,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "at_fault": str(seen.at_fault) if seen.at_fault else None,
         "fault": seen.fault,
         "repair": query.repair,
+        **({"stale_inputs": [encode(stale) for stale in query.stale_inputs]} if query.stale_inputs else {}),
         **({"fault_fix": seen.fault_fix} if seen.fault_fix else {}),
         **({"fault_since": seen.fault_since} if seen.at_fault and seen.fault_since else {}),
         "written_with": encode(seen.written_with) if seen.written_with else None,
@@ -324,6 +325,17 @@ def _held(query: QueryStatus) -> str:
     return f"held: {paragraph(held)}" if held else ""
 
 
+def _stale_inputs(query: QueryStatus) -> str:
+    """Return `reads source.customers as of 2026-01-31T10:02:00Z, which has failed since`, one line each."""
+    lines = []
+    for stale in query.stale_inputs:
+        through = f"{stale.through}, which reads " if stale.through is not None else ""
+        as_of = f" as of {instant_text(int(stale.as_of) * 1000)}" if stale.as_of is not None else ""
+        what = "which has failed" if stale.condition == "failed" else "whose connection is at fault"
+        lines.append(f"reads {through}{stale.address}{as_of}, {what}{' since' if as_of else ''}")
+    return "\n".join(lines)
+
+
 def _warning(query: QueryStatus) -> str:
     warning = _observed(query).warning
     return f"warning {paragraph(warning)}" if warning else ""
@@ -390,12 +402,34 @@ def _started(query: QueryStatus) -> str:
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _state, _tasks, _started)
+_PROBLEMS = (_error, _fault, _stale_inputs, _held, _warning)
+_NOTES = (
+    _error,
+    _fault,
+    _stale_inputs,
+    _backlog,
+    _held,
+    _warning,
+    _left_out,
+    _written_with,
+    _state,
+    _tasks,
+    _started,
+)
 
 
 def notes(query: QueryStatus) -> list[str]:
     """Return the notes on a query besides its row, one text for each."""
     return [text for note in _NOTES if (text := note(query))]
+
+
+def render_now(query: QueryStatus) -> str:
+    """Format what keeps a query from delivering rows now: its error, its connection, or its inputs."""
+    texts = [text for note in _PROBLEMS if (text := note(query))]
+    if not texts:
+        return ""
+    indented = [f"  {line}" for text in texts for line in text.splitlines()]
+    return "\n".join([f"Now it is {query.condition}:", *indented]) + "\n"
 
 
 def row(query: QueryStatus, now: float) -> tuple[str, ...]:

@@ -12,13 +12,14 @@ from mzplan.model.event import EventKind
 from mzplan.model.state import unknown_address
 from mzplan.model.words import first_names
 from mzplan.operations.events import EventFilter, explain, follow_events, latest_events, read_events
-from mzplan.operations.status import select
+from mzplan.operations.status import read_project_status, select
 from mzplan.render.event_text import (
     events_to_json,
     explanation_to_json,
     render_events,
     render_explanation,
 )
+from mzplan.render.status import query_to_json, render_now
 
 if TYPE_CHECKING:
     from mzplan.model.address import Address
@@ -38,12 +39,18 @@ FOLLOW_EVERY = 0.5  # seconds; for an object store, its longer poll interval
     help="Show the last start or stop before this time: 10m (ago), or 2026-01-31T10:00.",
 )
 def command_why(invocation: Invocation, address: Address, at: float | None) -> None:
-    """Show why a query last started or stopped."""
-    store = invocation.project().store
+    """Show why a query last started or stopped, and what keeps it from delivering rows now."""
+    project = invocation.project()
+    store = project.store
     explanation = explain(store, address, at)
     if explanation.event is None and address not in (state := store.read_state()).resources:
         raise unknown_address(address, state)
-    invocation.result(explanation_to_json(explanation), render_explanation(explanation, invocation.color))
+    queries = read_project_status(project).queries if at is None else ()
+    query = next((query for query in queries if query.resource.address == address), None)
+    invocation.result(
+        explanation_to_json(explanation) | {"now": query_to_json(query) if query is not None else None},
+        render_explanation(explanation, invocation.color) + (render_now(query) if query is not None else ""),
+    )
     _note_unreadable_segments(invocation, explanation.unreadable_segments)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,26 @@ def test_a_log_that_is_rotated_meanwhile_is_read_once(tmp_path: Path) -> None:
     log.write_text("2026-01-31T10:00:00.123Z INFO a: one\n")
     os.link(log, tmp_path / "local.log.1")
     assert [one.message for one in entries("local", log)] == ["one"]
+
+
+def test_why_and_status_say_which_source_of_a_running_query_has_failed(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    apply(folder)
+    assert "Now it is" not in mzplan(folder, "why", "sink.out").out
+    store = open_store(load_project(str(folder)))
+    status = store.read_status("local")
+    assert status is not None
+    failed = replace(
+        status.observations[ORDERS],
+        condition="failed",
+        error="The topic is gone.",
+        error_code="MZ052",
+        last_batch_at=1769853720.0,
+    )
+    store.write_status(replace(status, observations={**status.observations, ORDERS: failed}))
+    reads = "reads source.orders as of 2026-01-31T10:02:00Z, which has failed since"
+    assert mzplan(folder, "why", "sink.out").out.endswith(f"Now it is running:\n  {reads}\n")
+    assert f"sink.out: {reads}" in mzplan(folder, "status").out
+    assert "Now it is failed:\n  [MZ052] The topic is gone." in mzplan(folder, "why", "source.orders").out
+    now = mzplan(folder, "why", "sink.out", "--json").json()["now"]
+    assert now["condition"] == "running" and now["stale_inputs"][0]["address"] == "source.orders"

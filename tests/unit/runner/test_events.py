@@ -147,7 +147,9 @@ def test_an_upgrade_of_the_runner_is_the_cause() -> None:
     assert found.cause == "upgrade" and found.detail.endswith("mzplan 1 → 2, Spark 4.0 → 4.1")
     assert takeover(None, before, 3, old).cause == "runner"
     elsewhere = replace(new_lease("local", "o", 2), host="other")
-    assert "killed or lost the store" in takeover(elsewhere, None, 3, None).detail
+    assert "it was killed, or it stopped" in takeover(elsewhere, None, 3, None).detail
+    ended = replace(before, epoch=2, ended="Spark has ended.")
+    assert takeover(elsewhere, ended, 3, None).detail.endswith("stopped itself: Spark has ended")
 
 
 def test_the_causes_of_a_canary_and_of_its_fallback(world: World) -> None:
