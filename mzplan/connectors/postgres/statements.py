@@ -65,6 +65,16 @@ def publish(name: str, tables: Sequence[TableName]) -> str:
     return _block(lines)
 
 
+def with_encoding(statements: Sequence[str]) -> tuple[str, ...]:
+    """Return the statements, and before them the statement that sets their encoding, if it matters.
+
+    If psql reads a file, it assumes the encoding that the database sets, which may be LATIN1.
+    """
+    if all(statement.isascii() for statement in statements):
+        return tuple(statements)
+    return ("SET client_encoding = 'UTF8';", *statements)
+
+
 def role_of(connection: Mapping[str, Any]) -> str:
     """Return the connection's role as SQL.
 

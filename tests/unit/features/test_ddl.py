@@ -38,6 +38,14 @@ def test_ddl_needs_no_secret_state_or_client_library(tmp_path: Path) -> None:
     assert (bare.code, bare.out) == (0, printed), bare.err
 
 
+def test_names_that_are_not_ascii_set_the_encoding(tmp_path: Path) -> None:
+    """A psql that reads a file would otherwise assume the database's encoding."""
+    printed = ddl(tmp_path, "sink.rows", user="müller").out
+    first, second, *_ = printed.splitlines()
+    assert first.startswith("-- sink.rows") and second == "SET client_encoding = 'UTF8';"
+    assert "client_encoding" not in ddl(tmp_path).out
+
+
 def test_an_address_without_a_table_is_an_error(tmp_path: Path) -> None:
     for address, says in (
         ("sink.out", "sink.out needs no table or grant on a server"),

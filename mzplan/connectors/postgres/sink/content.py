@@ -16,7 +16,7 @@ from mzplan.connectors.postgres import identity
 from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason
 from mzplan.connectors.postgres.sink.comparison import Form, form_of, sink_value, sql_text, table_value
-from mzplan.connectors.postgres.sink.definition import key_of
+from mzplan.connectors.postgres.sink.definition import key_of, shown_table
 from mzplan.connectors.postgres.sink.query_reader import make_query_reader
 from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.tables import Connection, fetch_row
@@ -157,5 +157,5 @@ class PostgresContent(Content):
         if is_lost(problem):
             return MzplanError(connect_problem(self._query, problem))
         return _UNREADABLE.error(
-            self._query, why=reason(self._query, problem), table=self._query.body["table"]
+            self._query, why=reason(self._query, problem), table=shown_table(self._query)
         )

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.problems import route
-from mzplan.connectors.postgres.statements import grant, grant_on_schema, psql_connect, role_of, table_sql
+from mzplan.connectors.postgres.statements import (
+    grant,
+    grant_on_schema,
+    psql_connect,
+    role_of,
+    table_sql,
+    with_encoding,
+)
 from mzplan.connectors.postgres.types import created_type, shown, split_name
 from mzplan.model.diagnostics import error
 
@@ -93,6 +100,6 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     return Ddl(
         place=route(query.link),
         enter=psql_connect(query.link.body),
-        statements=tuple(statements),
+        statements=with_encoding(statements),
         notes=notes,
     )

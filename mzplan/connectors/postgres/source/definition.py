@@ -14,6 +14,7 @@ from mzplan.connectors.postgres.statements import (
     publish,
     role_of,
     table_sql,
+    with_encoding,
 )
 from mzplan.connectors.postgres.types import split_name
 
@@ -45,5 +46,8 @@ def ddl(query: ResolvedQuery) -> Ddl:
             "(publication: mzplan), and this script adds it."
         )
     return Ddl(
-        place=route(query.link), enter=psql_connect(link), statements=tuple(statements), notes=tuple(notes)
+        place=route(query.link),
+        enter=psql_connect(link),
+        statements=with_encoding(statements),
+        notes=tuple(notes),
     )
