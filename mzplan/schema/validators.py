@@ -7,6 +7,7 @@ from typing import Any
 
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema
+from mzplan.schema.object_names import FORMATS
 from mzplan.schema.properties import schema_at
 
 Path = tuple[str | int, ...]
@@ -18,7 +19,7 @@ def validator(name: str) -> Any:
     """Return the compiled validator of a schema such as `source.kafka`."""
     import jsonschema_rs
 
-    return jsonschema_rs.Draft202012Validator(load_schema(name))
+    return jsonschema_rs.Draft202012Validator(load_schema(name), formats=FORMATS, validate_formats=True)
 
 
 def is_valid(name: str, body: Any) -> bool:

@@ -51,7 +51,7 @@ sinks:
   kept_there:
     from: kept
     connection: more
-    table: "public.ke\\"pt"
+    table: 'public."ke""pt.v1"'
     mode: upsert
     key: [id]
     staging_schema: "own one"

@@ -108,7 +108,7 @@ def test_problems_of_tables_and_publications_are_reported(shop: Tables, postgres
             assert found(shop, **body) == (), name
 
 
-@pytest.mark.parametrize("table", ["t", 'public.order "x"'])
+@pytest.mark.parametrize("table", ["t", 'public."order ""x"".v1"'])
 def test_the_printed_publication_works(shop: Tables, postgres: PostgresServer, table: str) -> None:
     """The statement also names a table that is missing, and works once the table exists."""
     shop.run("CREATE TABLE u (id bigint PRIMARY KEY)")

@@ -10,6 +10,7 @@ from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
 from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.object_names import CUT, FORMATS, size_of
 from mzplan.schema.properties import value_at
 from mzplan.schema.source_columns import columns_of, default_ddl, included_columns, keys_of, record_columns
 
@@ -32,8 +33,31 @@ def check_columns(resource: Declaration, kind: ResourceKind, findings: Findings)
         except DdlError as failure:
             _report_unstorable(resource, findings, path, failure)
         _check_fit(resource, kind, findings, path, columns)
+        names = [column.name for column in columns]
+        hint = "declare the column with the name that the server shows, which is shorter."
+        check_column_format(resource, kind.schema.get("x-column-format"), names, path, hint, findings)
     _check_names(resource, kind, findings)
     _check_key(resource, kind, findings)
+
+
+def check_column_format(
+    resource: Declaration,
+    format_: str | None,
+    names: Sequence[str],
+    path: Path,
+    hint: str,
+    findings: Findings,
+) -> None:
+    """Report MZ310 for columns whose names the server doesn't accept (`x-column-format`)."""
+    wrong = [name for name in names if format_ is not None and not FORMATS[format_](name)]
+    if wrong:
+        findings.add(
+            "MZ310",
+            f"The column's name {shown(wrong[0])} is too long for the server",
+            f"{resource.label}: {CUT} {' and '.join(map(size_of, wrong))}.",
+            hint,
+            location=resource.location(path),
+        )
 
 
 def _report_ddl(resource: Declaration, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:

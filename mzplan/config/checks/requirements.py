@@ -7,6 +7,7 @@ from typing import Any
 from mzplan.config.findings import shown
 from mzplan.model.words import did_you_mean
 from mzplan.schema.dialect import Json
+from mzplan.schema.object_names import CUT, FORMATS, shorten_hint
 from mzplan.secrets.references import is_reference, references_in
 
 _TYPES = {
@@ -68,7 +69,12 @@ _PATTERNS = {
         "are the path of a *.sql file, relative to the project's folder",
         "sql/revenue.sql",
     ),
-    r"^[^.\s]+(\.[^.\s]+)?$": ("are table or schema.table", "public.orders"),
+    r"""^("([^"]|"")+"|[^."\s]+)(\.("([^"]|"")+"|[^."\s]+))?$""": (
+        "are table or schema.table; as in SQL, double quotes enclose a name with dots, spaces or quotes",
+        "public.orders",
+    ),
+    r"^[a-z0-9_]{1,63}$": ("are 1 to 63 lowercase letters, digits or _", "shop_orders"),
+    r"^(?!pg_)": ("don't begin with pg_, which PostgreSQL reserves", "mzplan"),
 }
 _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
@@ -110,6 +116,8 @@ def requirement(rule: str, inner: Json) -> str:
             return "It may not be an empty list."
         case "uniqueItems":
             return "Items may not repeat."
+        case "format" if inner["format"] in FORMATS:
+            return CUT
         case "anyOf":
             return f"It can be {', '.join(words_of(inner))}."
         case _:
@@ -132,6 +140,8 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
             return "write at least one, or remove the key."
         case "uniqueItems":
             return "remove the duplicate."
+        case "format" if inner["format"] in FORMATS:
+            return shorten_hint(inner["format"], value)
         case "anyOf":
             named = [option for choice in inner["anyOf"] for option in choice.get("enum", ())]
             return did_you_mean(value, named, shown) or "use one of these."

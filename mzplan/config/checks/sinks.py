@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mzplan.config.checks.declared_columns import check_column_format
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
@@ -22,7 +23,9 @@ def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], f
     source = declared.get(FROM.address(body["from"], declared))
     _check_deletes(resource, source, findings)
     _check_loop(resource, declared, findings)
-    if not any(key in body for key in ("select", "where", "key", "partition_by")):
+    kind = resource_kind("sink", str(resource.type))
+    format_ = kind.schema.get("x-column-format")
+    if format_ is None and not any(key in body for key in ("select", "where", "key", "partition_by")):
         return
     columns = columns_read(source)
     names = [column.name for column in columns] if columns is not None else None
@@ -37,6 +40,9 @@ def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], f
         _check_written(resource, "key", "key", outputs, findings)
         _check_written(resource, "partition_by", "partition", outputs, findings)
         _check_partitions(resource, outputs, findings)
+        path: Path = ("select",) if "select" in body else ("from",)
+        hint = "give the column a shorter name in `select`: LONG_NAME AS SHORT_NAME."
+        check_column_format(resource, format_, outputs, path, hint, findings)
 
 
 def _check_deletes(resource: Declaration, source: Declaration | None, findings: Findings) -> None:

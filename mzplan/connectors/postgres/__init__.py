@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import server
+from mzplan.schema.object_names import table_parts
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Ddl, SinkConnector, SourceConnector
@@ -66,7 +67,8 @@ def _ends(query: ResolvedQuery) -> LineageNames:
     host = body["host"].split(",")[0]
     place = server("localhost" if host.startswith("/") else host, body["port"])  # a path is a local socket
     tables = query.body["tables"] if query.address.reads_upstream else [query.body["table"]]
-    named = (f"{body['database']}.{table if '.' in table else f'public.{table}'}" for table in tables)
+    parts = (["public", *table_parts(table)][-2:] for table in tables)
+    named = (".".join([body["database"], *part]) for part in parts)
     names = tuple(on_server("postgres", place, name) for name in named)
     return LineageNames(reads=names) if query.address.reads_upstream else LineageNames(writes=names)
 

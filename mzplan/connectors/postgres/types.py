@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mzplan.model.words import safe
+from mzplan.schema.object_names import table_parts
 
 # Canonical Spark DDL to the names that PostgreSQL's format_type() returns.
 _SCALARS = {
@@ -293,6 +294,6 @@ def literal(text: str) -> str:
 
 
 def split_name(table: str) -> tuple[str | None, str]:
-    """Split `"public.orders"` into `("public", "orders")`. The schema is None if it is missing."""
-    schema, dot, name = table.rpartition(".")
-    return (schema if dot else None), name
+    """Split `public."a.b"` into `("public", "a.b")`. The schema is None if it is missing."""
+    *schema, name = table_parts(table)
+    return (schema[0] if schema else None), name

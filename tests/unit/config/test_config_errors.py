@@ -38,6 +38,11 @@ REPLACED = "sources:\n  s:\n    type: local\n    schema: id INT\n    lifecycle: 
 NO_READER = shop("files, path: ./lake", "aws") + "  x: {from: orders, connection: lake}\n"
 STATE = PROJECT + "state: {backend: %s}\n"
 SELECT = SHOP + "    select: "
+LONG = "ä" * 32  # 64 bytes
+READ = (
+    SHOP[: SHOP.index("sinks")]
+    + "  read: {connection: shop_pg, key: [id], tables: [%s], schema: 'id INT%s'}\n"
+)
 WHERE = SHOP + "    where: "
 # The text of a file; place and code of its error; words of the error and of its fix
 CASES: list[tuple[str, ...]] = [
@@ -99,6 +104,24 @@ CASES: list[tuple[str, ...]] = [
     (INSTANCES + SHOP[: SHOP.index("sinks")], "14:3 MZ012", "declares: ci, prod.", "instance: ci"),
     (shop("connection: shop_pg\n", "connection: lake\n    type: postgres\n"), "18:17 MZ013", "of: shop_pg"),
     (NO_READER, "22:33 MZ013", "files, kafka, postgres"),
+    (shop("public.orders", f"public.{LONG}"), "19:12 MZ005", "63 bytes", f"{LONG} has 64 bytes"),
+    (shop("public.orders", f'\'"{LONG}"."a.b"\''), "19:12 MZ005", f"shorten it: {LONG} has"),
+    (shop("public.orders", 'public."a"b'), "19:12 MZ005", "double quotes enclose a name"),
+    (shop("public.orders", "shop.public.orders"), "19:12 MZ005", "table or schema.table"),
+    (shop("user: app", f"user: {LONG}"), "7:11 MZ005", "63 bytes"),
+    (shop("mode: upsert", f"mode: upsert\n    staging_schema: {LONG}"), "21:21 MZ005", "63 bytes"),
+    (shop("mode: upsert", "mode: upsert\n    staging_schema: pg_own"), "21:21 MZ005", "begin with pg_"),
+    (STATE % f"postgres, host: h, database: d, user: u, schema: {LONG}", "3:67 MZ005", "63 bytes"),
+    (READ % (f"orders, public.{LONG}", ""), "15:59 MZ005", 'Wrong value for "tables[1]"', "63 bytes"),
+    (READ % ("orders", f", {LONG} INT"), "15:68 MZ310", "63 bytes", f"{LONG} has 64 bytes"),
+    (READ.replace("key", f"publication: {LONG}, key") % ("orders", ""), "15:44 MZ005", "63 bytes"),
+    (
+        READ.replace("key", "slot: My-Slot, key") % ("orders", ""),
+        "15:37 MZ005",
+        "lowercase letters, digits or _",
+    ),
+    (SELECT + f"[id, amount AS {'x' * 64}]\n", "22:5 MZ310", "x has 64 bytes", "AS SHORT_NAME"),
+    (shop("amount DEC", f"{LONG} INT, amount DEC"), "17:11 MZ310", f"{LONG} has 64 bytes"),
     (shop("connection: shop_pg", "connection: [shop_pg]"), "18:5 MZ005", 'Wrong type for "connection"'),
     # Schemas, expressions, options
     (shop("amount DECIMAL(10,2)", "amount DECIML(10,2)"), "14:70 MZ018", "unknown type 'DECIML'"),

@@ -129,6 +129,8 @@ def test_names_and_values_are_quoted() -> None:
     outputs = [Output(name="id", type="BIGINT"), Output(name='Order"', type=None)]
     assert '\n  id bigint,\n  "Order""" ...\n' in create_table(resolved(), outputs)
     assert types.shown("order") == '"order"' and types.split_name("orders") == (None, "orders")
+    assert types.split_name('public."Order ""items"".v1"') == ("public", 'Order "items".v1')
+    assert types.split_name('"a.b".Orders') == ("a.b", "Orders")
     assert types.literal("a\\'b") == " E'a\\\\''b'"
     ledger = Ledger(schema='a"b', sink="it's", generation=2, epoch=3, query_id="q")
     assert "'it''s'" in ledger.claim(5, 4, None) and '"a""b".writers' in ledger.claim(5, 4, None)

@@ -28,6 +28,7 @@ from mzplan.connectors.postgres.sink.target_table import (
 from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, shown
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.object_names import CUT, size_of, too_long
 
 _READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 _NULLABLE = """
@@ -55,11 +56,16 @@ def probe_target(connection: Connection, query: ResolvedQuery, outputs: Sequence
 def check_table(
     query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None = None
 ) -> Diagnostic | None:
-    """Return MZ052 if the table is missing, or MZ053 if it doesn't accept the sink's columns.
+    """Return MZ052 if the table is missing, or MZ053 or MZ310 if it can't have the sink's columns.
 
     `schema`: where to create the table, if its name has no schema.
     """
     name = query.body["table"]
+    if long := too_long([output.name for output in outputs]):
+        summary = f"The column's name {long[0]} is too long for PostgreSQL"
+        why = f"{CUT} {' and '.join(map(size_of, long))}."
+        fix = "give the column a shorter name in the view, or in the sink's select: LONG_NAME AS SHORT_NAME."
+        return diagnose(query, "MZ310", summary, why, fix)
     if table is None:
         reason = (
             "mzplan does not create target tables"
