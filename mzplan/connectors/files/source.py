@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,14 @@ from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
 from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
+from mzplan.connectors.files.named_folders import (
+    NamedFolders,
+    is_read,
+    named_columns,
+    optional,
+    with_folder_values,
+)
+from mzplan.connectors.files.open_quotes import check_quotes
 from mzplan.connectors.formats.parsers import (
     CORRUPT,
     column_parser,
@@ -23,16 +31,24 @@ from mzplan.connectors.formats.parsers import (
     parser_of,
     raw_format_of,
 )
-from mzplan.connectors.formats.records import MALFORMED, MARK, Records, check_records
+from mzplan.connectors.formats.records import Records, check_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.files import EXACT_FILES, row_clock
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route, times_of
+from mzplan.connectors.network.folders import (
+    files_below,
+    folder_of,
+    folder_problems,
+    relative_path,
+    route,
+    times_of,
+)
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.first_copy import FirstCopy
 from mzplan.model.losses import Loss
 from mzplan.model.words import one_line
+from mzplan.schema.columns import spark_type
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import decoding, open_folder, replace_file
@@ -43,15 +59,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
-_PLACE = "_mzplan_place"
-_ENDINGS = (".json", ".jsonl", ".csv", ".txt", ".parquet")
+_PLACE, _ROW_INDEX = "_mzplan_place", "_metadata.row_index"
+_RECORDS = re.compile(r"\.(?:jsonl?|csv|txt|parquet)(?:\.(?:gz|bz2|zst|lz4|deflate|snappy))?$")
 _MAX_LISTED = 10_000  # files of a folder to look at
 _MAX_COMPARED = 100  # files to compare, starting with the last one read
+_NO_LIMIT = "36500d"  # by default, Spark never reads a file that is 7 days older than the newest one
 _TIME_RESOLUTION_MS = 1_000  # object stores give the time of a file in seconds
-# A character in a file's URI that makes Spark take the path as a pattern, whatever its options. Spark then
-# reads the step's other files once more.
-_PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
-_PATTERN_CHARACTERS = frozenset("[]{}*?\\")
 
 
 class FilesSource(SourceConnector):
@@ -82,7 +95,7 @@ class FilesSource(SourceConnector):
             times_read = {
                 path_in_folder: time
                 for path, time in islice(reversed(log.items()), _MAX_COMPARED)
-                if (path_in_folder := _relative_path(path, folder)) is not None
+                if (path_in_folder := relative_path(path, folder)) is not None
             }
             present = times_of(query, folder, list(times_read)) if times_read else {}
         except (OSError, MzplanError):  # the probe reports the folder's problem
@@ -96,18 +109,32 @@ class FilesSource(SourceConnector):
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
 
+    def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
+        """Check the quotes of csv files with columns of text. In any other column, the rest of a file is
+        malformed."""
+        checkpoint = query.checkpoint
+        types = {spark_type(x.type) for x in record_columns(query.description.type, query.body)}
+        if query.body["format"]["type"] != "csv" or "STRING" not in types or checkpoint is None:
+            return None
+        return lambda step: check_quotes(query, _planned_files(checkpoint))
+
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return the number of files that are gone. If the folder was moved, only file names are compared."""
         log, folder = former.log, folder_of(query)
         end, _ = log.offset(log.newest())
         paths_read = log.files(None, end)
+        paths_read = {
+            path: time
+            for path, time in paths_read.items()
+            if (path_in_folder := relative_path(path, folder)) is None or is_read(path_in_folder)
+        }
         if not paths_read:
             return None
         present = files_below(query, folder)
         names = {path.rpartition("/")[2] for path in present}
         missing = []
         for path in paths_read:
-            path_in_folder = _relative_path(path, folder)
+            path_in_folder = relative_path(path, folder)
             if (
                 path_in_folder not in present
                 if path_in_folder is not None
@@ -122,11 +149,9 @@ class FilesSource(SourceConnector):
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         folder = folder_of(query)
         use_s3(spark, query, folder)
-        limit = 1 if _holds_patterns(folder) else query.body["max_files_per_trigger"]
-        one_file_each = limit == 1 and not _is_planned_together(query.checkpoint)
-        return _rows(
-            spark.readStream.option("maxFilesPerTrigger", limit), folder, query, one_file_each=one_file_each
-        )
+        reader = spark.readStream.options(**EXACT_FILES, maxFileAge=_NO_LIMIT)
+        reader = reader.option("maxFilesPerTrigger", query.body["max_files_per_trigger"])
+        return _rows(reader, folder, query)
 
     def upstream_end(self, query: ResolvedQuery) -> dict[str, Any] | None:
         """Return how many `files` Spark would read, and whether it reads each in a step of its own."""
@@ -165,27 +190,15 @@ class FilesSource(SourceConnector):
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """Return the rows of the recorded files. A batch reads each file once, whatever its name."""
+        """Return the rows of the recorded files."""
         use_s3(spark, query, folder_of(query))
-        return _rows(spark.read.options(**EXACT_FILES), list(files()), query, one_file_each=True)
+        return _rows(spark.read.options(**EXACT_FILES), list(files()), query)
 
 
-def _holds_patterns(folder: str) -> bool:
-    """Whether Spark would take a file's name as a pattern. False for a folder in an object store."""
-    local = local_path(folder)
-    if local is None or not local.is_dir():
-        return False
-    with os.scandir(local) as entries:
-        return any(not _PATTERN_CHARACTERS.isdisjoint(entry.name) for entry in entries)
-
-
-def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
-    """Whether the next step is already planned with several files. It then reads them together, whatever the
-    limit is."""
-    if checkpoint is None:
-        return False
+def _planned_files(checkpoint: Checkpoint) -> Sequence[str]:
+    """Return the files that Spark has planned to read, after the last committed step."""
     committed, _ = checkpoint.log.offset(checkpoint.log.committed())
-    return len(checkpoint.log.files(committed, {"logOffset": sys.maxsize})) > 1
+    return list(checkpoint.log.files(committed, {"logOffset": sys.maxsize}))
 
 
 def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
@@ -195,7 +208,7 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         return []
     with os.scandir(local) as entries:
         all_names = (entry.name for entry in islice(entries, _MAX_LISTED))
-        names = sorted(x for x in all_names if x.startswith(("_", ".")) and x.endswith(_ENDINGS))
+        names = sorted(name for name in all_names if _is_hidden(name) and _RECORDS.search(name))
     if not names:
         return []
     text = list_names([one_line(name) for name in names], "files")
@@ -211,39 +224,47 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     ]
 
 
-def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, one_file_each: bool) -> DataFrame:
-    """Return the rows in `place`: a folder for a stream's reader, or files for a batch's reader.
-    `one_file_each`: Spark reads each file separately."""
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _rows(reader: Any, place: str | list[str], query: ResolvedQuery) -> DataFrame:
+    """Return the rows in `place`: a folder for a stream's reader, or files for a batch's reader."""
     body = query.body
     format_, on_error = body["format"], body["on_error"]
     columns = record_columns(query.description.type, body)
+    named = named_columns(query, columns)
+    in_files = optional(columns, named)
     match format_["type"]:
         case "csv":  # read by Spark, because only it knows a file's first line
+            in_files = [column for column in columns if column.name not in named]
             options, raw_format = csv_options(format_), raw_format_of(format_)
             # A header with other names, or in another order, is an error.
             heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
             options["multiLine"] = "true"  # a line break within quotes belongs to the field
-            reader = reader.format("csv").schema(f"{parsed_ddl(columns, raw_format)}, {CORRUPT} STRING")
-            records = _records(reader.options(**options, **heading).load(place), row_clock(), one_file_each)
-            parser = csv_column_parser(columns, options, raw_format)
-            return check_records(records, parser, columns, on_error)
+            reader = reader.format("csv").schema(f"{parsed_ddl(in_files, raw_format)}, {CORRUPT} STRING")
+            lines, row = reader.options(**options, **heading).load(place), row_clock()
+            parser = csv_column_parser(in_files, options, raw_format)
         case "parquet":
-            reader = reader.format("parquet").schema(ddl(columns))
-            records = _records(reader.load(place), f.col("_metadata.row_index"), one_file_each)
-            return check_records(records, column_parser(columns), columns, on_error)
+            lines, row = reader.format("parquet").schema(ddl(columns)).load(place), f.col(_ROW_INDEX)
+            parser = column_parser(in_files)
         case type_:
-            records = _records(reader.format("text").load(place), row_clock(), one_file_each)
+            lines, row = reader.format("text").load(place), row_clock()
             if type_ == "json":  # a blank line is not a record
-                records = replace(records, rows=records.rows.where("trim(value) <> ''"))
-            return check_records(records, parser_of(format_, columns), columns, on_error)
+                lines = lines.where("trim(value) <> ''")
+            parser = parser_of(format_, in_files)
+    folder = folder_of(query)
+    records = _records(lines, row, folder)
+    rows = check_records(records, parser, in_files, on_error)
+    if format_["type"] == "text":
+        return rows
+    return with_folder_values(rows, folder, columns, format_.get("values", "exact"))
 
 
-def _records(rows: DataFrame, row: Expression, one_file_each: bool) -> Records:
-    """Return the lines as records with their positions. `one_file_each`: each step reads one file."""
+def _records(rows: DataFrame, row: Expression, folder: str) -> Records:
+    """Return the lines as records with their positions."""
     path = f.col("_metadata.file_path")
-    if not one_file_each:
-        failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: file "), path, f.lit(_READ_TWICE)))
-        path = f.when(path.rlike(_PATTERN), failure.cast("string")).otherwise(path)
+    rows = rows.where(NamedFolders(folder, path).is_read())
     # The columns of the position are selected first, because Spark knows them only at the scan.
     place = f.struct(
         path.alias("path"),
@@ -258,12 +279,6 @@ def _records(rows: DataFrame, row: Expression, one_file_each: bool) -> Records:
     )
 
 
-_READ_TWICE = (
-    ": its name contains one of [ ] { } * ? \\, and Spark would read the other files of the step again. "
-    "Rename it and replace the source, or let a new source read one file a step (max_files_per_trigger: 1)"
-)
-
-
 def adoption_problems(
     source: AdoptingSource, query: ForeignQuery, position: Mapping[str, Any]
 ) -> Iterator[str]:
@@ -272,16 +287,6 @@ def adoption_problems(
         yield "It doesn't read a folder of files."
         return
     folder = absolute(source.directory, source.connection["path"], source.body["path"])
-    outside = next((path for path in files_read(query) if _relative_path(path, folder) is None), None)
+    outside = next((path for path in files_read(query) if relative_path(path, folder) is None), None)
     if outside is not None:
         yield f"It has read {outside}, which isn't below the source's folder, {folder}."
-
-
-def _relative_path(path: str, folder: str) -> str | None:
-    """Return the path relative to the folder, or None if it lies elsewhere."""
-    local, local_folder = local_path(path), local_path(folder)
-    if local is not None and local_folder is not None:
-        return str(local.relative_to(local_folder)) if local.is_relative_to(local_folder) else None
-    root = folder.replace("s3a://", "s3://", 1).rstrip("/") + "/"
-    name = path.replace("s3a://", "s3://", 1)
-    return name.removeprefix(root) if name.startswith(root) else None

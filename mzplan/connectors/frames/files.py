@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
-# Options to read exactly the given files in a batch, whatever characters their paths contain. Spark takes a
+# Options to read exactly the given files, whatever characters their paths contain. Spark takes a
 # path with any of [ ] { } * ? \ as a pattern, unless the first option forbids that. Then it replaces each
 # such path with the whole list of files, and reads the rows several times. A recursive lookup reads each file
 # once, but finds no partitions. With partitions, Spark reads each file once anyway.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from mzplan.warehouse.folder import Folder, LocalFolder, RemoteFolder, file_syst
 from mzplan.warehouse.paths import absolute, local_path
 
 Result = TypeVar("Result")
+_CHUNK = 1 << 20  # bytes to read at once
 _NOT_IN_NAMES = ("ARRAY", "MAP", "STRUCT", "VARIANT", "BINARY")
 
 
@@ -95,6 +96,25 @@ def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
         return LocalFolder(GuardedFolder(local, inner))
     system, path = _file_system(query, folder)
     return RemoteFolder(system, f"{path.rstrip('/')}/{inner.lstrip('/')}")
+
+
+def chunks_of(query: ResolvedQuery, folder: str, name: str) -> Iterator[bytes]:
+    """Yield the content of a file in the folder, decompressed by the ending of its name. Raises OSError."""
+    system, path = _file_system(query, folder)
+    with system.open_input_stream(f"{path.rstrip('/')}/{name}") as stream:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+
+
+def relative_path(path: str, folder: str) -> str | None:
+    """Return the path relative to the folder, or None if it lies elsewhere."""
+    local, local_folder = local_path(path), local_path(folder)
+    if local is not None and local_folder is not None:
+        local_folder = Path(os.path.normpath(local_folder))  # Spark's paths have no `..`
+        return str(local.relative_to(local_folder)) if local.is_relative_to(local_folder) else None
+    root = folder.replace("s3a://", "s3://", 1).rstrip("/") + "/"
+    name = path.replace("s3a://", "s3://", 1)
+    return name.removeprefix(root) if name.startswith(root) else None
 
 
 def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:

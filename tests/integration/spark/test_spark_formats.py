@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import datetime
+import gzip
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from string import ascii_lowercase
@@ -271,32 +272,99 @@ def test_a_line_break_within_quotes_belongs_to_the_field(lab: Lab) -> None:
 NAMES = ["plain", "other", "orders[1]", "{a,plain}", "*", "a?", "a b (1)", "ab"]
 
 
-@pytest.mark.nightly
-def test_a_file_is_read_once_whatever_its_name_or_not_at_all(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a step with a name that is a pattern, Spark reads all files several times."""
-    folder = tmp_path / "in"
+def test_files_are_read_once_whatever_their_names(lab: Lab, tmp_path: Path) -> None:
+    """A name can be a pattern for other names, and folders can be named after values."""
+    folder = tmp_path / "in=1"
+    names = [f"{name}.json" for name in NAMES] + [f"n={name}/m=2/x.json" for name in NAMES]
+    for number, name in enumerate([*names, "sub/not-read.json", ".n=1/hidden.json"]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps({"id": number}) + "\n")
+    source = lab.files_source(folder, "id BIGINT, n STRING")
+    lab.start(source)
+    eventually("all of them", lambda: lab.count(source) >= len(names))
+    assert sorted((row["id"], row["n"]) for row in lab.read(source)) == list(
+        enumerate([*([None] * len(NAMES)), *NAMES])
+    )
+    old = tmp_path / "old.json"
+    old.write_text('{"id": 99}\n')
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+    old.rename(folder / "old.json")
+    eventually("a file of another age", lambda: lab.ids(source)[-1] == 99)
+
+
+def put(file: Path, row: dict[str, Any]) -> None:
+    """Let a file with one row appear whole."""
+    part = file.with_name(f".{file.name}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(row, default=str) + "\n"
+    if ".csv" in file.name:
+        text = "".join(",".join(map(str, line)) + "\n" for line in (row, row.values()))
+    if ".parquet" in file.name:
+        parquet.write_table(pa.Table.from_pylist([row]), part)
+    else:
+        part.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+    part.rename(file)
+
+
+def test_values_are_read_from_the_names_of_folders(lab: Lab, tmp_path: Path) -> None:
+    """Files beside such a folder, and files of a folder that comes later, are read as well."""
+    schema = "id BIGINT, day DATE NOT NULL, at TIMESTAMP, x STRING"
+    first, last = datetime.date(2026, 11, 28), datetime.date(2026, 11, 30)
+    at = datetime.datetime(2026, 11, 28, 1, 2, 3, 456, datetime.UTC)
+    inner, null = "day=2026-11-28/at=2026-11-28 01%3A02%3A03.000456", "at=__HIVE_DEFAULT_PARTITION__"
+    for kind in ("json", "parquet", "csv"):
+        put(tmp_path / kind / inner / f"a.{kind}", {"id": 1, "x": "a+b"})
+        put(tmp_path / kind / "day=2026-11-28" / null / f"a.{kind}", {"id": 2, "x": "c"})
+    for kind in ("json", "parquet"):
+        put(tmp_path / kind / f"b.{kind}", {"id": 3, "day": first, "x": "d"})
+    put(tmp_path / "flat" / "a.json", {"id": 1, "day": first})
+    formats: dict[str, dict[str, Any]] = {
+        "json": {"type": "json", "schema": schema},
+        "parquet": {"type": "parquet", "schema": schema},
+        "csv": {"type": "csv", "schema": schema, "header": True},
+        "flat": {"type": "json", "schema": "id BIGINT, day DATE"},
+    }
+    sources = {name: lab.files_source(tmp_path / name, format=format_) for name, format_ in formats.items()}
+    lab.start(*sources.values())
+
+    def found(name: str) -> list[tuple[Any, ...]]:
+        rows = lab.read(sources[name])
+        return sorted((tuple(row[key] for key in row if key != "_position") for row in rows), key=str)
+
+    beside: list[tuple[Any, ...]] = [(1, first, at, "a+b"), (2, first, None, "c"), (3, first, None, "d")]
+    eventually("the first files", lambda: [len(found(name)) for name in sources] == [3, 3, 2, 1])
+    assert [found(name) for name in sources] == [beside, beside, beside[:2], [(1, first)]]
+    later = [(4, last, None, "e"), (5, last, None, "f")]
+    for kind in ("json", "parquet", "csv"):
+        put(tmp_path / kind / "day=2026-11-30" / null / f"c.{kind}", {"id": 4, "x": "e"})
+    put(tmp_path / "json" / "day=2026-11-30" / "d.json.gz", {"id": 5, "x": "f"})
+    put(tmp_path / "parquet" / "d.parquet", {"id": 5, "day": last, "x": "f"})
+    put(tmp_path / "csv" / "day=2026-11-30" / null / "d.csv.gz", {"id": 5, "x": "f"})
+    put(tmp_path / "flat" / "day=2026-11-30" / "b.json", {"id": 2})
+    put(tmp_path / "flat" / "c.json", {"id": 3})
+    eventually("the later files", lambda: [len(found(name)) for name in sources] == [5, 5, 4, 3])
+    wanted = [[*beside, *later], [*beside, *later], [*beside[:2], *later], [(1, first), (2, last), (3, None)]]
+    assert [found(name) for name in sources] == wanted
+    put(tmp_path / "csv" / "b.csv", {"id": 6, "x": "beside"})
+    put(tmp_path / "json" / "day=yesterday" / "e.json", {"id": 6})
+    lab.fails(sources["csv"], "MZ066", "b.csv", "named day=…")
+    lab.fails(sources["json"], "MZ066", "day=yesterday/e.json", "day in the name of its folder isn't a DATE")
+    assert [len(found(name)) for name in sources] == [5, 5, 4, 3]
+
+
+def test_an_open_quote_in_a_csv_file_is_malformed(lab: Lab, tmp_path: Path) -> None:
+    folder = tmp_path / "csv"
     folder.mkdir()
-    for number, name in enumerate(NAMES):
-        (folder / f"{name}.json").write_text(json.dumps({"id": number}) + "\n")
-    unseen = lab.files_source(folder, "id BIGINT")
-
-    def refused(source: Description) -> None:
-        lab.start(source)
-        lab.fails(source, "MZ066", "its name contains one of [ ] { } * ?")
-        assert lab.count(source) == 0
-
-    with monkeypatch.context() as patched:  # names that come while it runs, or in an object store
-        patched.setattr("mzplan.connectors.files.source._holds_patterns", lambda _: False)
-        refused(unseen)
-    # Its step is planned, so it reads its files together whatever the limit is now.
-    refused(unseen)
-    refused(replace(unseen, body={**unseen.body, "max_files_per_trigger": 1}))
-    seen = lab.files_source(folder, "id BIGINT")
-    lab.start(seen)
-    eventually("all of them", lambda: lab.count(seen) >= len(NAMES))
-    assert lab.ids(seen) == list(range(len(NAMES)))
+    (folder / "a.csv").write_text('1,"a\nb"\n2,"open\n3,c\n')
+    source = lab.files_source(folder, format={"type": "csv", "schema": "id BIGINT, x STRING"})
+    lab.start(source)
+    lab.fails(source, "MZ066", "a.csv", "line 3")
+    (folder / "a.csv").write_text('1,"a\nb"\n2,"closed"\n3,c\n')
+    lab.start(source)
+    eventually("all rows", lambda: [row["x"] for row in lab.read(source)] == ["a\nb", "closed", "c"])
+    record = {"type": "csv", "schema": "x STRING, y STRING"}
+    whys = fates(lab, [b'a,"b', b'a,"b""', b'a,5" b', b'"a"",",b', b'"a,b'], record)
+    assert ["not one line" in str(why) for why in whys] == [True, True, False, False, True]
 
 
 def test_a_format_may_have_values_converted(lab: Lab) -> None:

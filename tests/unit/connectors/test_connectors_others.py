@@ -95,11 +95,11 @@ def test_files_that_spark_hides_are_a_warning(tmp_path: Path) -> None:
     for name in ("plain.json", "_SUCCESS", ".plain.json.crc"):
         (folder / name).write_text("{}")
     assert FilesSource().probe(query).diagnostics == ()
-    for name in ("_late.json", ".x.csv"):
+    for name in ("_late.json.gz", ".x.csv", "_k=1.json"):
         (folder / name).write_text("{}")
     (found,) = FilesSource().probe(query).diagnostics
     assert (found.code, found.severity) == ("MZ214", "warning")
-    assert ": .x.csv, _late.json. Spark" in found.detail
+    assert ": .x.csv, _late.json.gz. Spark" in found.detail
 
 
 def test_a_folder_with_other_files_of_the_same_names_is_another_upstream(tmp_path: Path) -> None:
