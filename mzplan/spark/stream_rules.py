@@ -13,6 +13,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark.failures import spark_message
 from mzplan.spark.query_trees import analysed_plan, nodes_of
+from mzplan.spark.stream_joins import joins_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,8 +72,7 @@ def _operator(name: str, node: Any) -> str:
     """Return the name of a stateful operator; "" for a stateless node."""
     if name in ("Aggregate", "Distinct") and node.isStreaming():
         return "aggregation"
-    joins = name == "Join" and node.left().isStreaming() and node.right().isStreaming()
-    return "a join" if joins else ""
+    return "a join" if joins_streams(name, node) else ""
 
 
 def _joins_without_equality(rows: DataFrame) -> bool:

@@ -15,6 +15,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.secrets.resolved import shortened
 from mzplan.spark.projection import empty_rows, outputs_of
+from mzplan.spark.stream_joins import without_null_matches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +45,7 @@ def rows_of_function(
         rows = compute(inputs, options)
         if rows.isStreaming != next(iter(inputs.values())).isStreaming:
             raise ValueError("it returned rows that aren't computed from its inputs")
+        rows = without_null_matches(rows)
         if POSITION not in rows.columns:
             rows = rows.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
         return rows.select(*(quoted(name) for name in rows.columns if name != POSITION), POSITION)

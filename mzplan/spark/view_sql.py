@@ -20,6 +20,7 @@ from mzplan.schema.sql_text import SqlTextError
 from mzplan.spark.expression_trees import expression_check
 from mzplan.spark.failures import spark_message
 from mzplan.spark.query_trees import QueryCheck, analysed_plan, time_in_plan
+from mzplan.spark.stream_joins import without_null_matches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,7 @@ def rows_by_sql(
                 inputs[name] = inputs[name].withWatermark(quoted(mark["column"]), _interval(mark["delay"]))
         for name, rows in inputs.items():
             rows.createOrReplaceTempView(name)
-        computed = _run(session, query, inputs)
+        computed = without_null_matches(_run(session, query, inputs))
     except MzplanError:
         raise
     except Exception as problem:
