@@ -194,6 +194,9 @@ class Controller(Frontiers):
             queries.takeover = self._takeover()
         wanted = queries.desired()
         self.decisions = queries.reconcile(wanted)
+        if self.instances.is_store_away and (overtaken := queries.overtaken()) is not None:
+            self.instances.give_up(f"the target of {overtaken} shows that another runner leads")
+            return
         self._observe(wanted)
         queries.check_secrets()
         if self.instances.is_store_away:

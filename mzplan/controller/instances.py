@@ -107,6 +107,12 @@ class Instances:
         if keeper is not None:
             keeper.release()
 
+    def give_up(self, reason: str) -> None:
+        """Stop leading, because a target shows that another runner leads."""
+        if self._keeper is not None:
+            self._keeper.end()
+        self._on_loss(reason)
+
     def _on_loss(self, reason: str) -> None:
         self.loss = reason
         self._stop_queries()

@@ -78,14 +78,15 @@ class LeaseKeeper:
 
         Waits at most RELEASE_TIMEOUT seconds for a store that hangs; the lease then lapses.
         """
-        self._end()
+        self.end()
         thread = threading.Thread(target=self._release_now, name="lease release", daemon=True)
         thread.start()
         thread.join(timeout=RELEASE_TIMEOUT)
         if thread.is_alive():
             log.warning("the lease could not be released within %.0f s: it lapses by itself", RELEASE_TIMEOUT)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Stop renewing the lease."""
         with self._change:
             self._ended.set()
             self._change.notify_all()

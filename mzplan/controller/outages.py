@@ -13,6 +13,7 @@ from mzplan.model.cause import Cause
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
 
+OVERTAKEN = "MZ068"  # the code of a target's error that names a higher epoch
 STOP_CAUSE = Cause(
     cause="runner", detail="the store doesn't answer, and this sink couldn't reject rows of another runner"
 )

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.hosting import Hosting
-from mzplan.controller.outages import hold_in_outage, is_fenced
+from mzplan.controller.outages import OVERTAKEN, hold_in_outage, is_fenced
 from mzplan.controller.reconcile import (
     BACKOFF,
     Accept,
@@ -201,6 +201,10 @@ class Queries:
         descriptions += self.claims.accepted.values()  # a query may still run its accepted description
         addresses = {query.address for query in descriptions if not is_fenced(query)}
         return [report.name for report in self.executor.reports() if report.name.address in addresses]
+
+    def overtaken(self) -> Address | None:
+        """Return a query whose target has rejected it, because it knows a higher epoch; None without one."""
+        return next((r.name.address for r in self.reports if r.error_code == OVERTAKEN), None)
 
     def _with_cause(self, decision: Decision, desired: Desired, memory: Memory) -> Decision:
         """Give a start the cause that a gate states, unless the start is a retry."""

@@ -51,7 +51,9 @@ def outage(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the store refuse every request, as the lease's keeper has noticed."""
     instances = world.runner.controller.instances
     with monkeypatch.context() as away:
-        away.setattr(instances, "_keeper", SimpleNamespace(is_store_away=True, lease=world.lease))
+        away.setattr(
+            instances, "_keeper", SimpleNamespace(is_store_away=True, lease=world.lease, end=mock.Mock())
+        )
         for name in ("read", "version", "write", "delete", "list"):
             away.setattr(world.store.backend, name, refuse)
         instances.outages.on_change(True)
@@ -144,6 +146,17 @@ def test_an_empty_store_is_not_followed(alive: World, monkeypatch: pytest.Monkey
         alive.rounds()
         assert set(alive.executor.running()) == {ORDERS, SINK}
     assert alive.settle().serial == 1
+
+
+def test_a_target_that_knows_a_higher_epoch_stops_everything(
+    alive: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with outage(alive, monkeypatch):
+        name = alive.executor.running()[ORDERS].name
+        alive.executor.progress(name, active=False, error="It has taken over.", error_code="MZ068")
+        with pytest.raises(NotAttachedError, match=f"the target of {ORDERS} shows that another runner leads"):
+            alive.rounds()
+        assert alive.executor.running() == {}
 
 
 def test_a_warehouse_that_does_not_answer_leaves_the_error_to_its_queries(
