@@ -93,9 +93,15 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One serial. `outcome` is None if its command was killed, or still waits for the queries."""
+    """One serial.
+
+    - `outcome`: None if its command was killed, or still waits for the queries.
+    - `still_open`: the queries of `outcome.open` that haven't converged by now, perhaps as a later serial
+      wants them; None if nobody has looked.
+    """
 
     serial: int
     current: bool
     commit: CommitRecord
     outcome: CommitOutcome | None = None
+    still_open: tuple[Address, ...] | None = field(default=None, metadata=SPARSE)

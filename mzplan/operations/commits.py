@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from mzplan.host.local_folder import FOLDER
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome
+from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import ProjectSettings
-from mzplan.model.state import State
+from mzplan.model.state import ResourceState, State
 from mzplan.model.words import one_line
 from mzplan.operations.project import Outcome, Project, Reporter
 from mzplan.plan.file import digest_of_plan
@@ -35,6 +37,28 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
         commit=state.commit,
         outcome=store.read_outcome(state.lineage, serial),
     )
+
+
+def with_present(store: Store, entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+    """Return the entries with the queries that haven't converged by now, for outcomes that had some."""
+    if not any(entry.outcome is not None and entry.outcome.open for entry in entries):
+        return list(entries)
+    state, statuses = store.read_state(), store.read_statuses()
+    open_now = {a for a, resource in state.resources.items() if not _has_converged(resource, statuses)}
+    return [
+        replace(entry, still_open=tuple(a for a in entry.outcome.open if a in open_now))
+        if entry.outcome is not None and entry.outcome.open
+        else entry
+        for entry in entries
+    ]
+
+
+def _has_converged(resource: ResourceState, statuses: Mapping[str, Status]) -> bool:
+    status = statuses.get(resource.instance)
+    seen = status.observations.get(resource.address) if status is not None else None
+    if seen is None or seen.held or seen.wanted_digest != resource.digest:
+        return False
+    return seen.condition == "paused" if resource.paused else seen.condition == "running"
 
 
 def changes_of(store: Store, serial: int) -> Plan:

@@ -52,7 +52,9 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
         (entry.outcome.open if entry.outcome is not None else {}).items(), key=natural_item
     ):
         code = f"[{safe(query.code)}] " if query.code else ""
-        lines.append(f"  {address}: {query.status}: {code}{paragraph(query.reason, '    ')}".rstrip(": "))
+        later = entry.still_open is not None and address not in entry.still_open
+        how = f"{query.status}{', converged later' if later else ''}"
+        lines.append(f"  {address}: {how}: {code}{paragraph(query.reason, '    ')}".rstrip(": "))
     return "\n".join(lines) + "\n"
 
 
@@ -74,7 +76,8 @@ def _row(entry: HistoryEntry, now: datetime) -> tuple[str, ...]:
     commit = entry.commit
     ended: str = entry.outcome.status if entry.outcome is not None else "unknown"
     if entry.outcome is not None and entry.outcome.open:
-        ended += f" ({len(entry.outcome.open)})"
+        left = entry.outcome.open if entry.still_open is None else entry.still_open
+        ended += f" ({len(left)})" if left else ", converged later"
     serial = f"{entry.serial}{'*' if entry.current else ''}"
     git = commit.git
     return (

@@ -9,7 +9,7 @@ import click
 from mzplan.cli.context import Invocation, command, global_options
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode
-from mzplan.operations.commits import changes_between, changes_of, entry_of
+from mzplan.operations.commits import changes_between, changes_of, entry_of, with_present
 from mzplan.operations.events import events_of_serial
 from mzplan.render.event_text import events_to_json, render_serial_events
 from mzplan.render.history import render_entry, render_history
@@ -41,7 +41,8 @@ def command_history(most: int) -> int | None:
     if context.invoked_subcommand is not None:
         return None
     invocation = context.ensure_object(Invocation)
-    entries = invocation.project().store.read_history(most)
+    store = invocation.project().store
+    entries = with_present(store, store.read_history(most))
     if invocation.json:
         invocation.document({"history": [encode(entry) for entry in entries]})
     else:
@@ -54,7 +55,7 @@ def command_history(most: int) -> int | None:
 def history_show(invocation: Invocation, serial: int) -> None:
     """Show one commit: its author, reason, changes, events and outcome."""
     store = invocation.project().store
-    entry, plan = entry_of(store, serial), changes_of(store, serial)
+    (entry,), plan = with_present(store, [entry_of(store, serial)]), changes_of(store, serial)
     events = events_of_serial(store, serial, entry.commit)
     if invocation.json:
         plan_json = plan_to_json(plan) | {"digest": entry.commit.digest or None}

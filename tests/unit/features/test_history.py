@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mzplan.config import load_project
 from mzplan.model.address import Address
 from mzplan.model.history import QueryOutcome
 from mzplan.model.state import State
-from mzplan.operations.commits import record_outcome
+from mzplan.operations.commits import record_outcome, with_present
 from mzplan.operations.project import Outcome
+from mzplan.render.history import render_entry, render_history
 from mzplan.secrets.resolved import remember
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_state
-from mzplan.store.store import Store
+from mzplan.store.store import Store, open_store
 from tests.unit.cli_runs import apply, failed, mzplan, write
 from tests.unit.host.test_git import commit as git_commit
 from tests.unit.host.test_git import run as git
@@ -153,3 +156,22 @@ def test_a_recorded_failure_shows_no_secrets(tmp_path: Path) -> None:
     found = store.read_outcome(lineage, 3)
     assert found is not None and (found.status, found.converged, found.seconds) == ("failed", 1, 4.0)
     assert found.open == {SINK: QueryOutcome(status="failed", reason="*** \\x1b", code="MZ050")}
+
+
+def test_the_history_says_which_pending_queries_have_converged_since(folder: Path) -> None:
+    apply(folder)
+    store = open_store(load_project(str(folder)))
+    (entry,), status = store.read_history(), store.read_status("local")
+    assert entry.outcome is not None and status is not None
+    queries = sorted(status.observations)
+    left = QueryOutcome(status="pending", reason="slow", code="MZ065")
+    pending = replace(entry.outcome, status="pending", open=dict.fromkeys(queries, left))
+    entry = replace(entry, outcome=pending)
+    assert " pending, converged later " in render_history(with_present(store, [entry]))
+    failing = replace(status.observations[queries[0]], condition="failed")
+    store.write_status(replace(status, observations={**status.observations, queries[0]: failing}))
+    (entry,) = with_present(store, [entry])
+    assert " pending (1) " in render_history([entry])
+    shown = render_entry(entry)
+    assert f"  {queries[0]}: pending: [MZ065] slow" in shown
+    assert f"  {queries[1]}: pending, converged later: [MZ065] slow" in shown
