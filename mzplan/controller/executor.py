@@ -244,6 +244,7 @@ class ExecutorContext:
 
     - `directory`: the project's folder.
     - `warehouse`: an absolute path or a URI.
+    - `former_place`: where the queries' storage is, if it isn't in this warehouse; else "".
     - `packages`: additional Spark packages (see schema.description.packages_of).
     - `secrets`: used to release upstream objects before any query has started.
     """
@@ -251,6 +252,7 @@ class ExecutorContext:
     project: str
     directory: str
     warehouse: str
+    former_place: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     secrets: Secrets | None = field(default=None, repr=False)

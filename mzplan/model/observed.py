@@ -293,6 +293,7 @@ class Status:
     - `cores`: how many cores the queries share, if there are too few cores; else 0.
     - `slowest`: if there are too few cores, for how many seconds the slowest query keeps its rows waiting.
     - `jobs`: the background jobs that had run or waited for some seconds.
+    - `warehouse`: where the queries' storage is, as `PATH on HOST`; "" for an object store.
     """
 
     instance: InstanceName
@@ -313,6 +314,7 @@ class Status:
     cores: int = field(default=0, metadata=SPARSE)
     slowest: float | None = field(default=None, metadata=SPARSE)
     jobs: tuple[JobReport, ...] = field(default=(), metadata=SPARSE)
+    warehouse: str = field(default="", metadata=SPARSE)
 
     def start_stage(self, address: Address) -> StartStage:
         """Return the stage that a starting query has reached."""

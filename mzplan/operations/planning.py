@@ -23,6 +23,7 @@ from mzplan.operations.rotation import find_rotations
 from mzplan.operations.static_validation import validate
 from mzplan.operations.status import find_drift
 from mzplan.operations.validation import reach, reach_alone, reach_changed
+from mzplan.operations.warehouse_place import warehouses_elsewhere
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.drift import started_because
@@ -124,7 +125,12 @@ def plan_configuration(
         if rotated is not None:
             queries = {address: queries.get(address, ()) for address in rotated if address in state.resources}
         plan = build_plan(configuration, state, statuses, targets=targets, replace=replacing, rotated=queries)
-        notices = [rotations.notice(), *version_notices(work.project, state, statuses)]
+        elsewhere = (found for _, found in warehouses_elsewhere(work.project, state, statuses))
+        notices = [
+            rotations.notice(),
+            *version_notices(work.project, state, statuses),
+            *(replace(found, severity="warning") for found in elsewhere),
+        ]
         plan = replace(
             plan,
             canaries=choose_canaries(plan, state, canary) if canary is not None else (),

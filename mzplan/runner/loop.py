@@ -58,6 +58,7 @@ class Runner:
     `default_settings`: the settings for a state that has none.
     `secret_values`: the values that commands send.
     `observe_runs`: called with the overview after each round; must not raise.
+    `warehouse_place`: where the queries' storage is (see Status).
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Runner:
         default_settings: RunnerSettings | None = None,
         secret_values: ReceivedSecretValues | None = None,
         observe_runs: Callable[[InstanceOverview], None] = lambda overview: None,
+        warehouse_place: str = "",
     ):
         lease = controller.instances.lease
         assert lease is not None
@@ -84,7 +86,7 @@ class Runner:
         self.proposals = ProposalAnswerer(controller, self.instance, self.secret_values)
         self.watches = Watches(controller)
         self._problems = ProblemLog()
-        self.status = StatusWriter(controller, lease, gates, self.watches, self._problems)
+        self.status = StatusWriter(controller, lease, gates, self.watches, self._problems, warehouse_place)
         self.events = EventLog(self.store.backend, self.instance, self.epoch)
         self._parallelism = controller.parameters.parallelism
         self.serial = -1

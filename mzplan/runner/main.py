@@ -47,6 +47,7 @@ from mzplan.secrets.policy import Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
+from mzplan.warehouse.elsewhere import former_place, place_of_warehouse
 
 log = logging.getLogger("mzplan.runner")
 STANDBY_INTERVAL = 1.0  # seconds between two attempts to acquire a lease that another runner holds
@@ -171,10 +172,14 @@ def _serve(
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     jobs = Jobs()
     gates = gates_of(store, lease.instance, time.monotonic)
-    controller = _controller(settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event)
+    warehouse = absolute_warehouse(settings)
+    stored = [r.place for r in state.resources.values() if r.digest and r.instance == lease.instance]
+    former = former_place(store.read_status(lease.instance), warehouse, stored)
+    controller = _controller(
+        settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event, former
+    )
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    warehouse = absolute_warehouse(settings)
 
     telemetry = Telemetry(
         lease.instance,
@@ -191,6 +196,7 @@ def _serve(
         default_settings=settings.runner,
         secret_values=secret_values,
         observe_runs=telemetry.observe,
+        warehouse_place=former or place_of_warehouse(warehouse),
     )
     unwatch = store.backend.watch(wake_event.set)
     problem: list[MzplanError] = []
@@ -293,6 +299,7 @@ def _controller(
     is_dry: bool,
     gates: Gates,
     wake_event: threading.Event,
+    former: str = "",
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
@@ -303,6 +310,7 @@ def _controller(
         project=settings.project,
         directory=settings.directory,
         warehouse=absolute_warehouse(settings),
+        former_place=former,
         packages=required_packages(store),
         secrets=secrets,
     )

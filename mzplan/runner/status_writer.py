@@ -122,7 +122,9 @@ class StatusWriter:
         gates: Gates,
         watches: Watches,
         problems: ProblemLog,
+        warehouse_place: str = "",
     ):
+        self._warehouse_place = warehouse_place
         self._store, self._executor, self._clock = controller.store, controller.executor, controller.clock
         self._jobs = controller.jobs
         self._instance, self._epoch = lease.instance, lease.epoch
@@ -227,6 +229,7 @@ class StatusWriter:
             cores=overview.cores,
             slowest=_slowest(overview),
             jobs=self._jobs.reports(JOB_AGE),
+            warehouse=self._warehouse_place,
         )
 
     def _opening_seconds(self) -> float | None:

@@ -55,6 +55,7 @@ from mzplan.spark.versions import require_features, require_readable
 from mzplan.spark.view_functions import function_of, outputs_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.elsewhere import stored_elsewhere
 from mzplan.warehouse.storage import missing_storage
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class SparkExecutor(SparkDriver):
 
     def __init__(self, context: ExecutorContext):
         self._steps = StepRecorder()
+        self._former_place = context.former_place
         super().__init__(context, ProgressListener(self._steps.record_progress))
         self._connectors = Connectors()
         self._collections = Collections()
@@ -108,7 +110,10 @@ class SparkExecutor(SparkDriver):
 
     def missing_storage(self, description: Description) -> tuple[Diagnostic, ...]:
         reads = {read.address: read.place for read in description.inputs.values()}
-        return missing_storage(self._warehouse, description.address, description.place, reads)
+        missing = missing_storage(self._warehouse, description.address, description.place, reads)
+        if missing and self._former_place:
+            return (stored_elsewhere(self._former_place, self._warehouse, description.address),)
+        return missing
 
     def measure(self, description: Description, secrets: Secrets) -> Measurement:
         try:
