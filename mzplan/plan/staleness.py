@@ -98,7 +98,11 @@ def _settings(saved: Plan, current: Plan) -> Iterator[str]:
         changed = [n for n in sorted(names) if saved.instances.get(n) != current.instances.get(n)]
         yield f"the instances differ ({', '.join(changed)})"
     if (saved.settings, saved.settings_changes) != (current.settings, current.settings_changes):
-        yield "the settings of runners differ"
+        edits = [{field.path: field for field in plan.settings_changes} for plan in (saved, current)]
+        paths = sorted(edits[0].keys() | edits[1].keys(), key=natural)
+        differing = [path for path in paths if edits[0].get(path) != edits[1].get(path)] or paths
+        named = f" ({first_names(differing, MAX_FIELDS)})" if differing else ""
+        yield f"the settings of runners differ{named}"
     if saved.canaries != current.canaries:
         yield "other queries would restart first"
     if saved.resuming != current.resuming:

@@ -121,15 +121,20 @@ def _check_written(
 ) -> None:
     """Check that the sink writes the columns that a property names."""
     written = {name.lower() for name in outputs}
-    for index, name in enumerate(resource.body.get(key, ())):
-        if name.lower() not in written:
-            findings.add(
-                "MZ020",
-                f"Unknown {what} column {shown(name)}",
-                f"{resource.label} writes the columns {listed(outputs, 40)}.",
-                findings.did_you_mean(name, outputs) or "use one of these, or add it to `select`.",
-                location=resource.location((key, index)),
-            )
+    unknown = [(i, name) for i, name in enumerate(resource.body.get(key, ())) if name.lower() not in written]
+    if not unknown:
+        return
+    (index, first), *others = unknown
+    names = ", ".join(shown(name) for _, name in unknown)
+    fix = findings.did_you_mean(first, outputs) if not others else ""
+    findings.add(
+        "MZ020",
+        f"Unknown {what} column{'s' if others else ''} {names}",
+        f"{resource.label} writes the columns {listed(outputs, 40)}.",
+        fix
+        or f"use {'some' if others else 'one'} of these, or add {'them' if others else 'it'} to `select`.",
+        location=resource.location((key, index)),
+    )
 
 
 def _check_partitions(resource: Declaration, outputs: list[str], findings: Findings) -> None:

@@ -11,7 +11,7 @@ from mzplan.config.checks.recorded_analyses import RecordedAnalyses
 from mzplan.config.checks.relational_views import RelationalView, refuse
 from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import HERE, Findings, Location, Path, shown
+from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.connectors.api.outputs import SelectedColumn, columns_selected
 from mzplan.model.address import Address
 from mzplan.schema.columns import Column, DdlError, canonical_type, parse_columns, spark_type
@@ -20,6 +20,7 @@ from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
 _DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
+_MAX_COLUMNS = 20  # named in one message
 _RELATIONAL = ("watermarks", "snapshots")  # properties that only a relational view can set
 
 
@@ -174,18 +175,28 @@ class Views:
             self._compare(resource, written, [column for column, _ in selected])
             return
         unknown = [(column, item) for column, item in selected if column.type is None]
-        for column, item in unknown:
-            self.findings.add(
-                "MZ301",
-                f"The type of {shown(column.name)} is known only to Spark",
-                f"{resource.label}: the columns of a view are in the plan, which is made without Spark.",
-                f"write CAST(… AS a type) AS {column.name}, or declare the view's columns as `schema:`.",
-                location=resource.location((property_,), offset=item.offset, length=len(item.text)),
-            )
+        if unknown:
+            self._report_unknown(resource, property_, unknown)
         columns = [Column(c.name, c.type, c.nullable) for c, _ in selected if c.type is not None]
         if not unknown:
             resource.derived["schema"] = ((property_,), 0)
             resource.body = {**resource.body, "schema": ", ".join(map(str, columns))}
+
+    def _report_unknown(
+        self, resource: Declaration, property_: str, unknown: list[tuple[SelectedColumn, QueryPart]]
+    ) -> None:
+        """Report MZ301 once, for all columns whose type only Spark knows."""
+        (first, item), *others = unknown
+        names = listed([column.name for column, _ in unknown], _MAX_COLUMNS)
+        self.findings.add(
+            "MZ301",
+            f"The types of {names} are known only to Spark"
+            if others
+            else f"The type of {shown(first.name)} is known only to Spark",
+            f"{resource.label}: the columns of a view are in the plan, which is made without Spark.",
+            f"write CAST(… AS a type) AS {first.name}, or declare the view's columns as `schema:`.",
+            location=resource.location((property_,), offset=item.offset, length=len(item.text)),
+        )
 
     def _compare(self, resource: Declaration, written: object, selected: list[SelectedColumn]) -> None:
         try:

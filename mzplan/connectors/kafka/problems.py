@@ -22,6 +22,8 @@ _DENIED = {
     "TOPIC_AUTHORIZATION_FAILED": ("topic", "--topic {topic}", "Write --operation Read"),
     "CLUSTER_AUTHORIZATION_FAILED": ("cluster", "--cluster", "IdempotentWrite"),
 }
+_TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+_NOT_SENT = "Unable to produce message"  # how the client begins errors of the producer itself
 _UNREACHABLE = {"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_WAIT_COORD"} | {
     "REQUEST_TIMED_OUT",
     "COORDINATOR_NOT_AVAILABLE",
@@ -72,6 +74,8 @@ class KafkaProblems:
             return self._error("MZ052", f"Topic {transaction.topic} does not exist", f"{text}.", "create it.")
         if name in FENCED or name == "INVALID_TRANSACTION_TIMEOUT":
             return self._too_long(name, transaction.timeout_ms)
+        if name == _TOO_LARGE:
+            return self._too_large(text)
         return self._error(
             "MZ059",
             f"Kafka refused a batch of {self._query.address}",
@@ -104,6 +108,19 @@ class KafkaProblems:
             f"transactional id {id_}, Read on the group {id_}, and Write and Read on the topic.",
             f"{allow(self._query)} --operation {operation} {option.format(**named)}; "
             "or set delivery: at-least-once.",
+        )
+
+    def _too_large(self, text: str) -> MzplanError:
+        """Return MZ059. Only the error of the producer itself says that it didn't send the record."""
+        topic = self._query.body["topic"]
+        limit = f"max.message.bytes of topic {topic}"
+        if text.startswith(_NOT_SENT):
+            limit = f"max.request.size in the options of {self._query.link.address} (1000000 by default)"
+        return self._error(
+            "MZ059",
+            f"A record of {self._query.address} is larger than {limit}",
+            f"{text}. Nothing of the step was committed.",
+            f"raise {limit.partition(' (')[0]}, or select fewer columns in the sink; mzplan tries again.",
         )
 
     def _too_long(self, name: str, timeout_ms: int) -> MzplanError:

@@ -130,6 +130,7 @@ CASES: list[tuple[str, ...]] = [
     (SELECT + "[id, amount * 2]\n", "22:18 MZ019", "amount * 2 AS name"),
     (SELECT + "[id, amount AS ID]\n", "22:18 MZ019", 'The column "ID" is written twice'),
     (shop("key: [id]", "key: [id, custmer]"), "21:15 MZ020", 'did you mean "customer"?'),
+    (shop("key: [id]", "key: [idd, custmer]"), "21:11 MZ020", 'Unknown key columns "idd", "custmer"'),
     (SELECT + "[amount]\n", "21:11 MZ020", 'Unknown key column "id"', "writes the columns amount"),
     (LAKE + "select: [id, amount], partition_by: [amount, ID]}\n", "22:74 MZ020", "name some of the columns"),
     (LAKE + "partition_by: [id, ID]}\n", "22:52 MZ020", "A partition column is named twice"),

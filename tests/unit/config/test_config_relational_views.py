@@ -178,6 +178,7 @@ REFUSED: list[tuple[Any, ...]] = [
     (f"SELECT customer, max(my_own(id)) AS n {GROUPED}", BY_CUSTOMER, 'Unknown function "my_own"'),
     (f"SELECT customer, CAST(summ(id) AS INT) AS n {GROUPED}", BY_CUSTOMER, 'Unknown function "summ"', "sum"),
     ("SELECT id, explode(tags) AS t, NULL AS a FROM orders", {}, "MZ301", '"a" is known only'),
+    ("SELECT explode(tags) AS t, NULL AS a, NULL AS b FROM orders", {}, "MZ301", "The types of a, b are"),
     ("SELECT id, sum(amount) FROM orders GROUP BY id", ORDERS_MARK, "SUM(amount) AS name"),
     ("SELECT id, explode(sequence(1, 2000000000)) AS n FROM orders", {}, "sequence computes a constant"),
     ("SELECT id, stack(2000000000, 'a') AS n FROM orders", {}, "stack computes a constant"),

@@ -85,6 +85,20 @@ def test_a_missing_topic_is_an_error_that_names_a_similar_one(topics: list[str] 
     assert (found.code, found.hint) == ("MZ052", near + create)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("Unable to produce message: Broker: Message size too large", "max.request.size in the options of "),
+        ("Broker: Message size too large", "max.message.bytes of topic orders"),
+    ],
+    ids=["client", "broker"],
+)
+def test_a_record_over_a_limit_names_that_limit(text: str, limit: str) -> None:
+    transaction: Any = SimpleNamespace(name="mzplan.id")
+    (found,) = KafkaProblems(query()).of("MSG_SIZE_TOO_LARGE", text, transaction).diagnostics
+    assert found.code == "MZ059" and limit in found.summary and limit in found.hint
+
+
 def test_names_in_a_printed_command_are_quoted() -> None:
     """Somebody else may have chosen the user, the topic, the broker or the id."""
     user = "app; curl evil|sh #"

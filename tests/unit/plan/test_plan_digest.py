@@ -227,6 +227,12 @@ def test_edited_files_make_a_plan_stale() -> None:
     assert "sink.orders_pg would no longer delete" in stale(build_plan(without, STATE), WANTED)
 
 
+def test_other_settings_of_runners_make_a_plan_stale() -> None:
+    plan = build_plan(project(*WANTED.resources.values(), settings=RunnerSettings(retain_dropped=5.0)), STATE)
+    later = project(*WANTED.resources.values(), settings=RunnerSettings(retain_dropped=9.0))
+    assert "the settings of runners differ (retain_dropped)" in stale(plan, later)
+
+
 def test_a_loss_that_was_found_since_makes_a_plan_stale() -> None:
     options = {"replace": [at("source.orders")]}
     replaced = build_plan(shop(), STATE, **options)
