@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 
 import psycopg
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from examples.servers import KafkaBroker, PostgresServer, create_topic, delete_topic, produce_json
 from mzplan.model.resources import Retries
@@ -264,4 +266,25 @@ def test_a_state_edited_by_hand_changes_no_query(crew: Crew, monkeypatch: pytest
 
     eventually("it is healed", healed)
     path.write_text(whole)
+    crew.is_clean()
+
+
+def test_rows_of_another_writer_are_drift_until_they_are_accepted(crew: Crew) -> None:
+    crew.is_clean()
+    collection = str(crew.storage("collections", "source.halted") / "g1")
+    write_deltalake(
+        collection, pa.table(DeltaTable(collection).to_pyarrow_table()).slice(0, 1), mode="append"
+    )
+    crew.finds("source.halted", "unmanaged-change")
+    found = mzplan(crew.folder, "verify", "source.halted", "--json")
+    assert found.code == 1 and [change["added"] for change in found.json()["foreign"]["changes"]] == [1]
+    drop_ids(crew.folder / "halted", 4)  # the runner records a step after the change
+
+    def last_step() -> int:
+        return int(mzplan(crew.folder, "steps", "source.halted", "--json").json()["upper"])
+
+    before = last_step()
+    eventually("another step", lambda: last_step() > before)
+    assert ("source.halted", "unmanaged-change") in crew.drift()
+    assert mzplan(crew.folder, "expire", "source.halted", "--before", str(last_step() - 1)).code == 0
     crew.is_clean()
