@@ -154,14 +154,13 @@ class FilesSource(SourceConnector):
         return _rows(reader, folder, query)
 
     def upstream_end(self, query: ResolvedQuery) -> dict[str, Any] | None:
-        """Return how many `files` Spark would read, and whether it reads each in a step of its own."""
+        """Return how many `files` Spark lists."""
         folder = folder_of(query)
         try:
             paths = files_below(query, folder)
         except MzplanError:  # the folder takes too long to list
             return None
-        read = [path for path in paths if not any(name[:1] in ("_", ".") for name in path.split("/"))]
-        return {"files": len(read), "one_each": _holds_patterns(folder)}
+        return {"files": sum(not any(map(_is_hidden, path.split("/"))) for path in paths)}
 
     def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
         """The files that were there are read once as many files are read, because Spark reads the oldest ones
@@ -170,7 +169,7 @@ class FilesSource(SourceConnector):
         newest = log.committed()
         (position, _), (before, _) = log.offset(newest), log.offset(newest - 1)
         had_room = 0 < len(log.files(before, position)) < body["max_files_per_trigger"]
-        if had_room and not recorded.get("one_each"):
+        if had_room:
             return FirstCopy()
         read = len(log.files(None, position))
         return FirstCopy(read=(read,), ends=(recorded.get("files", read + 1),), unit="file")
