@@ -54,6 +54,7 @@ from mzplan.plan.moves import (
     undeclared_moves,
 )
 from mzplan.plan.row_migration import check_migrations, predecessor_of
+from mzplan.plan.shared_targets import check_shared_targets
 from mzplan.plan.targets import with_targets
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
@@ -157,6 +158,7 @@ def build_plan(
             *check_mixed_results(changes, planner.after or state.resources, statuses),
             *check_migrations(changes, statuses, state.instances),
             *check_delivery(changes, planner.after or state.resources),
+            *check_shared_targets(changes, planner.after or state.resources),
             *check_joins(changes, planner.after or state.resources),
         ),
     )

@@ -46,6 +46,15 @@ FORMATS = {name: _accepts(names_in) for name, names_in in _NAMES_IN.items()}
 """The check of each format, for the validators."""
 
 
+def identity(format_: str, text: str) -> tuple[str, ...]:
+    """Return what two texts of this format have in common if they name one object.
+
+    A table without a schema is assumed to be in `public`.
+    """
+    names = _NAMES_IN[format_](text) if format_ in _NAMES_IN else [text]
+    return ("public", *names)[-2:] if format_ == "postgres-table" else tuple(names)
+
+
 def shorten_hint(format_: str, text: str) -> str:
     """Return how to mend a text that isn't of this format."""
     return f"shorten it: {' and '.join(map(size_of, too_long(_NAMES_IN[format_](text))))}."

@@ -278,3 +278,16 @@ def test_every_plan_lists_what_is_paused_or_resumed_by_hand() -> None:
     resumed = commit_plan(plan_resume(commit(declared), both[1:]), commit(declared))
     (found,) = build_plan(declared, resumed).diagnostics
     assert found.code == "MZ045" and found.hint == "mzplan pause source.orders"
+
+
+def test_a_sink_that_gets_the_table_of_another_sink_is_a_warning() -> None:
+    one, same = sink(table="public.orders"), sink("second", table='"orders"')
+
+    def warned(plan: Plan) -> list[str]:
+        return [str(d.address) for d in plan.diagnostics if d.code == "MZ311"]
+
+    state = commit(shop(orders_pg=one))
+    assert warned(build_plan(shop(orders_pg=one, second=same), state)) == ["sink.second"]
+    assert warned(build_plan(shop(orders_pg=one, second=sink("second", table="public.Orders")), state)) == []
+    both = commit(shop(orders_pg=one, second=same))
+    assert warned(build_plan(shop(orders_pg=one, second=same, orders=source(topic="other")), both)) == []
