@@ -60,8 +60,9 @@ class RunFacts:
     - `state_rows`, `state_bytes`: the size of the query's state after its last micro-batch.
     - `watermark_timestamp_seconds`: the watermark, in seconds since the epoch; None before the first one.
     - `late_rows`: rows behind the watermark that this run has dropped.
+    - `null_time_rows`: rows that this run has read with NULL in a column with a watermark.
 
-    State, watermark and late rows are None for a stateless query, and before the run's first micro-batch.
+    State, watermark and these rows are None for a stateless query, and before the run's first micro-batch.
     """
 
     step: FromMinusOne = -1
@@ -98,6 +99,12 @@ class RunFacts:
     late_rows: int | None = field(
         default=None,
         metadata=measure_of_state("Late rows", "Rows behind the watermark that the run dropped."),
+    )
+    null_time_rows: int | None = field(
+        default=None,
+        metadata=measure_of_state(
+            "Rows with NULL as event time", "Rows with NULL in a column with a watermark that the run read."
+        ),
     )
 
     def longest(self, since: float) -> float:

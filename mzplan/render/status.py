@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from mzplan.model.address import natural, natural_item
 from mzplan.model.cause import NEW
 from mzplan.model.codec import encode
-from mzplan.model.observed import MEASURES, Condition, Observation, Verdict
+from mzplan.model.observed import MEASURES, Condition, Observation, RunFacts, Verdict
 from mzplan.model.state import (
     Canary,
     DroppedStorage,
     InstanceStatus,
     ProjectStatus,
     QueryStatus,
+    ResourceState,
 )
 from mzplan.model.times import instant_text
 from mzplan.model.words import count, first_names, size, span
@@ -366,14 +367,26 @@ def _left_out(query: QueryStatus) -> str:
 
 
 def _state(query: QueryStatus) -> str:
-    """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without zeros."""
+    """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without zeros.
+
+    Then follows what the watermark waits for.
+    """
     seen = _observed(query)
     shown = [
-        f"{measure.title.lower()} {measure.text(number)}"
+        f"{measure.title[0].lower()}{measure.title[1:]} {measure.text(number)}"
         for name, measure in MEASURES.items()
         if measure.is_stateful and (number := getattr(seen, name))
     ]
-    return "; ".join(shown)
+    return "; ".join(filter(None, [*shown, awaited_rows(query.resource, seen)]))
+
+
+def awaited_rows(resource: ResourceState, seen: RunFacts | None) -> str:
+    """Return which rows a query's watermark waits for; "" if the query holds no rows back until then."""
+    marks = resource.body.get("watermarks", {})
+    if not marks or seen is None or not seen.state_rows or resource.body.get("output", "append") != "append":
+        return ""
+    columns = " and a later ".join(safe(f"{name}.{mark['column']}") for name, mark in marks.items())
+    return f"the watermark waits for a later {columns}; rows that WHERE leaves out don't move it"
 
 
 def _tasks(query: QueryStatus) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.records import SKIPPED
+from mzplan.connectors.frames.metrics import null_times_of
 from mzplan.model.times import instant
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Progress:
     state_bytes: int | None = None
     watermark_timestamp_seconds: float | None = None
     late_rows: int | None = None
+    null_time_rows: int | None = None
 
     def after(self, before: Progress) -> Progress:
         """Add the counts of this run `before`; keep values that only a micro-batch reports."""
@@ -44,9 +46,12 @@ class Progress:
             for name in ("batch_seconds", "state_rows", "state_bytes", "watermark_timestamp_seconds")
             if getattr(self, name) is None
         }
-        late = [run.late_rows for run in (before, self) if run.late_rows is not None]
         return replace(
-            self, **unchanged, left_out=before.left_out + self.left_out, late_rows=sum(late) if late else None
+            self,
+            **unchanged,
+            left_out=before.left_out + self.left_out,
+            late_rows=_sum(before.late_rows, self.late_rows),
+            null_time_rows=_sum(before.null_time_rows, self.null_time_rows),
         )
 
 
@@ -172,6 +177,19 @@ def late_rows_of(data: Mapping[str, Any]) -> int | None:
     return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
 
 
+def _sum(one: int | None, other: int | None) -> int | None:
+    known = [number for number in (one, other) if number is not None]
+    return sum(known) if known else None
+
+
+def null_time_rows_of(data: Mapping[str, Any]) -> int | None:
+    """Return how many rows of a micro-batch have NULL as event time; None for a query without state.
+
+    `data`: the JSON of the micro-batch's StreamingQueryProgress.
+    """
+    return null_times_of(data) if data.get("stateOperators") else None
+
+
 def _state_of(data: dict[str, Any]) -> dict[str, Any]:
     """Return the Progress fields about stateful operators; empty for a stateless query."""
     operators = data.get("stateOperators") or []
@@ -182,6 +200,7 @@ def _state_of(data: dict[str, Any]) -> dict[str, Any]:
         "state_bytes": sum(_size(operator) for operator in operators),
         "watermark_timestamp_seconds": _watermark(data.get("eventTime") or {}),
         "late_rows": late_rows_of(data),
+        "null_time_rows": null_time_rows_of(data),
     }
 
 

@@ -181,6 +181,7 @@ class RunningQuery:
             state_bytes=newest.state_bytes,
             watermark_timestamp_seconds=newest.watermark_timestamp_seconds,
             late_rows=newest.late_rows,
+            null_time_rows=newest.null_time_rows,
             tasks_done=self.tasks_done,
         )
 

@@ -19,7 +19,7 @@ from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.spark.latency import Latencies, end_time
-from mzplan.spark.progress import late_rows_of
+from mzplan.spark.progress import late_rows_of, null_time_rows_of
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
@@ -40,7 +40,7 @@ class _Report:
     """The figures of one step; None for a figure that was not reported (yet).
 
     `oldest`: the time of the step's oldest record, in seconds since the epoch.
-    `late`: how many rows the step dropped as late.
+    `late`, `null_times`: how many rows the step dropped as late, and read with NULL as event time.
     `ended_at`: when the step ended, in seconds since the epoch.
     """
 
@@ -48,6 +48,7 @@ class _Report:
     rows: int | None = None
     oldest: float | None = None
     late: int | None = None
+    null_times: int | None = None
     ended_at: float | None = None
 
 
@@ -73,7 +74,7 @@ class _Recording:
     `base`: the last step before this run.
     `rows`: the rows of the steps after `base`.
     `ended_at`: when the query was stopped, in monotonic seconds; its outstanding reports are still awaited.
-    `unwritten`: the late rows of reported steps without rows, which aren't in the collection.
+    `unwritten`: the reports of steps without rows, which aren't in the collection.
     `bound_late_rows`: bounds the late rows of a step that Spark hasn't reported.
     """
 
@@ -91,7 +92,7 @@ class _Recording:
     on_lost: Callable[[], None] = lambda: None
     bound_late_rows: Callable[[int], int | None] = lambda step: None
     reports: dict[int, _Report] = field(default_factory=dict)
-    unwritten: dict[int, int | None] = field(default_factory=dict)
+    unwritten: dict[int, _Report] = field(default_factory=dict)
 
 
 class StepRecorder:
@@ -176,6 +177,7 @@ class StepRecorder:
                 rows=rows,
                 oldest=oldest_of(progress),
                 late=late_rows_of(progress),
+                null_times=null_time_rows_of(progress),
                 ended_at=end_time(progress),
             )
             query.last_reported = max(query.last_reported, step)
@@ -246,7 +248,7 @@ class StepRecorder:
             for step, report in reports.items():
                 query.reports.pop(step, None)
                 if step > recorded:
-                    query.unwritten[step] = report.late
+                    query.unwritten[step] = report
             if query.address is not None:
                 # Count only steps that ran here: the index may miss earlier steps of other processes.
                 self._count(query.address, [record for record in records if record.step in reports])
@@ -270,8 +272,10 @@ def _update(query: _Recording, last_reported: int, reports: Mapping[int, _Report
         for record in tail
     ]
     if records:
-        late = _late_rows(query, reports, last.step + 1 if last is not None else 0, records[-1].step)
-        records = with_late_rows(with_totals(records, last), last, late)
+        reported = {**query.unwritten, **reports}
+        late = _late_rows(query, reported, last.step + 1 if last is not None else 0, records[-1].step)
+        null_times = {step: report.null_times for step, report in reported.items()}
+        records = with_late_rows(with_totals(records, last), last, late, null_times)
         if history.is_source and (found := _foreign(history, last, records[-1])) is not None:
             history.index.mark_foreign(found)  # before the records: after them, nobody looks there again
         history.index.append(records)
@@ -285,7 +289,7 @@ def _late_rows(
     query: _Recording, reports: Mapping[int, _Report], first: int, last: int
 ) -> dict[int, int | None]:
     """Return the late rows by step. A step has no report if its runner was killed just after it."""
-    late = {**query.unwritten, **{step: report.late for step, report in reports.items()}}
+    late = {step: report.late for step, report in reports.items()}
     for step in range(first, last + 1):
         if step not in late:
             try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.metrics import with_null_times
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
@@ -45,7 +46,10 @@ def rows_by_sql(
     try:
         for name, mark in query.body.get("watermarks", {}).items():
             if name in streams:
-                inputs[name] = inputs[name].withWatermark(quoted(mark["column"]), _interval(mark["delay"]))
+                rows, column = inputs[name], mark["column"]
+                if not _excludes_null(query.body["query"], column):
+                    rows = with_null_times(rows, name, column)
+                inputs[name] = rows.withWatermark(quoted(column), _interval(mark["delay"]))
         for name, rows in inputs.items():
             rows.createOrReplaceTempView(name)
         computed = without_null_matches(_run(session, query, inputs))
@@ -96,6 +100,11 @@ def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataF
 def _declared(rows: DataFrame, read: CollectionRead) -> DataFrame:
     """Return the rows with their declared columns, without mzplan's own columns."""
     return rows.select(*(quoted(column.name) for column in columns_of(read.type, read.body)))
+
+
+def _excludes_null(sql: str, column: str) -> bool:
+    """Return whether a query excludes rows with NULL in this column by `IS NOT NULL`."""
+    return re.search(rf"\b{re.escape(column)}`?\s+IS\s+NOT\s+NULL\b", sql, re.IGNORECASE) is not None
 
 
 def _interval(delay: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -42,6 +42,7 @@ class StepRecord:
     - `migrated`: the generation whose rows this step has migrated. It is the first step of its generation.
     - `late`: for views that keep state, the late rows that this and all earlier steps dropped. For a step
       that Spark hasn't reported, all its rows behind the watermark.
+    - `null_times`: for views that keep state, the rows with NULL as event time that they all read.
     """
 
     step: Count
@@ -60,6 +61,7 @@ class StepRecord:
     task: StepTask | None = field(default=None, metadata=SPARSE)
     migrated: int | None = field(default=None, metadata=SPARSE)
     late: Count | None = None
+    null_times: Count | None = None
 
     @property
     def reads_upstream(self) -> bool:
@@ -88,20 +90,32 @@ def with_totals(records: Sequence[StepRecord], before: StepRecord | None) -> lis
 
 
 def with_late_rows(
-    records: Sequence[StepRecord], before: StepRecord | None, late: Mapping[int, int | None]
+    records: Sequence[StepRecord],
+    before: StepRecord | None,
+    late: Mapping[int, int | None],
+    null_times: Mapping[int, int | None],
 ) -> list[StepRecord]:
-    """Add the total of late rows dropped so far, if all are known.
+    """Add the totals of late rows, and of rows with NULL as event time, so far, if all are known.
 
-    `late`: by step, including steps without a record because they wrote nothing."""
-    total, last = (before.late, before.step) if before is not None else (0, -1)
-    summed = []
+    `late`, `null_times`: by step, including steps without a record because they wrote nothing."""
+    totals, last = ((before.late, before.null_times), before.step) if before is not None else ((0, 0), -1)
+    summed = (
+        _sums(records, last, total, numbers)
+        for total, numbers in zip(totals, (late, null_times), strict=True)
+    )
+    return [replace(r, late=one, null_times=other) for r, one, other in zip(records, *summed, strict=True)]
+
+
+def _sums(
+    records: Sequence[StepRecord], last: int, total: int | None, numbers: Mapping[int, int | None]
+) -> Iterator[int | None]:
+    """Yield the total after each record. `last`, `total`: the step before the records, and its total."""
     for record in records:
-        is_known = total is not None and record.step - last <= len(late)
+        is_known = total is not None and record.step - last <= len(numbers)
         steps = range(last + 1, record.step + 1) if is_known else ()
-        total = known_sum([total, *map(late.get, steps)]) if is_known else None
+        total = known_sum([total, *map(numbers.get, steps)]) if is_known else None
         last = record.step
-        summed.append(replace(record, late=total))
-    return summed
+        yield total
 
 
 def known_sum(numbers: Iterable[int | None]) -> int | None:

@@ -1,5 +1,5 @@
-"""Metrics in a stream's progress: how many rows a step has written, and the time of its oldest record, which
-the upstream has set.
+"""Metrics in a stream's progress: how many rows a step has written, the time of its oldest record, which the
+upstream has set, and how many rows have NULL as event time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_hash import OBSERVATION
+from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ WRITTEN = "mzplan_written"
 TIMES = "mzplan_times"
 """The name of the metric with the oldest time in progress events, if no other metric contains that time."""
 _TIME, _OLDEST = "timestamp", "oldest"
+_NULL_TIMES = "mzplan_null_times:"  # begins the names of metrics; the name of an input follows
 
 
 def with_count(rows: DataFrame) -> DataFrame:
@@ -27,6 +29,19 @@ def with_count(rows: DataFrame) -> DataFrame:
 
     For a stream that Spark itself writes."""
     return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
+
+
+def with_null_times(rows: DataFrame, name: str, column: str) -> DataFrame:
+    """Return the rows of an input with a metric: how many of them have NULL as event time (`column`)."""
+    is_null = f.col(quoted(column)).isNull()
+    return rows.observe(f"{_NULL_TIMES}{name}", f.count_if(is_null).alias("rows"))
+
+
+def null_times_of(progress: Mapping[str, Any]) -> int:
+    """Return how many rows of all inputs have NULL as event time (see `with_null_times`)."""
+    metrics = (progress.get("observedMetrics") or {}).items()
+    counts = (values for name, values in metrics if name.startswith(_NULL_TIMES))
+    return sum(int((values or {}).get("rows") or 0) for values in counts)
 
 
 def with_time(rows: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from mzplan.render.event_text import (
     render_events,
     render_explanation,
 )
-from mzplan.render.status import query_to_json, render_now
+from mzplan.render.status import awaited_rows, query_to_json, render_now
 
 if TYPE_CHECKING:
     from mzplan.model.address import Address
@@ -43,14 +43,18 @@ def command_why(invocation: Invocation, address: Address, at: float | None) -> N
     project = invocation.project()
     store = project.store
     explanation = explain(store, address, at)
-    if explanation.event is None and address not in (state := store.read_state()).resources:
+    state = store.read_state()
+    record = state.resources.get(address)
+    if explanation.event is None and record is None:
         raise unknown_address(address, state)
     queries = read_project_status(project).queries if at is None else ()
     query = next((query for query in queries if query.resource.address == address), None)
-    invocation.result(
-        explanation_to_json(explanation) | {"now": query_to_json(query) if query is not None else None},
-        render_explanation(explanation, invocation.color) + (render_now(query) if query is not None else ""),
-    )
+    text, document = render_explanation(explanation, invocation.color), explanation_to_json(explanation)
+    if query is not None:
+        awaited = awaited_rows(query.resource, query.observation)
+        text += render_now(query) + (f"{awaited[0].upper()}{awaited[1:]}.\n" if awaited else "")
+    now = query_to_json(query) if query is not None else None
+    invocation.result(document | {"now": now}, text)
     _note_unreadable_segments(invocation, explanation.unreadable_segments)
 
 

@@ -175,16 +175,18 @@ def test_views_of_each_shape_continue_after_a_crash(lab: Lab, shop: Shop) -> Non
     # Another order of the inputs is another order of the sources in Spark's log.
     sql = "SELECT -id AS id FROM payments UNION ALL SELECT id FROM orders"
     united = replace(united, body={**united.body, "query": sql}, digest="1:b")
-    shop.add("orders", order(7, "a", 100, 0), order(8, "a", 3, 30))
+    untimed = '"id": 10, "customer": "z", "amount": 1'
+    shop.add("orders", order(7, "a", 100, 0), order(8, "a", 3, 30), untimed)
     shop.add("payments", '"id": 9, "paid": 9, "ts": "2026-01-01T00:30:20Z"')
     lab.start(windows, groups, joined, united)
     # The first of the new orders is late for its window.
     shop.has(windows, *closed, ("a", start + 60, 2), ("a", start + 120, 1), (None, start + 120, 3))
-    shop.has(groups, ("a", 6, 118), ("b", 1, 1), (None, 1, 3))
+    shop.has(groups, ("a", 6, 118), ("b", 1, 1), (None, 1, 3), ("z", 1, 1))
     shop.has(joined, (1, 9), *((id_, None) for id_ in range(2, 8)))
-    shop.has(united, *((id_,) for id_ in (*range(1, 9), -1, -9)))
+    shop.has(united, *((id_,) for id_ in (*range(1, 9), 10, -1, -9)))
     eventually("the late row is counted", lambda: lab.report(windows).late_rows == 1)
     report = lab.report(windows)
+    assert report.null_time_rows == lab.report(joined).null_time_rows == 1
     assert report.step >= 2 and report.resumed is not None
     assert (report.state_rows, report.watermark_timestamp_seconds) == (1, start + 29 * 60 + 10)
     assert report.state_bytes is not None and report.state_bytes > 0

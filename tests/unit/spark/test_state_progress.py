@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mzplan.model.observed import RunFacts
 from mzplan.model.state import ProjectStatus, QueryStatus
-from mzplan.render.status import render_status
+from mzplan.render.status import awaited_rows, render_status
 from mzplan.spark.progress import Progress, ProgressListener
 from tests.unit.small_projects import at, commit, observe, shop
 
 WATERMARK = "2026-01-01T00:04:00.500Z"
 AT = 1_767_225_840.5  # the same, in seconds since the epoch
+MARKS = {"a": {"column": "ts", "delay": "1m"}, "b": {"column": "at", "delay": "0s"}}
 
 
 def operator(**more: Any) -> dict[str, Any]:
@@ -47,6 +50,11 @@ def kept(found: Progress) -> tuple[Any, ...]:
     return found.state_rows, found.state_bytes, found.watermark_timestamp_seconds, found.late_rows
 
 
+def null_times(**rows: int) -> dict[str, Any]:
+    """The metrics of inputs in a progress event."""
+    return {"observedMetrics": {f"mzplan_null_times:{name}": {"rows": n} for name, n in rows.items()}}
+
+
 @pytest.mark.parametrize(
     ("operators", "watermark", "found"),
     [
@@ -74,6 +82,12 @@ def test_late_and_skipped_rows_add_up_over_the_micro_batches_of_a_run() -> None:
     assert kept(found) == (2, 1152, AT, 4) and found.left_out == 2400
 
 
+def test_rows_with_null_as_event_time_add_up_over_inputs_and_micro_batches() -> None:
+    first, second = (progress(operator(), **null_times(**rows)) for rows in ({"a": 2, "b": 3}, {"a": 1}))
+    assert heard(first, second, progress(operator())).null_time_rows == 6
+    assert heard(progress(**null_times(a=2))).null_time_rows is None  # nothing waits for a time
+
+
 def test_status_has_one_line_for_the_state_of_a_query() -> None:
     state = commit(shop())
     record = state.resources[at("source.orders")]
@@ -86,6 +100,24 @@ def test_status_has_one_line_for_the_state_of_a_query() -> None:
     known = {"state_rows": 1234, "state_bytes": 5_452_595, "watermark_timestamp_seconds": AT}
     line = f"state rows 1,234; state size 5.2 MiB; watermark {WATERMARK}; late rows 3"
     assert f"\n\nsource.orders: {line}\n" in text(**known, late_rows=3)
+    assert "source.orders: rows with NULL as event time 2\n" in text(null_time_rows=2)
     assert "source.orders: " not in text()
     skipped = "source.orders: 2,400 malformed records skipped since it was started\n"
     assert skipped in text(left_out=2400)
+
+
+@pytest.mark.parametrize(
+    ("body", "rows", "awaited"),
+    [
+        ({"watermarks": MARKS}, 1, "the watermark waits for a later a.ts and a later b.at; rows that WHERE"),
+        ({"watermarks": MARKS}, 0, ""),
+        ({"watermarks": MARKS, "output": "update"}, 1, ""),
+        ({}, 1, ""),
+    ],
+)
+def test_an_open_window_names_the_columns_that_the_watermark_waits_for(
+    body: dict[str, Any], rows: int, awaited: str
+) -> None:
+    record = replace(commit(shop()).resources[at("source.orders")], body=body)
+    found = awaited_rows(record, RunFacts(state_rows=rows))
+    assert found.startswith(awaited) and bool(found) == bool(awaited)

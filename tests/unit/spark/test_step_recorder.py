@@ -100,11 +100,14 @@ def test_a_sink_reports_its_rows(source: StoredSource, recorder: StepRecorder) -
 
 
 def test_late_rows_are_added_up_over_all_steps(source: StoredSource, recorder: StepRecorder) -> None:
-    """Late rows of steps that write nothing count, too. Without a report, their bound counts."""
+    """Late rows of steps that write nothing also count, as do rows with NULL as event time. Without a report,
+    the bound of the late rows counts, and the other number is unknown."""
     recorder.start(SOURCE, source.history, bound_late_rows={4: 5}.get)
 
     def report(step: int, found: ContentHash | None, late: int) -> None:
-        recorder.record_progress(progress(step, found, stateOperators=[{"numRowsDroppedByWatermark": late}]))
+        told = progress(step, found, stateOperators=[{"numRowsDroppedByWatermark": late}])
+        metrics = {**told.get("observedMetrics", {}), "mzplan_null_times:orders": {"rows": 2 * late}}
+        recorder.record_progress({**told, "observedMetrics": metrics})
         recorder._look()
 
     report(0, source.run(named(0, 1)), 0)
@@ -118,6 +121,7 @@ def test_late_rows_are_added_up_over_all_steps(source: StoredSource, recorder: S
     report(7, source.run(named(7, 8)), 0)
     late = [0, 2, 6, 11, 11, None, None]
     assert [(r.step, r.late) for r in indexed(source)] == list(zip((0, 1, 3, 4, 5, 6, 7), late, strict=True))
+    assert [r.null_times for r in indexed(source)] == [0, 4, 12, None, None, None, None]
 
 
 # --- what a status shows
